@@ -11,7 +11,7 @@ from vitkit.tasks.answering import Answering
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Learning
-from vitkit.tasks.masked_images.learning import MAE, MASKED_PATCHES, SIMMIM
+from vitkit.tasks.masked_images import MAE, MASKED_PATCHES, SIMMIM
 from vitkit.tasks.multi_label.answering import MultiLabelAnswering
 from vitkit.tasks.multi_label.learning import MultiLabelLearning
 

@@ -69,9 +69,9 @@ class MaskedPatchesConfig:
     """Masked patch prediction (paper 4.6 and B.1.2)."""
 
     target: Literal["mean-colour", "4x4-colours", "pixels"] = "mean-colour"
-    """What is predicted of a hidden patch: its mean colour in 3 bits a channel (mean-colour: one of 512
-    classes), the colours of 4x4 parts of it (4x4-colours: 16 predictions of 512 classes), or all its pixels,
-    judged by the squared difference (pixels)."""
+    """Prediction for a hidden patch: its mean colour in 3 bits a channel (mean-colour: one of 512 classes),
+    the colours of 4x4 parts of it (4x4-colours: 16 predictions of 512 classes), or all its pixels, judged by
+    the squared difference (pixels)."""
     mask_fraction: float = 0.5
     """Fraction of the patches of an image that are hidden, rounded up (paper: 0.5; 0.15 is slightly worse).
     """

@@ -134,7 +134,7 @@ class MaskedImages(nn.Module):
     def cut_patches(self, model: ViT, images: Tensor, index: Tensor) -> Tensor:
         """Cut the pixels of some patches out of images, `(B, M, C, p, q)` uint8."""
         stem = model.stem
-        assert isinstance(stem, PatchStem)  # `explain_unfit` of the task refuses others
+        assert isinstance(stem, PatchStem)  # the task refuses models with another
         patches = take_patches(stem.cut(pixel_values(model, images)), index)  # (B, M, C * p * q)
         return patches.reshape(*index.shape, *self.patch_shape)
 

@@ -1,5 +1,5 @@
 """Learning from images a part of which is hidden: no labels are needed, and the trained model answers
-nothing."""
+nothing. In place of answers the report shows what was hidden and what is predicted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from vitkit.models.config.card import TaskName
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.learning import Validation
-from vitkit.tasks.page import Curve, TaskReport
+from vitkit.tasks.page import Curve, Number, Pictures, Plot, Section, Table, TaskReport, Text
 from vitkit.training.config import (
     VALIDATION,
     MAEConfig,
@@ -40,6 +40,8 @@ STANDS_STILL = 0.98
 """A loss above this fraction of a baseline's is said to stand there: what is less than 2 % below it may be
 the noise of the masks."""
 MONITOR = Monitor("loss", "min")
+ROWS = ("image", "seen", "predicted")
+"""The names of the rows of pictures."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,7 @@ class MaskedImagesLearning:
         """Build what hides patches and predicts them."""
         from vitkit.training.masked_images import OBJECTIVE_OF
 
-        assert isinstance(model_config, ViTConfig)  # `explain_unfit` refuses others
-        return OBJECTIVE_OF[type(config)](config, model_config)
+        return OBJECTIVE_OF[type(config)](config, cast("ViTConfig", model_config))
 
     def evaluators(self, validation: Validation[Any]) -> Mapping[str, Evaluator]:
         """Measure the loss on the validation images, with the same patches hidden each time, and beside it
@@ -131,16 +132,10 @@ class MaskedImagesLearning:
 
     def explain_unfit(self, config: ModelConfig, objective: MaskedImagesConfig) -> str:
         """Say why a model cannot learn it: its patches must be apart, and there must be some to hide."""
-        if not isinstance(config, ViTConfig):
-            return "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
-        if config.backbone is not None or config.stem_channels:
-            return (
-                "sees its patches through convolutions, so that the neighbours of a hidden patch show its "
-                "pixels: choose a model without them, such as ViT-Ti/16"
-            )
-        rows, columns = config.grid
-        if rows * columns < 2:
-            return "has a single patch, of which nothing would be left: choose a smaller patch"
+        if config.unmaskable:
+            return config.unmaskable
+        vit = cast("ViTConfig", config)  # no other family has patches to hide
+        rows, columns = vit.grid
         if rows % objective.mask_block or columns % objective.mask_block:
             return (
                 f"has {rows} x {columns} patches, which squares of {objective.mask_block} x "
@@ -152,7 +147,7 @@ class MaskedImagesLearning:
                 f"has images of {config.in_channels} channels, whose colours are too many classes: give "
                 "--target pixels"
             )
-        return _explain_hiding_positions(config) if isinstance(objective, MAEConfig) else ""
+        return _explain_hiding_positions(vit) if isinstance(objective, MAEConfig) else ""
 
     def examples(
         self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
@@ -177,9 +172,7 @@ class MaskedImagesLearning:
         self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
     ) -> TaskReport:
         """Say how far the loss is below what needs no model, and show predictions."""
-        from vitkit.tasks.masked_images.report import report  # matplotlib: only a report draws
-
-        return report(examples, validations)
+        return _report(examples, validations)
 
 
 def judge_loss(measured: Mapping[str, float]) -> str:
@@ -201,6 +194,58 @@ def _line(measured: Mapping[str, float]) -> str:
     beside = f"nothing {measured['loss_nothing']:.3f}, constant {measured['loss_constant']:.3f}"
     verdict = judge_loss(measured)
     return f"val loss {measured['loss']:.3f} ({beside}{'; ' if verdict else ''}{verdict})"
+
+
+def _report(examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
+    """Make the task's part of the report; see `vitkit.tasks.learning.ShowsExamples`."""
+    measured = [line for line in validations if {"loss", "loss_nothing", "loss_constant"} <= line.keys()]
+    answer = [Text("This model was trained to give features: it names no classes.", "answer")]
+    if measured:
+        last = measured[-1]
+        verdict = judge_loss(last)
+        answer.append(
+            Text(
+                f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
+                f"{last['loss_nothing']:.4f}, and the best prediction that is the same for all patches "
+                f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
+                "warning" if verdict else "plain",
+            )
+        )
+    answer.append(
+        Text("Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune.")
+    )
+    pictures = _shown(examples)
+    sections = [Section("hidden", "Hidden patches", "What was hidden, and what is predicted", pictures)]
+    if measured:
+        names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
+        rows = tuple(
+            (
+                Number(f"{line['step']:,}", line["step"]),
+                *(Number(f"{line[name]:.4f}", line[name]) for name in names),
+            )
+            for line in measured
+        )
+        table = Table(("step", *names.values()), rows, sortable=True)
+        sections.append(Section("baselines", "Baselines", "The loss beside what needs no model", (table,)))
+    return TaskReport(
+        answer=tuple(answer),
+        facts=(),
+        splits=None,
+        splits_caption="",
+        sections=tuple(sections),
+        attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+    )
+
+
+def _shown(examples: NDArray[np.uint8] | None) -> tuple[Plot | Text, ...]:
+    """Draw the examples, or say that there are none."""
+    if examples is None:
+        return (Text("There are no pictures of predictions."),)
+    from vitkit.analysis.model_figures import picture_sheet  # matplotlib: only a report draws
+
+    alt = "Images, what the model sees of them, and what it predicts."
+    caption = "Grey patches are hidden. Below, only these are predictions; the others are the image's own."
+    return Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
 
 
 def _explain_hiding_positions(config: ViTConfig) -> str:

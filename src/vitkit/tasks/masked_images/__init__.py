@@ -1,1 +1,0 @@
-"""The tasks whose images teach by themselves: a part of each is hidden and predicted."""
