@@ -168,3 +168,22 @@ def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
     grey = np.asarray(Image.fromarray(image).convert("L"), np.float32)[..., None] / 255
     blended: Floats = 255 * colours * (0.45 + 0.55 * grey)
     return blended.round().astype(np.uint8)
+
+
+def picture_sheet(sheet: NDArray[np.uint8], rows: Sequence[str]) -> Figure:
+    """Draw rows of pictures that are one large picture, with the name of each row beside it.
+
+    Args:
+        sheet: `(H, W, 3)`, rows of equal height.
+        rows: their names, from the top.
+    """
+    height, width = sheet.shape[:2]
+    with styled():
+        figure = Figure((WIDTH, 1.1 * WIDTH * height / width + 0.1), layout="constrained")
+        axes = figure.subplots()
+        bare(axes)
+        axes.imshow(sheet, interpolation="none")
+        middles = [(number + 0.5) * height / len(rows) for number in range(len(rows))]
+        axes.set_yticks(middles, rows, rotation=90, va="center", fontsize=8)
+        axes.tick_params(left=False, labelleft=True)
+    return figure

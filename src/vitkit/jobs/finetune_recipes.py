@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.runs.config import Run
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 
 TABLE_4: dict[str, tuple[int, float, int, float]] = {
     "finetune-imagenet": (20_000, 0.03, 500, 0.01),
@@ -110,7 +110,9 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
     """
     there = papers or fit_paper(paper(), num_images)
     height, width = run.preprocessing.image_size
-    own, theirs = run.optimizer, there.optimizer
+    own, theirs, objective = run.optimizer, there.optimizer, run.objective
+    if not isinstance(objective, ClassificationConfig):
+        return []  # it fine-tunes to no classes
     pairs = [
         ("optimizer", own.optimizer, theirs.optimizer),
         ("schedule", own.schedule, theirs.schedule),
@@ -123,8 +125,8 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
             (run.augmentation.crop_area or (1.0,))[0],
             (there.augmentation.crop_area or (1.0,))[0],
         ),
-        ("label smoothing", run.objective.label_smoothing, 0.0),
-        ("mixup", run.objective.mixup, 0.0),
+        ("label smoothing", objective.label_smoothing, 0.0),
+        ("mixup", objective.mixup, 0.0),
         ("head", run.start.head, "new"),
         ("frozen", own.freeze, "nothing"),
         ("factor of the head's rate", own.head_rate, 1.0),

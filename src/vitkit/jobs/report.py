@@ -26,7 +26,7 @@ from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
 from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
 from vitkit.runs.series_record import read_series
-from vitkit.runs.trained_model import open_model_data, read_evaluations
+from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.answering import Answering
 from vitkit.text import without_places
@@ -98,6 +98,7 @@ def write_report(run: str | Path, *, trained: Trained | None = None, listener: L
         metrics=metrics.lines,
         speed=speed.lines,
         followed=read_followed(folder).lines,
+        examples=read_examples(folder),
         left_out=left_out,
         evaluations=evaluations,
         samples=samples,

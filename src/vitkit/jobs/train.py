@@ -21,7 +21,7 @@ from vitkit.runs.build import (
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
 from vitkit.runs.destination import require_folder
-from vitkit.runs.finish import evaluate_finished, is_complete, take_final_weights
+from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
 from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
@@ -214,6 +214,7 @@ def _complete(
     # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
     # file before it is either whole or written again from the final checkpoint.
     save_model(model, folder)
+    keep_examples(parts, trainer.evaluated_objective, device, listener)
     evaluate_finished(parts, device, listener)
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
@@ -272,7 +273,7 @@ def _refuse_run(plan: Plan, world: World = ALONE) -> None:
             "--splits.val-fraction, or leave patience out."
         )
     learning = find_task(run.task).learning
-    unfit = learning.explain_unfit(config)
+    unfit = learning.explain_unfit(config, run.objective)
     if unfit:
         raise VitkitError(f"{run.model} {unfit}.")
     learning.learned(run.objective)  # refuses options of the loss that do not fit the task

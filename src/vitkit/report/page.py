@@ -34,6 +34,7 @@ from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, fill
 from vitkit.tasks import task_of
 from vitkit.tasks.answering import Result, SplitPredictions
+from vitkit.tasks.learning import ShowsExamples
 from vitkit.tasks.page import (
     NOTHING_ANSWERED,
     Curve,
@@ -132,6 +133,8 @@ class ReportContent:
     """Versions, machine, threads, date."""
     expected: str = ""
     """A sentence that compares what was expected of the run with what came out; empty where nothing was."""
+    examples: NDArray[np.uint8] | None = None
+    """A picture of what the model predicts, where its task answers nothing."""
     followed: Sequence[Mapping[str, Any]] = ()
     """The lines of metrics.jsonl of other evaluators: `evaluator`, `step` and what it measured."""
     left_out: Sequence[str] = ()
@@ -155,6 +158,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     told = NOTHING_ANSWERED
     if task.answering is not None:
         told = task.answering.report(content.evaluations, None if evaluation is None else evaluation.split)
+    elif isinstance(task.learning, ShowsExamples):
+        validations = [line for line in content.metrics if line["kind"] == "validation"]
+        told = task.learning.report(content.examples, validations)
     say("training curves")
     page: dict[str, Any] = {
         "title": content.title,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from vitkit._version import __version__
 from vitkit.data.config import WORKER_TIMEOUT
@@ -21,16 +22,26 @@ from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
 from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
-from vitkit.runs.trained_model import write_evaluation
+from vitkit.runs.trained_model import write_evaluation, write_examples
 from vitkit.tasks import answering_of, find_task, learned_by
 from vitkit.tasks.answering import Answering
-from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_progress, step_name
+from vitkit.tasks.learning import ShowsExamples
+from vitkit.training.checkpoint import (
+    FOLDER,
+    find_damage,
+    load_objective,
+    load_weights,
+    read_progress,
+    step_name,
+)
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together
 
+EXAMPLES = 8
+"""Images of which predictions are shown."""
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, those of them that its data has; the test split only where
 `TrainingConfig.evaluate_test` says so."""
@@ -78,6 +89,8 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
         reason = find_damage(checkpoint)
         if reason is None:
             model.load_state_dict(load_weights(checkpoint))
+            if state := load_objective(checkpoint):
+                trainer.evaluated_objective.load_state_dict(state)
             which = f"{kind} of step {best}, the best validation"
         else:
             which += f", because {checkpoint.name}, the best validation, is not whole"
@@ -114,6 +127,27 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
         result = with_repeats(result, predictions, repeated, split, answering, listener)
         write_evaluation(parts.folder, split, result, predictions)
         listener.show([(split, [answering.line(result)])])
+
+
+def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, listener: Listener) -> None:
+    """Keep a picture of what a task without answers predicts, of some validation images, else of training
+    images.
+
+    Args:
+        parts: of the run that has finished.
+        objective: as it was trained with the model.
+        device: where both are.
+        listener: hears where the picture is.
+    """
+    learning, splits = find_task(parts.run.task).learning, parts.data.splits
+    if not isinstance(learning, ShowsExamples):
+        return
+    samples = splits.get("val", splits["train"])
+    spread = np.unique(np.linspace(0, len(samples) - 1, EXAMPLES).astype(np.int64))
+    (batch,) = evaluation_batches(samples, preprocessing_of(parts.model), EXAMPLES, indices=spread)
+    if batch.mask.any():
+        picture = learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
+        listener.show([("examples", [str(write_examples(parts.folder, picture))])])
 
 
 def _evaluated(parts: Parts) -> list[str]:

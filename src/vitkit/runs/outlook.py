@@ -88,7 +88,7 @@ def first_screen(
     Returns:
         Rows in the order in which they are shown.
     """
-    beside = _advice(data) if start is None else [_beside_paper(departures)]
+    beside = _advice(data) if start is None or not data.class_names else [_beside_paper(departures)]
     learning = [] if not run.optimizer.differs_by_layer else [("learns", _learning(run, model))]
     return [
         ("data", [_images(data)]),

@@ -233,7 +233,7 @@ def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def _refuse_unfit(run: Run, start: Start, config: ModelConfig) -> None:
-    unfit = find_task(run.task).learning.explain_unfit(config)
+    unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
     if unfit:
         raise VitkitError(f"{start.name} {unfit}.")
 

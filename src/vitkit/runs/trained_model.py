@@ -1,15 +1,21 @@
 """Read and write what a run knows of the model that it trains: its card, its images, its evaluations."""
 
+import io
 import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
 from vitkit.data.config import DEFAULT_RULE, Splits
+from vitkit.data.decode.image import decode
 from vitkit.data.listing import absolute_spec
-from vitkit.durable import refuse_links, replace_json
-from vitkit.errors import VitkitError
+from vitkit.durable import refuse_links, replace_file, replace_json
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
@@ -20,6 +26,9 @@ from vitkit.weights.pretraining import TRAINING_IMAGES
 
 if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
+
+EXAMPLES = "evaluation/examples.png"
+"""The picture of what a model without answers predicts, in its run folder."""
 
 
 def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
@@ -46,6 +55,29 @@ def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tup
         with suppress(FileNotFoundError):  # not evaluated on this split
             found[split] = answering.read_evaluation(run / "evaluation" / f"{split}.json")
     return found
+
+
+def write_examples(run: Path, picture: NDArray[np.uint8]) -> Path:
+    """Keep a picture `(H, W, 3)` of what a model predicts in the run folder.
+
+    Raises:
+        VitkitError: a link leads out of the run folder.
+    """
+    refuse_links(run)
+    path = run / EXAMPLES
+    path.parent.mkdir(exist_ok=True)
+    content = io.BytesIO()
+    Image.fromarray(picture).save(content, format="PNG")
+    replace_file(path, [content.getvalue()])
+    return path
+
+
+def read_examples(run: Path) -> NDArray[np.uint8] | None:
+    """Read the picture of what a model predicts; None where there is none that can be read."""
+    path = run / EXAMPLES
+    with suppress(DecodeError):
+        return decode(path, DEFAULT_RULE) if path.is_file() else None
+    return None
 
 
 def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":

@@ -11,6 +11,7 @@ from vitkit.tasks.answering import Answering
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Learning
+from vitkit.tasks.masked_images import MAE, MASKED_PATCHES, SIMMIM
 from vitkit.tasks.multi_label.answering import MultiLabelAnswering
 from vitkit.tasks.multi_label.learning import MultiLabelLearning
 
@@ -29,6 +30,9 @@ class Task:
 TASKS: Mapping[TaskName, Task] = {
     "classification": Task(ClassificationLearning(), ClassificationAnswering()),
     "multi-label": Task(MultiLabelLearning(), MultiLabelAnswering()),
+    "masked-patches": Task(MASKED_PATCHES, None),
+    "simmim": Task(SIMMIM, None),
+    "mae": Task(MAE, None),
 }
 
 

@@ -6,18 +6,20 @@ model can be asked for its answers (`vitkit.tasks.answering`) without it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.models.config import card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Curve
+from vitkit.tasks.page import Curve, TaskReport
 from vitkit.training.config import ObjectiveConfig
 from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import nn
 
     from vitkit.data.sources import ImageData, Samples
@@ -114,6 +116,31 @@ class Learning(Protocol[C_contra]):
         training loss.
         """
 
-    def explain_unfit(self, config: ModelConfig) -> str:
-        """Say why a model of this configuration cannot do the task, in words that follow its name; "" if it
-        can."""
+    def explain_unfit(self, config: ModelConfig, objective: C_contra) -> str:
+        """Say why a model of this configuration cannot do the task with these options of the objective, in
+        words that follow its name; "" if it can."""
+
+
+@runtime_checkable
+class ShowsExamples(Protocol):
+    """A task without answers that shows what it predicts instead."""
+
+    def examples(
+        self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
+    ) -> "NDArray[np.uint8]":
+        """Show some images and what is predicted of them, in rows of one picture `(H, W, 3)`.
+
+        Args:
+            model, objective: as they were trained, on one device.
+            images: `(B, C, H, W)` uint8, on that device.
+        """
+
+    def report(
+        self, examples: "NDArray[np.uint8] | None", validations: Sequence[Mapping[str, Any]]
+    ) -> TaskReport:
+        """Make the task's part of the report.
+
+        Args:
+            examples: the picture; None where there is none.
+            validations: the lines of the metrics log of the kind "validation".
+        """

@@ -657,6 +657,18 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     return _read_model(weights_file(checkpoint))
 
 
+def load_objective(checkpoint: Path) -> dict[str, Tensor]:
+    """Read the state of the objective that belongs to the weights of `load_weights`: averaged where there is
+    an average, and empty where it has none.
+
+    Raises:
+        VitkitError: the file is damaged.
+    """
+    files = read_manifest(checkpoint).files
+    names = [name for name in ("averaged_objective", "objective") if f"{name}.safetensors" in files]
+    return dict(read_safetensors(checkpoint / f"{names[0]}.safetensors")) if names else {}
+
+
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
     """Read a model's parameters by the names that they have today: the parts that a sharded module keeps."""
     owners = {} if module is None else module.state_dict()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
@@ -63,13 +63,99 @@ class ClassificationConfig:
 Sharding = Literal["auto", "replicas", "fsdp", "hsdp"]
 """The division of weights and optimiser among processes; auto: what the memory asks for."""
 
-ObjectiveConfig = ClassificationConfig
+
+@dataclass(frozen=True)
+class MaskedPatchesConfig:
+    """Masked patch prediction (paper 4.6 and B.1.2)."""
+
+    target: Literal["mean-colour", "4x4-colours", "pixels"] = "mean-colour"
+    """Prediction for a hidden patch: its mean colour in 3 bits a channel (mean-colour: one of 512 classes),
+    the colours of 4x4 parts of it (4x4-colours: 16 predictions of 512 classes), or all its pixels, judged by
+    the squared difference (pixels)."""
+    mask_fraction: float = 0.5
+    """Fraction of the patches of an image that are hidden, rounded up (paper: 0.5; 0.15 is slightly worse).
+    """
+    token_fraction: float = 0.8
+    """Fraction of the hidden patches that a learned mask token stands in for."""
+    other_fraction: float = 0.1
+    """Fraction of the hidden patches that another patch of the same image stands in for. The rest stays as it
+    is, and is predicted too."""
+    mask_block: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.mask_fraction)
+        require_finite(self)
+        if min(self.token_fraction, self.other_fraction) < 0 or self.token_fraction + self.other_fraction > 1:
+            raise VitkitError(
+                "token_fraction and other_fraction are fractions of the hidden patches, together 1 at most, "
+                f"found {self.token_fraction} and {self.other_fraction}."
+            )
+
+
+@dataclass(frozen=True)
+class SimMIMConfig:
+    """SimMIM (arXiv 2111.09886): the pixels of hidden patches, by one linear layer."""
+
+    mask_fraction: float = 0.6
+    """Fraction of an image that is hidden, rounded up."""
+    mask_block: int = 2
+    """Side of the squares of patches that are hidden together; SimMIM: 2, which makes 32 pixels of patches of
+    16."""
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.mask_fraction)
+        if self.mask_block < 1:
+            raise VitkitError(f"mask_block is 1 patch or more, found {self.mask_block}.")
+
+
+@dataclass(frozen=True)
+class MAEConfig:
+    """MAE (arXiv 2111.06377): the pixels of hidden patches, by a decoder of the tokens of the others."""
+
+    mask_fraction: float = 0.75
+    """Fraction of the patches that are hidden, rounded up; the model computes the others alone."""
+    decoder_width: int = 512
+    """Width of the decoder's tokens, a multiple of 4 and of its heads."""
+    decoder_depth: int = 8
+    """Blocks of the decoder."""
+    decoder_heads: int = 16
+    """Heads of the decoder's attention."""
+    normalize_patches: bool = True
+    """Predict the pixels of a patch divided by their deviation after their mean was taken away."""
+    mask_block: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.mask_fraction)
+        if min(self.decoder_width, self.decoder_depth, self.decoder_heads) < 1:
+            raise VitkitError(
+                "The decoder has a width, a depth and heads of 1 or more, found "
+                f"{self.decoder_width}, {self.decoder_depth} and {self.decoder_heads}."
+            )
+        if self.decoder_width < 8 or self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
+            raise VitkitError(
+                "decoder_width is a multiple of 4 and of decoder_heads, at least 8, found "
+                f"{self.decoder_width} and {self.decoder_heads} heads."
+            )
+
+
+def _check_fraction(fraction: float) -> None:
+    """Refuse a fraction of hidden patches that hides nothing or all."""
+    if not 0 < fraction < 1:
+        raise VitkitError(f"mask_fraction is above 0 and below 1, found {fraction}.")
+
+
+MaskedImagesConfig = MaskedPatchesConfig | SimMIMConfig | MAEConfig
+"""The configuration of an objective that hides a part of the images."""
+ObjectiveConfig = ClassificationConfig | MaskedImagesConfig
 """The configuration of any task's objective."""
 
 
 OBJECTIVES: Mapping[str, type[ObjectiveConfig]] = {
     "classification": ClassificationConfig,
     "multi-label": ClassificationConfig,
+    "masked-patches": MaskedPatchesConfig,
+    "simmim": SimMIMConfig,
+    "mae": MAEConfig,
 }
 """The configuration that the objective of a task is made from, by the name of the task."""
 

@@ -10,7 +10,7 @@ LossFunction = Literal["softmax", "sigmoid"]
 """The loss of the training, which decides what logits mean: softmax cross entropy, or one binary cross
 entropy for each class."""
 
-TaskName = Literal["classification", "multi-label"]
+TaskName = Literal["classification", "multi-label", "masked-patches", "simmim", "mae"]
 """The names of tasks; `vitkit.tasks` has a value for each of them."""
 
 
@@ -19,7 +19,8 @@ class Task:
     """The task that a model was trained for, and its loss."""
 
     name: TaskName = "classification"
-    loss: LossFunction = "softmax"
+    loss: LossFunction | None = "softmax"
+    """None where there are no logits that could mean anything."""
 
 
 @dataclass(frozen=True)
@@ -35,5 +36,5 @@ class Card:
 
     @property
     def loss(self) -> LossFunction:
-        """The loss that decides what the logits mean; softmax where no task is recorded."""
-        return Task().loss if self.task is None else self.task.loss
+        """The loss that decides what the logits mean; softmax where no task or no loss is recorded."""
+        return (None if self.task is None else self.task.loss) or "softmax"

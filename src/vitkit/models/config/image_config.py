@@ -83,6 +83,11 @@ class ImageConfig(Protocol):
     def cut_off(self) -> str:
         """The part of an image that no token sees, as a phrase; empty where every pixel counts."""
 
+    @property
+    def unmaskable(self) -> str:
+        """Why its patches cannot be hidden for self-supervision, in words that follow its name; empty where
+        they can."""
+
     def with_new_head(self, num_classes: int) -> Self:
         """Give the configuration with a linear head for other classes."""
 

@@ -183,6 +183,10 @@ class ResNetConfig:
         return "images", self.image_size
 
     @property
+    def unmaskable(self) -> str:
+        return "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
+
+    @property
     def cut_off(self) -> str:
         """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
         return ""

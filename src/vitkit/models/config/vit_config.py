@@ -325,6 +325,17 @@ class ViTConfig:
         what = "the backbone's feature map" if self.backbone else "the images"
         return f"{below} rows below and {right} columns at the right of {what} fill no patch"
 
+    @property
+    def unmaskable(self) -> str:
+        if self.backbone is not None or self.stem_channels:
+            return (
+                "sees its patches through convolutions, so that the neighbours of a hidden patch show its "
+                "pixels: choose a model without them, such as ViT-Ti/16"
+            )
+        if self.grid == (1, 1):
+            return "has a single patch, of which nothing would be left: choose a smaller patch"
+        return ""
+
     def with_new_head(self, num_classes: int) -> "ViTConfig":
         """Give the configuration with a linear head for other classes; the layer with tanh is dropped."""
         return replace(self, num_classes=num_classes, representation_size=None)

@@ -62,7 +62,7 @@ class ClassificationAnswering:
             device=device,
             precision=precision,
             progress=progress,
-            loss=learned.loss,
+            loss=learned.loss or "softmax",
             folder=folder,
             world=world,
         )

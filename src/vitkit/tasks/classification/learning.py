@@ -62,8 +62,6 @@ class ClassificationLearning:
         """Measure loss and accuracy on the validation images."""
         from vitkit.evaluation.run_model import predict
 
-        learned = self.learned(validation.objective)
-
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
             # The loss is the objective's without smoothing and mixup. Logits are scored batch by batch and
             # not kept: a validation needs two numbers, and 50,000 images of 21,843 classes are 4.4 GB of
@@ -74,7 +72,7 @@ class ClassificationLearning:
                 device=validation.device,
                 precision=validation.precision,
                 world=validation.world,
-                loss=learned.loss,
+                loss=validation.objective.loss,
                 keep_logits=False,
             )
             result = classification(predictions, validation.class_names)
@@ -82,7 +80,7 @@ class ClassificationLearning:
 
         return {self.monitor.evaluator: Evaluator(measure, line=_line, together=True)}
 
-    def explain_unfit(self, config: ModelConfig) -> str:
+    def explain_unfit(self, config: ModelConfig, objective: ClassificationConfig) -> str:
         """Say why a model cannot classify: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
 

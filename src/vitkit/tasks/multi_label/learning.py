@@ -84,7 +84,7 @@ class MultiLabelLearning:
 
         return {self.monitor.evaluator: Evaluator(measure, line=_line, together=True)}
 
-    def explain_unfit(self, config: ModelConfig) -> str:
+    def explain_unfit(self, config: ModelConfig, objective: ClassificationConfig) -> str:
         """Say why a model cannot do it: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
 

@@ -1,0 +1,270 @@
+"""Learning from images a part of which is hidden: no labels are needed, and the trained model answers
+nothing. In place of answers the report shows what was hidden and what is predicted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.channels import to_rgb
+from vitkit.data.config import DecodeRule, Splits
+from vitkit.errors import VitkitError
+from vitkit.models.config import card
+from vitkit.models.config.card import TaskName
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.tasks.learning import Validation
+from vitkit.tasks.page import Curve, Number, Pictures, Plot, Section, Table, TaskReport, Text
+from vitkit.training.config import (
+    VALIDATION,
+    MAEConfig,
+    MaskedImagesConfig,
+    MaskedPatchesConfig,
+)
+from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.world import prepared_together
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from vitkit.data.sources import ImageData, Samples
+    from vitkit.models.vit import ViT
+    from vitkit.training.masked_images import MaskedImages
+
+MOST_CHANNELS = 4
+"""Channels up to which colours are classes: 8 levels of each make 4,096 classes of four, 32,768 of five."""
+STANDS_STILL = 0.98
+"""A loss above this fraction of a baseline's is said to stand there: what is less than 2 % below it may be
+the noise of the masks."""
+MONITOR = Monitor("loss", "min")
+ROWS = ("image", "seen", "predicted")
+"""The names of the rows of pictures."""
+
+
+@dataclass(frozen=True)
+class MaskedImagesLearning:
+    """The methods are those of `vitkit.tasks.learning.Learning`, which describes them."""
+
+    name: TaskName
+    loss: str
+    """The loss in words, for the captions of curves."""
+    monitor: Monitor = MONITOR
+
+    @property
+    def curve(self) -> Curve:
+        """The loss on validation images."""
+        return Curve(
+            metric="loss",
+            title="Validation loss",
+            label="loss",
+            caption="the loss on the hidden patches of validation images, the same ones each time; the "
+            "circle is the best.",
+            best="min",
+            is_fraction=False,
+            loss=self.loss,
+        )
+
+    def open_data(
+        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
+    ) -> "ImageData":
+        """List images alone; labels that are there are left out."""
+        from vitkit.data.sources import open_data
+
+        return open_data(spec, splits, rule, labelled=False)
+
+    def learned(self, config: MaskedImagesConfig) -> card.Task:
+        """Record the task; there are no logits, so that no loss says what they mean."""
+        return card.Task(self.name, None)
+
+    def objective(
+        self, config: MaskedImagesConfig, model_config: ModelConfig, train: "Samples"
+    ) -> "nn.Module":
+        """Build what hides patches and predicts them."""
+        from vitkit.training.masked_images import OBJECTIVE_OF
+
+        return OBJECTIVE_OF[type(config)](config, cast("ViTConfig", model_config))
+
+    def evaluators(self, validation: Validation[Any]) -> Mapping[str, Evaluator]:
+        """Measure the loss on the validation images, with the same patches hidden each time, and beside it
+        the losses that need no model: `loss_nothing` and `loss_constant`."""
+        import torch
+
+        from vitkit.evaluation.run_model import evaluation_mode
+        from vitkit.models.image_model import autocast
+
+        world, device = validation.world, validation.device
+
+        def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
+            learner, vit = cast("MaskedImages", objective), cast("ViT", model)
+            baseline, total, images = learner.baseline(vit), 0.0, 0
+            with (
+                prepared_together(world),
+                evaluation_mode(model),
+                evaluation_mode(objective),
+                torch.random.fork_rng(),
+                autocast(device, validation.precision),
+            ):
+                for batch in validation.batches(world):
+                    # By the number of its first image, so that the masks are the same whoever computes it.
+                    torch.manual_seed(int(batch.ids[0]))
+                    here = batch.to(device)
+                    hidden = learner.predict(vit, here.images)
+                    losses = learner.losses(hidden).mean(1)[here.mask]  # (readable images,)
+                    total, images = total + losses.double().sum().item(), images + len(losses)
+                    baseline.add(hidden.targets[here.mask].flatten(0, 1))
+            total, images_of_all, *sums = world.total(total, images, *baseline.sums().tolist())
+            if not images_of_all:
+                raise VitkitError(
+                    "Expected validation images to measure the loss on, found none that can be read: look at "
+                    "them with vitkit data check."
+                )
+            nothing, constant = baseline.losses(torch.tensor(sums, dtype=torch.float64))
+            return {
+                "loss": total / images_of_all,
+                "loss_nothing": nothing,
+                "loss_constant": constant,
+            }
+
+        return {VALIDATION: Evaluator(measure, line=_line, together=True)}
+
+    def explain_unfit(self, config: ModelConfig, objective: MaskedImagesConfig) -> str:
+        """Say why a model cannot learn it: its patches must be apart, and there must be some to hide."""
+        if config.unmaskable:
+            return config.unmaskable
+        vit = cast("ViTConfig", config)  # no other family has patches to hide
+        rows, columns = vit.grid
+        if rows % objective.mask_block or columns % objective.mask_block:
+            return (
+                f"has {rows} x {columns} patches, which squares of {objective.mask_block} x "
+                f"{objective.mask_block} do not fill: give another --mask-block, such as 1"
+            )
+        is_colour = isinstance(objective, MaskedPatchesConfig) and objective.target != "pixels"
+        if is_colour and config.in_channels > MOST_CHANNELS:
+            return (
+                f"has images of {config.in_channels} channels, whose colours are too many classes: give "
+                "--target pixels"
+            )
+        return _explain_hiding_positions(vit) if isinstance(objective, MAEConfig) else ""
+
+    def examples(
+        self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
+    ) -> NDArray[np.uint8]:
+        """Show images in three rows: as they are, what the model sees of them, and what it predicts."""
+        import torch
+
+        from vitkit.evaluation.run_model import evaluation_mode
+
+        learner = cast("MaskedImages", objective)
+        with evaluation_mode(model), evaluation_mode(objective), torch.random.fork_rng():
+            torch.manual_seed(0)
+            seen, predicted = learner.picture(cast("ViT", model), images)
+        height, width = seen.shape[-2:]
+        rows = torch.stack([images[..., :height, :width], seen, predicted]).cpu()  # (3, B, C, H, W)
+        line = max(1, height // 32)  # pixels of white between two pictures
+        rows = torch.nn.functional.pad(rows, (0, line, 0, line), value=255)
+        sheet = rows.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)  # (3 * H, B * W, C)
+        return to_rgb(sheet.numpy())
+
+    def report(
+        self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
+    ) -> TaskReport:
+        """Say how far the loss is below what needs no model, and show predictions."""
+        return _report(examples, validations)
+
+
+def judge_loss(measured: Mapping[str, float]) -> str:
+    """Say where a validation loss stands beside the losses that need no model; "" where it is below both.
+
+    A loss of masked images may look excellent and have learned nothing: where most patches are flat, the same
+    prediction everywhere is nearly right.
+    """
+    loss, nothing, constant = (measured[name] for name in ("loss", "loss_nothing", "loss_constant"))
+    if loss < STANDS_STILL * constant:
+        return ""
+    if loss >= STANDS_STILL * nothing:
+        return "no better than knowing nothing"
+    return "no better than the best constant prediction"
+
+
+def _line(measured: Mapping[str, float]) -> str:
+    """Write a validation: "val loss 1.903 (nothing 6.238, constant 2.011)"."""
+    beside = f"nothing {measured['loss_nothing']:.3f}, constant {measured['loss_constant']:.3f}"
+    verdict = judge_loss(measured)
+    return f"val loss {measured['loss']:.3f} ({beside}{'; ' if verdict else ''}{verdict})"
+
+
+def _report(examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
+    """Make the task's part of the report; see `vitkit.tasks.learning.ShowsExamples`."""
+    measured = [line for line in validations if {"loss", "loss_nothing", "loss_constant"} <= line.keys()]
+    answer = [Text("This model was trained to give features: it names no classes.", "answer")]
+    if measured:
+        last = measured[-1]
+        verdict = judge_loss(last)
+        answer.append(
+            Text(
+                f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
+                f"{last['loss_nothing']:.4f}, and the best prediction that is the same for all patches "
+                f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
+                "warning" if verdict else "plain",
+            )
+        )
+    answer.append(
+        Text("Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune.")
+    )
+    pictures = _shown(examples)
+    sections = [Section("hidden", "Hidden patches", "What was hidden, and what is predicted", pictures)]
+    if measured:
+        names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
+        rows = tuple(
+            (
+                Number(f"{line['step']:,}", line["step"]),
+                *(Number(f"{line[name]:.4f}", line[name]) for name in names),
+            )
+            for line in measured
+        )
+        table = Table(("step", *names.values()), rows, sortable=True)
+        sections.append(Section("baselines", "Baselines", "The loss beside what needs no model", (table,)))
+    return TaskReport(
+        answer=tuple(answer),
+        facts=(),
+        splits=None,
+        splits_caption="",
+        sections=tuple(sections),
+        attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+    )
+
+
+def _shown(examples: NDArray[np.uint8] | None) -> tuple[Plot | Text, ...]:
+    """Draw the examples, or say that there are none."""
+    if examples is None:
+        return (Text("There are no pictures of predictions."),)
+    from vitkit.analysis.model_figures import picture_sheet  # matplotlib: only a report draws
+
+    alt = "Images, what the model sees of them, and what it predicts."
+    caption = "Grey patches are hidden. Below, only these are predictions; the others are the image's own."
+    return Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
+
+
+def _explain_hiding_positions(config: ViTConfig) -> str:
+    """Say why a model cannot compute a part of its patches alone; "" if it can."""
+    reasons = {
+        "axial attention": config.attention == "axial",
+        "relative positions": config.position == "relative",
+        "rotary positions": config.rotary is not None,
+        "positions at every layer": config.position_at != "stem",
+    }
+    named = [name for name, has in reasons.items() if has]
+    if not named:
+        return ""
+    return (
+        f"has {' and '.join(named)}, which count on all patches, while MAE computes some of them alone: "
+        "choose the task simmim, or a model without"
+    )
+
+
+MASKED_PATCHES = MaskedImagesLearning("masked-patches", "cross entropy of colours, or squared difference")
+SIMMIM = MaskedImagesLearning("simmim", "absolute difference of normalised pixels")
+MAE = MaskedImagesLearning("mae", "squared difference of normalised pixels")

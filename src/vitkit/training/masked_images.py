@@ -1,0 +1,554 @@
+"""Learning from images a part of which is hidden: masked patch prediction, SimMIM and MAE.
+
+The labels are made of the images themselves, always of their uint8 pixels, so that they do not depend on how
+a model normalises them. The loss is over hidden patches alone. What the paper (B.1.2) leaves open of masked
+patch prediction is decided here and listed in docs/decisions.md.
+
+Shapes: B images of C channels, N patches of p x q pixels, M of them hidden; D = width of the model.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.data.stream.batch import Batch
+from vitkit.errors import VitkitError
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.parts import MLP, Attention, Block
+from vitkit.models.position import sincos_2d
+from vitkit.models.stem import PatchStem
+from vitkit.models.vit import ViT
+from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
+from vitkit.training.objectives import masked_mean
+
+LEVELS = 8
+"""Levels of a channel in 3 bits (B.1.2): 256 / 8 = 32 neighbouring pixel values make one."""
+NORMALIZED_TOLERANCE = 0.05
+"""The largest distance from a whole pixel value, in levels of 256, at which normalised pixels still count as
+those of an image: float32 is off by less than 1e-4, while mixed images are off by up to 0.5."""
+MAE_EPS = 1e-6
+"""Added to the variance of a patch by which its pixels are divided (MAE `models_mae.py`, `forward_loss`)."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The predictions of the hidden patches of a batch."""
+
+    index: Tensor
+    """`(B, M)` int64, the numbers of the hidden patches, rising."""
+    shown: Tensor
+    """`(B, M)` int64, the patch that stands at the place of each: itself, another one, or -1 for none."""
+    outputs: Tensor
+    """`(B, M, O)`, what the model predicts."""
+    targets: Tensor
+    """`(B, M, T)`, what it should: int64 classes, or floats of which there are O."""
+
+
+class Baseline(Protocol):
+    """Losses that need no model: of knowing nothing, and of the best prediction that is the same everywhere.
+
+    Both are counted from the targets of some images.
+    """
+
+    def add(self, targets: Tensor) -> None:
+        """Count the targets `(n, T)` of hidden patches."""
+
+    def sums(self) -> Tensor:
+        """Return all that was counted, as one tensor `(S,)` of float64, which may be added to another's."""
+
+    def losses(self, sums: Tensor) -> tuple[float, float]:
+        """Compute the loss of knowing nothing, and of the best constant prediction, from sums `(S,)`."""
+
+
+class MaskedImages(nn.Module):
+    """The base of the three objectives: hides patches, asks for predictions, and averages their losses.
+
+    Args:
+        config: the options.
+        model_config: the configuration of the model that it trains.
+    """
+
+    def __init__(self, config: MaskedImagesConfig, model_config: ViTConfig) -> None:
+        super().__init__()
+        self.config, self.model_config = config, model_config
+        self.patch_shape = (model_config.in_channels, *model_config.patch_size)
+        rows, columns = model_config.grid
+        block = config.mask_block
+        self.units = (rows // block, columns // block)
+        self.num_masked = math.ceil(self.units[0] * self.units[1] * config.mask_fraction - 1e-9) * block**2
+
+    def forward(
+        self, model: nn.Module, batch: Batch, step: int, total_steps: int
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Compute the mean loss of the hidden patches of a batch; there are no other metrics."""
+        hidden = self.predict(cast("ViT", model), batch.images)
+        return masked_mean(self.losses(hidden).mean(1), batch.mask), {}
+
+    def predict(self, model: ViT, images: Tensor) -> Hidden:
+        """Hide patches of images `(B, C, H, W)`, uint8 or normalised, and predict them.
+
+        Which ones follows from PyTorch's default generator.
+        """
+        raise NotImplementedError
+
+    def losses(self, hidden: Hidden) -> Tensor:
+        """Compute the loss of each hidden patch, `(B, M)`."""
+        raise NotImplementedError
+
+    def baseline(self, model: ViT) -> Baseline:
+        """Make a counter of targets, for the losses that need no model."""
+        raise NotImplementedError
+
+    def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
+        """Turn predictions into pixel values.
+
+        Args:
+            model: that made them.
+            hidden: the predictions.
+            patches: the right pixels of the hidden patches, `(B, M, C, p, q)` from 0 to 255.
+
+        Returns:
+            `(B, M, C, p, q)` from 0 to 255, in float32.
+        """
+        raise NotImplementedError
+
+    def draw_hidden(self, model: ViT, images: Tensor) -> Tensor:
+        """Draw the patches to hide, `(B, M)`, rising: the same number in every image."""
+        rows, columns = self.units
+        noise = draw(model, len(images), rows * columns, images.device)
+        block = self.config.mask_block
+        # The units with the lowest numbers; `stable`, because equal numbers would else be a matter of the
+        # machine.
+        unit = noise.argsort(dim=1, stable=True)[:, : self.num_masked // block**2]  # (B, units)
+        down = torch.arange(block, device=images.device)
+        row = (unit // columns * block)[:, :, None, None] + down[:, None]  # (B, units, block, 1)
+        column = (unit % columns * block)[:, :, None, None] + down  # (B, units, 1, block)
+        index = row * self.model_config.grid[1] + column  # (B, units, block, block)
+        return index.flatten(1).sort(1).values
+
+    def cut_patches(self, model: ViT, images: Tensor, index: Tensor) -> Tensor:
+        """Cut the pixels of some patches out of images, `(B, M, C, p, q)` uint8."""
+        stem = model.stem
+        assert isinstance(stem, PatchStem)  # the task refuses models with another
+        patches = take_patches(stem.cut(pixel_values(model, images)), index)  # (B, M, C * p * q)
+        return patches.reshape(*index.shape, *self.patch_shape)
+
+    @torch.no_grad()
+    def picture(self, model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Show what the model sees of images, and what it predicts.
+
+        Args:
+            model: that is trained.
+            images: `(B, C, H, W)` uint8.
+
+        Returns:
+            Two batches of images like the given ones, cut to whole patches: the first with grey in place of
+            hidden patches, or with the patch that stands in its place; the second with the predictions.
+        """
+        hidden = self.predict(model, images)
+        stem, config = model.stem, self.model_config
+        assert isinstance(stem, PatchStem)
+        patches = stem.cut(images).float()  # (B, N, C * p * q)
+        right = take_patches(patches, hidden.index)
+        other = take_patches(patches, hidden.shown.clamp(min=0))
+        seen = torch.where(hidden.shown[..., None] < 0, 128.0, other)  # grey, the middle of 0 to 255
+        predicted = self.pixels(model, hidden, right.reshape(*right.shape[:2], *self.patch_shape)).flatten(2)
+        return tuple(  # type: ignore[return-value]
+            _join(put_patches(patches, hidden.index, new), config).round().clamp(0, 255).to(torch.uint8)
+            for new in (seen, predicted)
+        )
+
+
+class MaskedPatches(MaskedImages):
+    """Masked patch prediction as in the paper (B.1.2), with its three targets.
+
+    Patches are hidden after their embedding and before positions are added: most by a learned mask token,
+    some by the embedding of another patch of the same image, some not at all.
+    """
+
+    config: MaskedPatchesConfig
+
+    def __init__(self, config: MaskedPatchesConfig, model_config: ViTConfig) -> None:
+        super().__init__(config, model_config)
+        channels = model_config.in_channels
+        self.cells = {"mean-colour": 1, "4x4-colours": 4, "pixels": 0}[config.target]
+        self.num_classes = LEVELS**channels
+        outputs = self.cells**2 * self.num_classes or channels * math.prod(model_config.patch_size)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
+        nn.init.normal_(self.mask_token, std=0.02)  # as position embeddings
+        self.head = nn.Linear(model_config.width, outputs)
+        # Zeros, as the paper's classification heads have: the first loss is that of knowing nothing.
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def predict(self, model: ViT, images: Tensor) -> Hidden:
+        config, index = self.config, self.draw_hidden(model, images)
+        count, patches = index.shape[1], math.prod(self.model_config.grid)
+        kind = draw(model, len(images), count, images.device)  # (B, M), from 0 to 1
+        # A patch at another place, each of the others as likely: some places further, around the end.
+        steps = 1 + (draw(model, len(images), count, images.device) * (patches - 1)).long()
+        is_mask = kind < config.token_fraction
+        is_other = ~is_mask & (kind < config.token_fraction + config.other_fraction)
+        shown = torch.where(is_other, (index + steps.clamp(max=patches - 1)) % patches, index)
+        shown = torch.where(is_mask, -1, shown)
+        embedded = model.patches(images)  # (B, N, D)
+        corrupted = take_patches(embedded, shown.clamp(min=0))
+        corrupted = torch.where(is_mask[..., None], self.mask_token.to(embedded.dtype), corrupted)
+        tokens = encode(model, put_patches(embedded, index, corrupted))
+        outputs = self.head(take_patches(tokens, index))
+        return Hidden(index, shown, outputs, self._targets(model, images, index))
+
+    def losses(self, hidden: Hidden) -> Tensor:
+        if self.cells:
+            logits = hidden.outputs.float().reshape(*hidden.index.shape, self.cells**2, self.num_classes)
+            losses = F.cross_entropy(logits.movedim(3, 1), hidden.targets, reduction="none")  # (B, M, cells)
+        else:
+            losses = (hidden.outputs.float() - hidden.targets) ** 2
+        return losses.mean(2)
+
+    def baseline(self, model: ViT) -> Baseline:
+        if self.cells:
+            return ClassBaseline(self.cells**2, self.num_classes)
+        return SquaredBaseline(self.head.out_features)
+
+    def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
+        config = self.model_config
+        if not self.cells:
+            return from_normalized(model, hidden.outputs, config)
+        logits = hidden.outputs.reshape(*hidden.index.shape, self.cells, self.cells, self.num_classes)
+        colours = class_colours(logits.argmax(-1), config.in_channels)  # (B, M, cells, cells, C)
+        height, width = config.patch_size
+        row, column = (
+            torch.arange(side, device=colours.device) * self.cells // side for side in (height, width)
+        )
+        return colours[:, :, row][:, :, :, column].movedim(4, 2).float()  # (B, M, C, p, q)
+
+    @torch.no_grad()
+    def _targets(self, model: ViT, images: Tensor, index: Tensor) -> Tensor:
+        patches = self.cut_patches(model, images, index)
+        if self.cells:
+            return colour_classes(patches, self.cells)
+        return normalized(model, patches).flatten(2)
+
+
+class SimMIM(MaskedImages):
+    """SimMIM (Xie et al. 2022, arXiv 2111.09886): a mask token for hidden patches, and one linear layer that
+    predicts their pixels, judged by the absolute difference."""
+
+    config: SimMIMConfig
+
+    def __init__(self, config: SimMIMConfig, model_config: ViTConfig) -> None:
+        super().__init__(config, model_config)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
+        nn.init.trunc_normal_(self.mask_token, std=0.02, a=-0.02, b=0.02)  # its `models/simmim.py`
+        self.head = nn.Linear(
+            model_config.width, model_config.in_channels * math.prod(model_config.patch_size)
+        )
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def predict(self, model: ViT, images: Tensor) -> Hidden:
+        index = self.draw_hidden(model, images)
+        embedded = model.patches(images)  # (B, N, D)
+        token = self.mask_token.to(embedded.dtype).expand(*index.shape, -1)
+        tokens = encode(model, put_patches(embedded, index, token))
+        with torch.no_grad():
+            targets = normalized(model, self.cut_patches(model, images, index)).flatten(2)
+        return Hidden(index, torch.full_like(index, -1), self.head(take_patches(tokens, index)), targets)
+
+    def losses(self, hidden: Hidden) -> Tensor:
+        return (hidden.outputs.float() - hidden.targets).abs().mean(2)
+
+    def baseline(self, model: ViT) -> Baseline:
+        return AbsoluteBaseline(model)
+
+    def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
+        return from_normalized(model, hidden.outputs, self.model_config)
+
+
+class MAE(MaskedImages):
+    """A masked autoencoder (He et al. 2022, arXiv 2111.06377): the model sees the other patches alone, and a
+    small decoder predicts the hidden ones from its tokens and a mask token."""
+
+    config: MAEConfig
+
+    def __init__(self, config: MAEConfig, model_config: ViTConfig) -> None:
+        super().__init__(config, model_config)
+        width, pixels = config.decoder_width, model_config.in_channels * math.prod(model_config.patch_size)
+        self.project = nn.Linear(model_config.width, width)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, width))
+        self.blocks = nn.ModuleList(
+            Block(
+                width,
+                Attention(width, config.decoder_heads),
+                MLP(width, 4 * width, gelu=model_config.gelu),
+                norm_eps=model_config.norm_eps,
+            )
+            for _ in range(config.decoder_depth)
+        )
+        self.norm = nn.LayerNorm(width, model_config.norm_eps)
+        self.head = nn.Linear(width, pixels)
+        # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none.
+        self.register_buffer("position", sincos_2d(model_config.grid, width), persistent=False)
+        nn.init.normal_(self.mask_token, std=0.02)
+        for block in self.blocks:
+            cast("Block", block).init_weights(None)
+        for layer in (self.project, self.head):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def predict(self, model: ViT, images: Tensor) -> Hidden:
+        index, prefix = self.draw_hidden(model, images), self.model_config.prefix_tokens
+        placed = model.place(model.patches(images))  # (B, T, D), with positions
+        patches = math.prod(self.model_config.grid)
+        is_hidden = torch.zeros(len(images), patches, dtype=torch.bool, device=images.device)
+        is_hidden = is_hidden.scatter(1, index, torch.ones_like(index, dtype=torch.bool))
+        # False sorts before True, and `stable` leaves the patches in raster order.
+        visible = is_hidden.long().argsort(dim=1, stable=True)[:, : patches - index.shape[1]]
+        tokens = torch.cat([placed[:, :prefix], take_patches(placed[:, prefix:], visible)], dim=1)
+        encoded = self.project(normed(model, model.encode(tokens)))  # (B, P + N - M, width)
+        positions = cast("Tensor", self.position).to(encoded.dtype)
+        whole = self.mask_token.to(encoded.dtype).expand(len(images), patches, -1)
+        decoded = put_patches(whole, visible, encoded[:, prefix:]) + positions  # (B, N, width)
+        decoded = torch.cat([encoded[:, :prefix], decoded], dim=1)
+        for block in self.blocks:
+            decoded = block(decoded)
+        outputs = self.head(self.norm(take_patches(decoded[:, prefix:], index)))
+        with torch.no_grad():
+            targets = self._targets(model, self.cut_patches(model, images, index))
+        return Hidden(index, torch.full_like(index, -1), outputs, targets)
+
+    def losses(self, hidden: Hidden) -> Tensor:
+        return ((hidden.outputs.float() - hidden.targets) ** 2).mean(2)
+
+    def baseline(self, model: ViT) -> Baseline:
+        return SquaredBaseline(self.head.out_features)
+
+    def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
+        outputs = hidden.outputs.float()
+        if self.config.normalize_patches:
+            # With the mean and deviation of the right patch, as the authors draw theirs: the prediction has
+            # neither.
+            mean, deviation = _patch_statistics(normalized(model, patches).flatten(2))
+            outputs = outputs * deviation + mean
+        return from_normalized(model, outputs, self.model_config)
+
+    def _targets(self, model: ViT, patches: Tensor) -> Tensor:
+        pixels = normalized(model, patches).flatten(2)  # (B, M, C * p * q)
+        if not self.config.normalize_patches:
+            return pixels
+        mean, deviation = _patch_statistics(pixels)
+        return (pixels - mean) / deviation
+
+
+OBJECTIVE_OF: Mapping[type[MaskedImagesConfig], type[MaskedImages]] = {
+    MaskedPatchesConfig: MaskedPatches,
+    SimMIMConfig: SimMIM,
+    MAEConfig: MAE,
+}
+"""The objective that each configuration makes."""
+
+
+class ClassBaseline:
+    """Baseline of a cross entropy: equal probabilities, and the frequencies of the classes.
+
+    Args:
+        parts: T, classes that are predicted of a patch.
+        num_classes: of each.
+    """
+
+    def __init__(self, parts: int, num_classes: int) -> None:
+        self.counts = torch.zeros(parts, num_classes, dtype=torch.float64)
+
+    def add(self, targets: Tensor) -> None:
+        classes = targets.cpu() + torch.arange(len(self.counts)) * self.counts.shape[1]  # (n, T)
+        self.counts += torch.bincount(classes.flatten(), minlength=self.counts.numel()).view_as(self.counts)
+
+    def sums(self) -> Tensor:
+        return self.counts.flatten()
+
+    def losses(self, sums: Tensor) -> tuple[float, float]:
+        counts = sums.view_as(self.counts)
+        entropy = torch.special.entr(counts / counts.sum(1, keepdim=True)).sum(1).mean()
+        return math.log(counts.shape[1]), float(entropy)
+
+
+class SquaredBaseline:
+    """Baseline of a squared difference: zeros, and the mean of each number of a patch.
+
+    Args:
+        outputs: T.
+    """
+
+    def __init__(self, outputs: int) -> None:
+        self.totals = torch.zeros(2, outputs, dtype=torch.float64)
+        self.count = 0
+
+    def add(self, targets: Tensor) -> None:
+        values = targets.double().cpu()
+        self.totals += torch.stack([values.sum(0), (values**2).sum(0)])
+        self.count += len(values)
+
+    def sums(self) -> Tensor:
+        return torch.cat([self.totals.flatten(), torch.tensor([float(self.count)])])
+
+    def losses(self, sums: Tensor) -> tuple[float, float]:
+        mean, square = sums[:-1].view_as(self.totals) / sums[-1]
+        return float(square.mean()), float((square - mean**2).mean())
+
+
+class AbsoluteBaseline:
+    """Baseline of an absolute difference: zeros, and the median of each number of a patch.
+
+    The numbers are normalised pixel values, of which there are 256: a histogram of each gives its median.
+
+    Args:
+        model: that normalises the pixels.
+    """
+
+    def __init__(self, model: ViT) -> None:
+        config = model.config
+        shape = (config.in_channels, *config.patch_size)
+        self.mean, self.std = (
+            value.double().cpu().expand(shape).reshape(-1, 1) for value in (model.pixel_mean, model.pixel_std)
+        )
+        self.counts = torch.zeros(math.prod(shape), 256, dtype=torch.float64)
+
+    def add(self, targets: Tensor) -> None:
+        values = (targets.double().cpu().T * self.std + self.mean).round().long()  # (T, n), from 0 to 255
+        values += torch.arange(len(self.counts))[:, None] * 256
+        self.counts += torch.bincount(values.flatten(), minlength=self.counts.numel()).view_as(self.counts)
+
+    def sums(self) -> Tensor:
+        return self.counts.flatten()
+
+    def losses(self, sums: Tensor) -> tuple[float, float]:
+        shares = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)
+        median = (shares.cumsum(1) < 0.5).sum(1, keepdim=True)
+        levels = torch.arange(256, dtype=torch.float64)
+        nothing = (shares * (levels - self.mean).abs() / self.std).sum(1).mean()
+        constant = (shares * (levels - median).abs() / self.std).sum(1).mean()
+        return float(nothing), float(constant)
+
+
+def draw(model: ViT, images: int, count: int, device: torch.device) -> Tensor:
+    """Draw numbers from 0 to 1 for each image of a batch, `(B, count)`.
+
+    They are drawn for all of the batch that the images are a part of, so that they do not depend on how many
+    processes compute it, or how many images at a time.
+    """
+    rows = model.batch_rows
+    drawn = torch.rand(images if rows is None else rows.total, count, device=device)
+    return drawn if rows is None else drawn[rows.start : rows.stop]
+
+
+def encode(model: ViT, patches: Tensor) -> Tensor:
+    """Pass embeddings of all patches `(B, N, D)` through the model, to their tokens `(B, N, D)`."""
+    return normed(model, model.encode(model.place(patches)))[:, model.config.prefix_tokens :]
+
+
+def normed(model: ViT, encoded: Tensor) -> Tensor:
+    """Norm encoded tokens where the model does that after pooling, which is not done here."""
+    return model.norm(encoded) if model.config.norm_after_pooling else encoded
+
+
+def take_patches(patches: Tensor, index: Tensor) -> Tensor:
+    """Take some patches of each image, `(B, M, D)` of `(B, N, D)`."""
+    return patches.gather(1, index[..., None].expand(-1, -1, patches.shape[2]))
+
+
+def put_patches(patches: Tensor, index: Tensor, new: Tensor) -> Tensor:
+    """Put `new` `(B, M, D)` in the place of some patches of `(B, N, D)`."""
+    return patches.scatter(1, index[..., None].expand_as(new), new.to(patches.dtype))
+
+
+def pixel_values(model: ViT, images: Tensor) -> Tensor:
+    """Give images `(B, C, H, W)` as uint8: as they are, or normalised pixels turned back.
+
+    Raises:
+        VitkitError: the pixels are no whole values, as those of mixed images are not.
+    """
+    if images.dtype == torch.uint8:
+        return images
+    values = images.float() * model.pixel_std + model.pixel_mean
+    whole = values.round()
+    off = torch.maximum((values - whole).abs(), torch.maximum(-whole, whole - 255)).max()
+    if not bool(off <= NORMALIZED_TOLERANCE):
+        raise VitkitError(
+            "The labels of hidden patches are made of pixels from 0 to 255, found values between them or "
+            "beyond, as in mixed images: give uint8 images, or images normalised by the model's own mean and "
+            "deviation, without mixup."
+        )
+    return whole.to(torch.uint8)
+
+
+def normalized(model: ViT, patches: Tensor) -> Tensor:
+    """Normalise the pixels of patches `(B, M, C, p, q)` as the model normalises those of images."""
+    return (patches.float() - model.pixel_mean) / model.pixel_std
+
+
+def from_normalized(model: ViT, outputs: Tensor, config: ViTConfig) -> Tensor:
+    """Turn normalised pixels of patches `(B, M, C * p * q)` into values from 0 to 255, `(B, M, C, p, q)`."""
+    pixels = outputs.float().reshape(*outputs.shape[:2], config.in_channels, *config.patch_size)
+    values: Tensor = pixels * model.pixel_std + model.pixel_mean
+    return values
+
+
+def colour_classes(patches: Tensor, cells: int) -> Tensor:
+    """Classify the mean colours of parts of patches, 3 bits a channel.
+
+    A patch is cut into `cells` x `cells` parts of equal area, also where that is no whole number of pixels.
+    Bit edges are at multiples of 32: a mean of exactly 32 belongs to the upper class. The first channel makes
+    the highest digits.
+
+    Args:
+        patches: `(B, M, C, p, q)` uint8.
+        cells: parts along each side.
+
+    Returns:
+        `(B, M, cells**2)` int64, from 0 to 8**C - 1, in raster order.
+    """
+    height, width = patches.shape[-2:]
+    # In float64, where sums of pixels times whole weights are exact, in any order and on any device; a GPU
+    # may round products of float32.
+    down, across = (_overlaps(cells, side).to(patches.device) for side in (height, width))
+    sums = torch.einsum("ip,bmcpq,jq->bmijc", down, patches.double(), across)
+    digits = (sums / (height * width)).div(256 // LEVELS).floor().long()  # (B, M, cells, cells, C)
+    places = LEVELS ** torch.arange(digits.shape[-1] - 1, -1, -1, device=digits.device)
+    return (digits * places).sum(-1).flatten(2)
+
+
+def class_colours(classes: Tensor, channels: int) -> Tensor:
+    """Give the middle of the colours of classes, `(..., C)` from 0 to 255."""
+    places = LEVELS ** torch.arange(channels - 1, -1, -1, device=classes.device)
+    step = 256 // LEVELS
+    return classes[..., None] // places % LEVELS * step + step // 2
+
+
+def _overlaps(cells: int, side: int) -> Tensor:
+    """Give how much of each pixel of a side lies in each of its equal parts, `(cells, side)` float64.
+
+    In units of which a pixel has `cells` and a part `side`, so that all are whole numbers.
+    """
+    part, pixel = torch.arange(cells)[:, None], torch.arange(side)[None]
+    until = torch.minimum((part + 1) * side, (pixel + 1) * cells)
+    return (until - torch.maximum(part * side, pixel * cells)).clamp(min=0).double()
+
+
+def _patch_statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute mean and deviation of the normalised pixels `(B, M, T)` of each patch, `(B, M, 1)` each."""
+    variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)  # divided by T - 1, as MAE does
+    return mean, (variance + MAE_EPS).sqrt()
+
+
+def _join(patches: Tensor, config: ViTConfig) -> Tensor:
+    """Put flattened patches `(B, N, C * p * q)` together to images `(B, C, rows * p, columns * q)`."""
+    rows, columns = config.grid
+    height, width = config.patch_size
+    parts = patches.reshape(-1, rows, columns, config.in_channels, height, width)
+    return parts.permute(0, 3, 1, 4, 2, 5).reshape(-1, config.in_channels, rows * height, columns * width)

@@ -1,0 +1,190 @@
+"""Pre-training on images a part of which is hidden, as a person runs it: killed, continued, used."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit.jobs.train
+from vitkit.cli.main import run
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.zoo import model_config
+from vitkit.tasks import find_task
+from vitkit.tasks.masked_images import judge_loss
+from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
+from vitkit.training.trainer import Trainer
+
+COMMON = (
+    "--model ViT-16x1x2/4 --image-size 16 --steps 8 --batch-size 8 --micro-batch-size 4 --warmup-steps 1 "
+    "--learning-rate 0.02 --polyak 0.9 --evaluate-every 4 --checkpoint-every 2 --workers 0 --threads 1"
+)
+TASKS = {
+    "colour": "--task masked-patches --mask-fraction 0.4",
+    "colours": "--task masked-patches --target 4x4-colours --select best",
+    "pixels": "--task masked-patches --target pixels",
+    "simmim": "--task simmim",
+    "mae": "--task mae --decoder-width 16 --decoder-depth 1 --decoder-heads 2",
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder of images without labels, some of them in folders of folders."""
+    folder = tmp_path_factory.mktemp("images")
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        pixels = draw.integers(0, 256, (2, 2, 3), dtype=np.uint8).repeat(10, 0).repeat(10, 1)
+        place = folder / ("deep/deeper" if number % 2 else ".") / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place)
+    return folder
+
+
+def train(images: Path, out: Path, task: str, *more: str) -> int:
+    words = f"train --data {shlex.quote(str(images))} {COMMON} {task} --out {shlex.quote(str(out))}"
+    return run([*shlex.split(words), *more])
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_killed_run_ends_with_the_same_bits(
+    name: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_report(folder: Path, **_: Any) -> Path:
+        (folder / "report.html").write_text("a report")  # its pictures take seconds
+        return folder / "report.html"
+
+    monkeypatch.setattr(vitkit.jobs.train, "write_report", write_report)
+    assert train(images, tmp_path / "whole", TASKS[name]) == 0
+    launch = Trainer.launch
+
+    def killed(self: Trainer, *arguments: Any) -> Any:
+        if arguments[1] == 5:
+            raise KeyError("killed")
+        return launch(self, *arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyError):
+        patched.setattr(Trainer, "launch", killed)
+        train(images, tmp_path / "killed", TASKS[name])
+    assert not (tmp_path / "killed/model.safetensors").exists()
+    assert run(["train", "--resume", str(tmp_path / "killed")]) == 0
+    last = "checkpoints/step-00000008"
+    checked = sorted(path.name for path in (tmp_path / "whole" / last).glob("*.safetensors"))
+    assert {"objective.safetensors", "averaged_objective.safetensors"} <= set(checked)
+    for file in (
+        "model.safetensors",
+        "metrics.jsonl",
+        "evaluation/examples.png",
+        *(f"{last}/{x}" for x in checked),
+    ):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file
+    validations = [line for line in lines_of(tmp_path / "whole") if line["kind"] == "validation"]
+    assert len(validations) == 2
+    # The masks of the validation are the same each time, and so are the losses that need no model.
+    assert len({(line["loss_nothing"], line["loss_constant"]) for line in validations}) == 1
+    for line in validations:
+        assert 0 < line["loss_constant"] <= line["loss_nothing"]
+
+
+@pytest.fixture(scope="module")
+def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert train(images, folder, TASKS["simmim"]) == 0
+    return folder
+
+
+def test_the_report_shows_what_was_hidden_and_the_loss_beside_what_needs_no_model(trained: Path) -> None:
+    page = (trained / "report.html").read_text()
+    for words in ("What was hidden", "best constant", "knowing nothing", "names no classes"):
+        assert words in page
+    # Three rows of four pictures, of the four validation images of 40, with a line between.
+    with Image.open(trained / "evaluation/examples.png") as picture:
+        assert picture.size == (4 * 17, 3 * 17)
+
+
+def test_what_it_makes_fine_tunes_converts_and_predicts_like_all_others(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(12):
+        place = tmp_path / "classes" / "ab"[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), 20 * number, np.uint8)).save(place)
+    words = f"--data {tmp_path / 'classes'} --steps 2 --batch-size 4 --workers 0 --out {tmp_path / 'tuned'}"
+    assert run(["finetune", str(trained), *words.split()]) == 0
+    assert run(["predict", str(tmp_path / "tuned"), str(tmp_path / "classes/a/0.png")]) == 0
+    assert run(["convert", str(trained), str(tmp_path / "timm"), "--to", "timm"]) == 0
+    assert run(["embed", str(tmp_path / "classes"), str(trained), "--out", str(tmp_path / "f.npy")]) == 0
+    assert np.load(tmp_path / "f.npy").shape == (12, 16)
+    capsys.readouterr()
+    card = json.loads((trained / "model.json").read_text())
+    assert card["task"] == {"name": "simmim", "loss": None}  # there are no logits that could mean anything
+    for refused in (["predict", str(trained), str(tmp_path / "classes/a/0.png")], ["evaluate", str(trained)]):
+        assert run(refused) == 1
+        assert "answers nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "sentence"),
+    [
+        ("BiT-R50x1", MaskedPatchesConfig(), "no patches that could be hidden"),
+        ("R26+ViT-S/32", MaskedPatchesConfig(), "through convolutions"),
+        ("ViT-Ti/16-conv", SimMIMConfig(), "through convolutions"),
+        ("ViT-Ti/224", SimMIMConfig(), "a single patch"),
+        ("ViT-Ti/32", SimMIMConfig(), "do not fill"),  # 7 x 7 patches
+        ("ViT-Ti/16-relative", MAEConfig(), "relative positions"),
+        ("ViT-Ti/16-everylayer", MAEConfig(), "positions at every layer"),
+        ("Axial-ViT-B/16", MAEConfig(), "axial attention"),
+        ("ViT-Ti/16-relative", SimMIMConfig(), ""),
+        ("Axial-ViT-B/16", MaskedPatchesConfig(), ""),
+        ("ViT-Ti/16-sincos2d", MAEConfig(), ""),
+    ],
+)
+def test_models_that_cannot_learn_it_are_refused(
+    name: str, objective: MaskedImagesConfig, sentence: str
+) -> None:
+    reason = find_task("mae").learning.explain_unfit(model_config(name), objective)
+    assert sentence in reason and bool(sentence) == bool(reason)
+
+
+def test_many_channels_have_too_many_colours() -> None:
+    learning = find_task("masked-patches").learning
+    config = model_config("ViT-Ti/16")
+    assert not isinstance(config, ResNetConfig)
+    from vitkit.models.channels_config import with_channels
+
+    wide = with_channels(config, 13)
+    assert "--target pixels" in learning.explain_unfit(wide, MaskedPatchesConfig())
+    assert not learning.explain_unfit(wide, MaskedPatchesConfig("pixels"))
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [(1.0, ""), (1.97, "constant"), (2.5, "constant"), (6.2, "nothing"), (7.0, "nothing")],
+)
+def test_a_loss_that_stands_at_a_baseline_is_said_to(loss: float, verdict: str) -> None:
+    sentence = judge_loss({"loss": loss, "loss_nothing": 6.238, "loss_constant": 2.0})
+    assert verdict in sentence and bool(verdict) == bool(sentence)
+
+
+def test_a_run_that_learned_nothing_says_so(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(images, tmp_path / "run", TASKS["colour"], "--learning-rate", "1e-9") == 0
+    assert "no better than knowing nothing" in capsys.readouterr().err
+    assert "the model is no better than knowing nothing" in (tmp_path / "run/report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["colour", "mae"])
+def test_two_processes_hide_the_same_patches(name: str, images: Path, tmp_path: Path) -> None:
+    assert train(images, tmp_path / "one", TASKS[name]) == 0
+    assert train(images, tmp_path / "two", TASKS[name], "--processes", "2") == 0
+    for alone, together in zip(lines_of(tmp_path / "one"), lines_of(tmp_path / "two"), strict=True):
+        assert alone == pytest.approx(together, rel=1e-4)
