@@ -11,7 +11,7 @@ from vitkit.config import difference, from_json, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
-from vitkit.training.config import OBJECTIVES, ClassificationConfig
+from vitkit.training.config import OBJECTIVES, ClassificationConfig, OptimizerConfig, TrainingConfig
 
 
 def test_every_field_of_a_run_is_called_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,3 +69,10 @@ def test_objective_and_task_belong_together(monkeypatch: pytest.MonkeyPatch) -> 
         Run(task="multi-label")
     with pytest.raises(VitkitError, match="name of the task's own evaluator"):
         Run(evaluators={"validation": FewShotTracking("digits")})
+
+
+def test_muon_is_not_divided_among_processes() -> None:
+    with pytest.raises(
+        VitkitError, match=r"muon updates whole matrices, of which --sharding fsdp gives each"
+    ):
+        Run(optimizer=OptimizerConfig(optimizer="muon"), training=TrainingConfig(sharding="fsdp"))

@@ -69,6 +69,27 @@ def test_everything_comes_back_bit_by_bit(tmp_path: Path) -> None:
     assert {"threads", "torch", "vitkit", "machine", "world_size"} <= manifest["environment"].keys()
 
 
+def test_muon_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    optimizer = dataclasses.replace(OPTIMIZER, optimizer="muon")
+    whole = small_trainer(tmp_path / "whole", optimizer=optimizer)
+    for _ in whole.fit():
+        pass
+    stopped = small_trainer(tmp_path / "stopped", optimizer=optimizer)
+    for report in stopped.fit():
+        if report.step == 8:
+            break
+    checkpoint, _ = find_checkpoint(tmp_path / "stopped")
+    assert checkpoint is not None
+    again = small_trainer(tmp_path / "stopped", optimizer=optimizer)
+    again.resume(checkpoint)
+    assert again.state.progress.step == 8
+    for _ in again.fit():
+        pass
+    assert fingerprint(again) == fingerprint(whole)
+    with pytest.raises(VitkitError, match="another optimiser"):
+        small_trainer(tmp_path / "stopped").resume(checkpoint)
+
+
 def test_one_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
     trained(tmp_path, 8)
     older, newer = sorted((tmp_path / "checkpoints").iterdir())

@@ -285,6 +285,11 @@ def _refuse_run(plan: Plan, world: World = ALONE) -> None:
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
             "(--start), or leave them out."
         )
+    if run.optimizer.optimizer == "muon" and config.attention == "none":
+        raise VitkitError(
+            f"muon updates the matrices of a Transformer's blocks, and {run.model} has none: choose "
+            "--optimizer adamw or sgd."
+        )
     refuse_augmentation(run.augmentation, config.in_channels)
     require_memory(config, run, plan.device, world)
     refuse_layers(config.num_layers, run.optimizer)

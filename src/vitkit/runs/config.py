@@ -161,6 +161,11 @@ class Run:
                 f"The objective of {self.task} is made from a {expected.__name__}, found a "
                 f"{type(self.objective).__name__}: give both task and objective."
             )
+        if self.optimizer.optimizer == "muon" and self.training.sharding in ("fsdp", "hsdp"):
+            raise VitkitError(
+                f"muon updates whole matrices, of which --sharding {self.training.sharding} gives each "
+                "process a part: choose --sharding replicas, or --optimizer adamw."
+            )
         if VALIDATION in self.evaluators:
             raise VitkitError(f"{VALIDATION!r} is the name of the task's own evaluator: choose another name.")
 

@@ -290,6 +290,8 @@ def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: 
     """Choose how the state of a run is divided among processes: replicas wherever they fit into memory."""
     if world.size == 1 or run.training.sharding != "auto":
         return "replicas" if world.size == 1 else run.training.sharding
+    if run.optimizer.optimizer == "muon":  # its update needs whole matrices
+        return "replicas"
     available = _memory_of_each(device, world)
     whole = parameters(config) * bytes_per_weight(run.optimizer)
     return "replicas" if available is None or whole <= available else "fsdp"

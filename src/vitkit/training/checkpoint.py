@@ -629,11 +629,12 @@ def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bo
     for key, value in tensors.items():
         index, _, name = key.partition(".")
         shapes.setdefault(index, {})[name] = value.shape
-    parameters = {str(index): parameter.shape for index, parameter in enumerate(_parameters(optimizer))}
+    parameters = {str(index): parameter for index, parameter in enumerate(_parameters(optimizer))}
     # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
     # scalar: the number of steps that Adam counts.
     return shapes.keys() <= parameters.keys() and all(
-        found.keys() == state_names(optimizer) and set(found.values()) <= {torch.Size(), parameters[index]}
+        found.keys() == state_names(optimizer, parameters[index])
+        and set(found.values()) <= {torch.Size(), parameters[index].shape}
         for index, found in shapes.items()
     )
 

@@ -164,9 +164,10 @@ OBJECTIVES: Mapping[str, type[ObjectiveConfig]] = {
 class OptimizerConfig:
     """Optimiser, learning-rate schedule, gradient clipping and weight averaging."""
 
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"
     """Optimiser. The paper's Adam (Table 3) decays weights apart from the gradient, which is adamw; adam is
-    the same without weight decay."""
+    the same without weight decay. muon: orthogonalised momentum for the matrices of a Transformer's blocks,
+    adamw for all else, at the rates of adamw."""
     learning_rate: float = 1e-3
     """Peak learning rate of the schedule."""
     weight_decay: float = 0.1
@@ -218,6 +219,11 @@ class OptimizerConfig:
                 "Adam here has no weight decay; the paper's Adam with decay is 'adamw' (decay apart from the "
                 "gradient). Choose adamw, or a weight decay of 0."
             )
+        if self.optimizer == "muon" and self.momentum_dtype != "float32":
+            raise VitkitError(
+                f"muon keeps its momentum in float32, found momentum_dtype {self.momentum_dtype}: leave it "
+                "out, or choose adamw or sgd."
+            )
         if self.learning_rate <= 0 or self.weight_decay < 0 or self.warmup_steps < 0:
             raise VitkitError(
                 "Expected a learning rate above 0 and neither decay nor warm-up below 0, found "
@@ -245,7 +251,8 @@ class OptimizerConfig:
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes that are stored for each weight: two moments, of which SGD has the first."""
+        """Return the bytes that are stored for each weight: two moments, of which SGD has the first. With Muon
+        it is a little less, because the matrices of the blocks have one."""
         first = 2 if self.momentum_dtype == "bfloat16" else 4
         return first if self.optimizer == "sgd" else first + 4
 

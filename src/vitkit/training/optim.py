@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitkit.models.image_model import ImageModel
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.sharding import collect, take_local
 
@@ -102,13 +103,31 @@ def create_optimizer(
         return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
     if config.momentum_dtype == "bfloat16":
         return BFloat16AdamW(groups, betas=betas, eps=config.eps)
+    if config.optimizer == "muon":
+        return Muon(groups, hidden_matrices(model), betas=betas, eps=config.eps)
     # "adam" is the same with a weight decay of 0. Fused: one kernel for all parameters of a group.
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
-def state_names(optimizer: torch.optim.Optimizer) -> set[str]:
-    """Give the names of the tensors that an optimiser of `create_optimizer` keeps for each parameter."""
-    return {"momentum"} if isinstance(optimizer, SGD) else {"step", "exp_avg", "exp_avg_sq"}
+def state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> set[str]:
+    """Give the names of the tensors that an optimiser of `create_optimizer` keeps for a parameter."""
+    if isinstance(optimizer, SGD):
+        return {"momentum"}
+    if isinstance(optimizer, Muon) and id(parameter) in optimizer.matrices:
+        return {"momentum_buffer"}
+    return {"step", "exp_avg", "exp_avg_sq"}
+
+
+def hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """List the matrices of a Transformer's blocks: the weights `(outputs, inputs)` of their dense layers.
+
+    Stem, positions, head, norms and biases are none, nor are the kernels of convolutions.
+
+    Args:
+        model: an `ImageModel`, or a module that has one.
+    """
+    layers = [layer for part in model.modules() if isinstance(part, ImageModel) for layer in part.layers()]
+    return [dense.weight for layer in layers for dense in layer.modules() if isinstance(dense, nn.Linear)]
 
 
 class SGD(torch.optim.Optimizer):
@@ -151,6 +170,48 @@ class SGD(torch.optim.Optimizer):
             torch._foreach_add_(weights, momentum, alpha=-group["lr"])
             if self.momentum_dtype != torch.float32:  # else they are one
                 torch._foreach_copy_(stored, momentum)
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for the matrices of the blocks, and AdamW for all other parameters.
+
+    Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks") replaces the
+    momentum of a matrix by the nearest orthogonal one, by five Newton-Schulz steps in bfloat16. Its update is
+    scaled by 0.2 times the root of the longer side, which makes it about as large as AdamW's, so that AdamW's
+    rates and decay serve for both (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv 2502.16982,
+    2.2). The queries, keys and values of a block are one matrix here, as they are stored.
+
+    Args:
+        groups: parameter groups, each with its `weight_decay`.
+        matrices: the parameters that Muon updates.
+        betas, eps: of AdamW.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        matrices: Iterable[Tensor],
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        self.matrices = {id(matrix) for matrix in matrices}
+        hidden: list[dict[str, Any]] = []
+        others: list[dict[str, Any]] = []
+        for group in groups:
+            for part, is_hidden in ((hidden, True), (others, False)):
+                of_part = [p for p in group["params"] if (id(p) in self.matrices) is is_hidden]
+                part.append({**group, "params": of_part})
+        super().__init__([*hidden, *others], {"lr": 0.0, "weight_decay": 0.0})
+        # The two are given the groups of this optimiser themselves, and its state, so that whoever sets a rate
+        # or loads a state has one optimiser to do it with. The momentum is 0.95, as in the release.
+        self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+        self.adamw = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
+        self.muon.state = self.adamw.state = self.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one update. `closure` is PyTorch's and is not called."""
+        self.muon.step()  # type: ignore[no-untyped-call]
+        self.adamw.step()
 
 
 class BFloat16AdamW(torch.optim.Optimizer):

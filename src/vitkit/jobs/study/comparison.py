@@ -71,8 +71,20 @@ class Comparison:
         return to_json(self)
 
 
-def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
-    """Compare the arms of a study with the first one.
+@dataclass(frozen=True)
+class TestedArms:
+    """The scores of arms on the same test images, image by image."""
+
+    score: str
+    """The name of the mean score of the images: accuracy."""
+    split: str
+    images: int
+    scores: tuple[Mapping[int, NDArray[np.float64]], ...]
+    """For each arm `(N,)` scores from 0 to 1 by seed, without the seeds whose training diverged."""
+
+
+def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> TestedArms:
+    """Read the scores of all arms of a study, which were tested on the same images.
 
     Args:
         folder: of the study.
@@ -85,7 +97,7 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
     answering = find_task(arms[0].run.task).answering
     if answering is None:
         raise VitkitError(f"{arms[0].run.task} gives no answers that could be compared by test images.")
-    results, scored, tested, split = [], [], None, ""
+    scored, tested, split = [], None, ""
     for arm, series in zip(arms, completed, strict=True):
         scores: dict[int, NDArray[np.float64]] = {}
         for member in series.members:
@@ -102,24 +114,32 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
                     "be compared."
                 )
             scores[member.seed] = answering.score_images(predictions)
+        scored.append(scores)
+    return TestedArms(answering.image_score, split, 0 if tested is None else len(tested), tuple(scored))
+
+
+def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
+    """Compare the arms of a study with the first one; arguments and errors are those of `read_scores`."""
+    tested = read_scores(folder, arms, completed)
+    results = []
+    for arm, series, scores in zip(arms, completed, tested.scores, strict=True):
         diverged = tuple(member.seed for member in series.members if member.diverged)
         if series.chosen is None:
             diverged = tuple(member.seed for member in series.members)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
         results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged))
-        scored.append(scores)
     for number in range(1, len(results)):
-        shared = [seed for seed in scored[0] if seed in scored[number]]
+        shared = [seed for seed in tested.scores[0] if seed in tested.scores[number]]
         if shared:
-            pair = (np.stack([scores[seed] for seed in shared]) for scores in (scored[0], scored[number]))
+            pairs = (tested.scores[0], tested.scores[number])
+            pair = (np.stack([scores[seed] for seed in shared]) for scores in pairs)
             results[number] = replace(results[number], difference=paired_difference(*pair))
     compared = [number for number, one in enumerate(results) if one.difference is not None]
     ps = [one.difference.p for one in results if one.difference is not None]
     for number, adjusted in zip(compared, holm(ps), strict=True):
         results[number] = replace(results[number], adjusted_p=adjusted)
     seeds = tuple(member.seed for member in completed[0].members)
-    images = 0 if tested is None else len(tested)
-    return Comparison(answering.image_score, split, images, seeds, results[0], tuple(results[1:]))
+    return Comparison(tested.score, tested.split, tested.images, seeds, results[0], tuple(results[1:]))
 
 
 def conclusions(found: Comparison) -> list[str]:
