@@ -46,6 +46,7 @@ PUBLIC = {
     "model_config",
     "read_series",
     "recipe",
+    "reproduce",
     "save_model",
     "starts",
     "train",
@@ -151,6 +152,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "PredictOptions": ("options", "predict", None),
     "PredictorOptions": ("options", "predict", "Predictor"),
     "SeriesOptions": ("series_options", "train", None),
+    "ReproduceOptions": ("reproduce.options", "reproduce", "reproduce"),
     "StartsOptions": ("options", "starts", "starts"),
     "VtabOptions": ("vtab.options", "vtab", "vtab"),
 }

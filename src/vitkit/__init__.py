@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.recipes import recipe
     from vitkit.jobs.report import write_report
+    from vitkit.jobs.reproduce.reproduce import reproduce
     from vitkit.jobs.series.series import train_series
     from vitkit.jobs.study.ablate import ablate
     from vitkit.jobs.train import train
@@ -67,6 +68,7 @@ _HOMES = {
     "model_config": "vitkit.models.zoo",
     "read_series": "vitkit.runs.series_record",
     "recipe": "vitkit.jobs.recipes",
+    "reproduce": "vitkit.jobs.reproduce.reproduce",
     "save_model": "vitkit.weights",
     "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
@@ -104,6 +106,7 @@ __all__ = [
     "model_config",
     "read_series",
     "recipe",
+    "reproduce",
     "save_model",
     "starts",
     "train",

@@ -245,6 +245,45 @@ def difference_figure(
     return figure
 
 
+def interval_lines(
+    lines: Mapping[str, Sequence[tuple[float, float, tuple[float, float]]]], across: str, up: str
+) -> Figure:
+    """Draw lines of scores with their 95 % intervals over a logarithmic axis.
+
+    Args:
+        lines: points by the name of a line: place on the axis above 0, score from 0 to 1, and its interval.
+        across: label of the axis.
+        up: name of the scores.
+    """
+    with styled():
+        figure = Figure((WIDTH * 0.75, 3.8), layout="constrained")
+        axes = figure.subplots()
+        for (name, points), dashes, colour in zip(lines.items(), *_looks(len(lines)), strict=True):
+            xs, means = [point[0] for point in points], np.array([point[1] for point in points])
+            reach = np.abs(np.array([point[2] for point in points]).T - means)
+            axes.errorbar(
+                xs,
+                means,
+                yerr=reach,
+                label=shortened(name, 60),
+                color=colour,
+                linestyle=dashes,
+                marker="o",
+                markersize=4,
+                capsize=2,
+            )
+        axes.set_xscale("log")
+        places = sorted({point[0] for points in lines.values() for point in points})
+        axes.xaxis.set_major_locator(FixedLocator(places))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter("{x:.3g}")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        axes.set(xlabel=across, ylabel=up)
+        axes.grid(True)
+        add_legend(figure)
+    return figure
+
+
 BENCH_COLOURS = (BLUE, VERMILION, GREEN, SKY, GREY)
 MARKERS = "osD^v"
 

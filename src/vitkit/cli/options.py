@@ -38,6 +38,7 @@ AS_TEXT: dict[Any, Any] = {
 COMMA_SEPARATED: dict[Any, Any] = {
     tuple[int, ...]: int,
     Sequence[int]: int,
+    Sequence[str]: str,
     tuple[Method, ...]: Method,
     Sequence[Method]: Method,
     Sequence[TaskFolder]: TaskFolder,

@@ -64,13 +64,22 @@ def render_tables(title: str, sections: Sequence[Section], footer: str) -> str:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture that is there already, as an address that needs no network: "data:image/png;base64,..."."""
+
+    source: str
+    alt: str
+
+
+@dataclass(frozen=True)
 class SeriesSection:
-    """A part of the page: a table of members, what it says, and a figure where there is one."""
+    """A part of the page: a table of members, what it says, and figures where there are some."""
 
     title: str
     sentences: tuple[str, ...]
-    table: Table
+    table: Table | None = None
     plot: Plot | None = None
+    pictures: tuple[Picture, ...] = ()
 
 
 def render_series(

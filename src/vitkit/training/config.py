@@ -251,8 +251,8 @@ class OptimizerConfig:
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes that are stored for each weight: two moments, of which SGD has the first. With Muon
-        it is a little less, because the matrices of the blocks have one."""
+        """Return the bytes that are stored for each weight: two moments, of which SGD has the first. Muon
+        keeps a little less, because the matrices of the blocks have one."""
         first = 2 if self.momentum_dtype == "bfloat16" else 4
         return first if self.optimizer == "sgd" else first + 4
 

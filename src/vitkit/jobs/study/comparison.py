@@ -72,7 +72,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class TestedArms:
+class ScoredArms:
     """The scores of arms on the same test images, image by image."""
 
     score: str
@@ -83,7 +83,7 @@ class TestedArms:
     """For each arm `(N,)` scores from 0 to 1 by seed, without the seeds whose training diverged."""
 
 
-def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> TestedArms:
+def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> ScoredArms:
     """Read the scores of all arms of a study, which were tested on the same images.
 
     Args:
@@ -115,7 +115,7 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
                 )
             scores[member.seed] = answering.score_images(predictions)
         scored.append(scores)
-    return TestedArms(answering.image_score, split, 0 if tested is None else len(tested), tuple(scored))
+    return ScoredArms(answering.image_score, split, 0 if tested is None else len(tested), tuple(scored))
 
 
 def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
@@ -193,7 +193,7 @@ def _lost(found: Comparison, arm: ArmResult) -> str:
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
 
 
-def points(found: Comparison, value: float, signed: bool = False) -> str:
+def points(found: Comparison | ScoredArms, value: float, signed: bool = False) -> str:
     """Write a difference in points, hundredths of the score, as exactly as the images allow."""
     digits = 2 if found.images >= MANY_IMAGES else 1
     # Rounded first: a loss of 0.001 points is no "-0.0".
@@ -246,7 +246,7 @@ def _difference_cells(found: Comparison, arm: ArmResult) -> tuple[str, ...]:
     )
 
 
-def share(found: Comparison, value: float | None) -> str:
+def share(found: Comparison | ScoredArms, value: float | None) -> str:
     """Write a score as a percentage, as exactly as differences are."""
     digits = 2 if found.images >= MANY_IMAGES else 1
     return "–" if value is None else f"{value:.{digits}%}"

@@ -1,0 +1,210 @@
+"""What other verbs make of a checkpoint, collected for the page of a figure or table: nothing is trained by a
+study's arms."""
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.config import from_json, to_json
+from vitkit.durable import read_json
+from vitkit.errors import VitkitError
+from vitkit.jobs.bench.bench import Memory, bench, keep
+from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.speed import Speed
+from vitkit.jobs.cost import table6
+from vitkit.jobs.inspect import draw_pictures
+from vitkit.jobs.options import InspectOptions
+from vitkit.jobs.reproduce.options import ReproduceOptions
+from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.jobs.vtab.result import PAPER_MODELS, remarks
+from vitkit.jobs.vtab.vtab import run_vtab
+from vitkit.report.template import Picture, SeriesSection
+from vitkit.tasks.page import Number, Table, fraction_cell
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The contents of a page that no training of ours stands behind."""
+
+    answer: tuple[str, ...]
+    sections: tuple[SeriesSection, ...]
+    numbers: Any
+    """The same as plain data."""
+    folders: tuple[str, ...] = ()
+    """Runs within the study's folder that have a page of their own."""
+
+
+TITLES = {
+    "filters": "Filters of the patch embedding",
+    "positions": "Similarity of position embeddings",
+    "attention-distance": "Attention distance by depth",
+    "attention-rollout": "Attention from the class token to the image",
+}
+"""The pictures of `vitkit inspect` by the names of their files."""
+
+
+def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
+    """Make the function that collects some of the pictures of `vitkit inspect`, of each start."""
+
+    def collect(options: ReproduceOptions, folder: Path) -> Collected:
+        sections, answer, numbers = [], [], []
+        for number, start in enumerate(options.starts, start=1):
+            place, name = folder / f"inspect-{number}", Path(start).name
+            images = tuple(options.images) or None
+            drawn = draw_pictures(InspectOptions(start, images, place, listener=options.listener))
+            files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
+            shown = [stem for stem in stems if stem in files]
+            pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in shown]
+            absent = [stem for stem in stems if stem not in files]
+            said = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
+            if drawn.without_attention and any("attention" in stem for stem in absent):
+                said.append(f"Without attention: {drawn.without_attention}.")
+            sections.append(SeriesSection(name, tuple(said), pictures=tuple(pictures)))
+            numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in shown]})
+            answer += said
+        if any(one["pictures"] for one in numbers):
+            answer.insert(0, "The pictures below are this model's; what they show is for the eye to judge.")
+        return Collected(tuple(answer), tuple(sections), numbers)
+
+    return collect
+
+
+def _picture(path: Path, alt: str) -> Picture:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return Picture(f"data:image/png;base64,{data}", alt)
+
+
+def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
+    """Fine-tune a start on the tasks of VTAB-1k that are there."""
+    if options.data == "digits":
+        raise VitkitError(
+            "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
+            "for each task, such as cifar/ and dtd/."
+        )
+    found = run_vtab(
+        VtabOptions(
+            options.starts[0],
+            options.data,
+            out=folder / "vtab",
+            steps=options.steps,
+            device=options.device,
+            threads=options.threads,
+            listener=options.listener,
+        )
+    )
+    headings = ("group", "task", "accuracy", *PAPER_MODELS)
+    rows: list[tuple[str | Number, ...]] = [
+        (group, name, fraction_cell(one.accuracy), *(fraction_cell(share) for share in paper))
+        for group, name, one, paper in found.table()
+    ]
+    mean = found.mean()
+    answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
+    answer += remarks(found)
+    section = SeriesSection("Here, beside the paper's Table 9", (), Table(headings, tuple(rows)))
+    numbers = replace(
+        found, root="", start="", tasks=tuple(replace(one, data="", run="") for one in found.tasks)
+    )
+    folders = tuple(f"vtab/{one.folder}/final" for one in found.tasks)
+    return Collected(tuple(answer), (section,), numbers.to_json(), folders)
+
+
+TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
+"""Models that are timed where none is given: the smallest of the paper's ViTs and of its ResNets."""
+RECORDS: Mapping[str, type[Speed] | type[Memory]] = {"speed": Speed, "memory": Memory}
+
+
+def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
+    """Time models at the paper's image sizes, once: what was measured stays."""
+    path = folder / "bench.json"
+    if not path.exists():
+        models = options.starts or TIMED
+        timed = BenchOptions(models, minutes=options.minutes / len(models))
+        measured = bench(
+            *timed.models,
+            sizes="64..512",
+            minutes=timed.minutes,
+            threads=options.threads,
+            device=options.device,
+            listener=options.listener,
+        )
+        keep(measured, folder)
+    machine, records = _read_bench(path)
+    speeds = [one for one in records if isinstance(one, Speed) and one.library == "vitkit"]
+    batches = {
+        (one.model, one.image_size, one.precision): one.largest_batch
+        for one in records
+        if isinstance(one, Memory) and one.phase == "training"
+    }
+    rows = []
+    for one in speeds:
+        if one.phase == "inference":
+            largest = batches.get((one.model, one.image_size, one.precision))
+            rate = Number(f"{one.images_per_second:,.1f}", one.images_per_second)
+            rows.append(
+                (
+                    one.model,
+                    str(one.image_size[0]),
+                    one.precision,
+                    rate,
+                    "–" if largest is None else f"{largest:,}",
+                )
+            )
+    headings = ("model", "pixels", "precision", "images a second", "largest batch of training")
+    picture = folder / "bench.png"
+    pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
+    section = SeriesSection("Here", (), Table(headings, tuple(rows)), pictures=pictures)
+    said = f"Measured on {machine}; the paper's curves are of a TPUv3, whose numbers it does not print."
+    return Collected((said,), (section,), [to_json(one) for one in records])
+
+
+def _read_bench(path: Path) -> tuple[str, list[Speed | Memory]]:
+    """Read back what was measured: the device, speeds and memory.
+
+    Raises:
+        VitkitError: the file is damaged.
+    """
+    read = read_json(path)
+    kept = from_json(_Kept, read, str(path)) if isinstance(read, dict) else _Kept({}, ())
+    records: list[Speed | Memory] = []
+    for one in kept.records:
+        kind = RECORDS.get(str(one.get("kind")))
+        if kind is not None:
+            plain = {name: value for name, value in one.items() if name != "kind"}
+            records.append(from_json(kind, plain, str(path)))
+    return str(kept.machine.get("device")), records
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The contents of bench.json."""
+
+    machine: dict[str, Any]
+    records: tuple[dict[str, Any], ...]
+
+
+def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
+    """Count the compute of every row of Table 6."""
+    rows = table6()
+    table = Table(
+        ("model", "epochs", "paper, exaFLOPs", "here, exaFLOPs", "here over paper"),
+        tuple(
+            (
+                row.model,
+                str(row.epochs),
+                Number(f"{row.paper:,}", row.paper),
+                Number(f"{row.ours:,.0f}", row.ours),
+                Number(f"{row.ratio:.3f}", row.ratio),
+            )
+            for row in rows
+        ),
+    )
+    worst = max(rows, key=lambda row: abs(row.ratio - 1))
+    said = (
+        f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "
+        f"paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs). The accuracies need "
+        "JFT-300M, and are not measured here."
+    )
+    section = SeriesSection("Compute, counted here and printed there", (), table)
+    return Collected((said,), (section,), [to_json(row) for row in rows])

@@ -1,0 +1,516 @@
+"""The arms of the paper's studies, made from a base run, and the conclusions that they test.
+
+A design is a function of the base. Its arms are named like folders.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.reproduce.verdict import Claim
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.measure import forward_flops
+from vitkit.models.zoo import changed_name, vit_config
+from vitkit.runs.config import Architecture, Run, StartConfig, with_options
+from vitkit.text import format_size
+from vitkit.training.config import MaskedPatchesConfig
+
+
+@dataclass(frozen=True)
+class Base:
+    """The run that the arms of a study are made from."""
+
+    run: Run
+    """A ViT that has all of its shape in its name, as `base_of` makes it; for checkpoints any run."""
+    num_classes: int
+    num_images: int
+    """Training images."""
+    folder: Path
+    """The study's, absolute: arms may begin from others."""
+
+    @property
+    def shape(self) -> ViTConfig:
+        """Give the shape of the base's ViT."""
+        return vit_config(self.run.model, self.num_classes, self.run.preprocessing.image_size)
+
+
+def base_of(run: Run, num_classes: int, num_images: int, folder: Path) -> Base:
+    """Make the base of a study of a run whose model is a plain ViT.
+
+    Raises:
+        VitkitError: it is no ViT, or one with another stem, pooling or position than a plain one.
+    """
+    shape = vit_config(run.model, num_classes, run.preprocessing.image_size)
+    shape = replace(shape, mlp_dim=run.architecture.mlp_dim or shape.mlp_dim)
+    if changed_name(named(shape), shape) != named(shape):
+        raise VitkitError(
+            f"The base of a study is a plain ViT, which the arms change, found {run.model}: give a --recipe "
+            "with a ViT such as ViT-64x4x4/4."
+        )
+    plain = replace(run, model=named(shape), architecture=replace(run.architecture, mlp_dim=None))
+    return Base(plain, num_classes, num_images, folder)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An arm of a study whose length is not known yet."""
+
+    name: str
+    """Its folder."""
+    label: str
+    run: Run
+    line: str
+    """The line of the figure that it is a point of."""
+    x: float = 0.0
+    """Its place on the axis."""
+    length: float = 1.0
+    """Its steps over those of the base."""
+    rates: tuple[float, ...] = ()
+    """Learning rates that it tries on held-out images; none: its own."""
+    seeds: int | None = None
+    """Runs of the arm, where it is not as many as the study has seeds."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """The arms of a study, and what they are about."""
+
+    variants: tuple[Variant, ...]
+    claims: tuple[Claim, ...]
+    shared: str
+    """A sentence that says what the arms share."""
+    axis: str = ""
+    """Label of the figure's axis; "": the figure shows differences from the first arm."""
+    is_logarithmic: bool = True
+
+
+def flops(run: Run, num_classes: int) -> int:
+    """Count the FLOPs of a forward pass of a run's model for one image."""
+    return forward_flops(run.architecture.build_config(run.model, num_classes, run.preprocessing), head=True)
+
+
+def named(shape: ViTConfig, patch: str = "") -> str:
+    """Name a ViT by its shape, ViT-64x4x4x128/4; with another patch, or a hybrid's total stride."""
+    size = f"{shape.width}x{shape.depth}x{shape.num_heads}x{shape.mlp_dim}"
+    return f"ViT-{size}/{patch or format_size(shape.patch_size)}"
+
+
+# --- families of about equal cost: Figures 3, 4 and 5 ---
+
+SUBSETS_3 = (1 / 16, 1 / 4, 1.0)
+"""Fractions of the training images: the paper's data sets are 1.3, 14 and 303 million images (Figure 3)."""
+SUBSETS_4 = (0.03, 0.1, 0.3, 1.0)
+"""The paper's subsets of JFT-300M, 9, 30, 90 and 300 million, as fractions of it (4.3, Figure 4)."""
+REGULARISATION = ((0.03, 0.0, 0.1), (0.03, 0.1, 0.0), (0.3, 0.0, 0.0), (0.3, 0.1, 0.1))
+"""Weight decay, dropout and label smoothing, which the paper optimised for Figure 3: of each a low and a high
+value, the ends of Table 3 for the first two. Half of the eight combinations: each value of one is tried with
+both of every other."""
+WITHOUT_DROPOUT = ((0.03, 0.0, 0.0), (0.03, 0.0, 0.1), (0.3, 0.0, 0.0), (0.3, 0.0, 0.1))
+"""The same for a ResNet, which has no dropout: all four combinations."""
+UNITS = ((1, 1), (2, 2), (1, 1, 1), (2, 2, 2), (3, 4, 6, 3))
+WIDTHS = (0.5, 1.0)
+SCALES = (1, 2)
+"""Units by stage and widths of ResNets, and how far images are enlarged for them: their root leaves a quarter
+of each side. Among these the model of the nearest cost is taken."""
+
+
+def _families(base: Base) -> dict[str, tuple[str, Run]]:
+    """Give label and run of a ViT, a BiT ResNet and a hybrid of about the same FLOPs an image."""
+    vit, target = base.run, flops(base.run, base.num_classes)
+    widths = [(units, width) for units in UNITS for width in WIDTHS]
+    resnets = [f"BiT-R{'-'.join(map(str, units))}x{width:g}" for units, width in widths]
+    hybrids = [
+        f"R{'-'.join(map(str, units))}x{width:g}+"
+        # One position of the ResNet's map is a token: its stride is 4, and twice that for each further stage.
+        + named(replace(base.shape, depth=depth), str(2 ** (len(units) + 1)))
+        for units, width in widths
+        for depth in sorted({base.shape.depth, max(1, base.shape.depth // 2)})
+    ]
+    bit, hybrid = (_nearest(base, names, target) for names in (resnets, hybrids))
+    return {
+        family: (f"{label}, {run.model} at {format_size(run.preprocessing.image_size)} pixels", run)
+        for family, label, run in (("vit", "ViT", vit), ("bit", "BiT", bit), ("hybrid", "hybrid", hybrid))
+    }
+
+
+def _nearest(base: Base, names: Sequence[str], target: int) -> Run:
+    """Choose the model, and the size of its images, whose FLOPs are nearest to a number."""
+    height, width = base.run.preprocessing.image_size
+    runs = [
+        replace(
+            base.run,
+            model=name,
+            architecture=Architecture(),
+            preprocessing=replace(base.run.preprocessing, image_size=(scale * height, scale * width)),
+        )
+        for name in names
+        for scale in SCALES
+    ]
+    fitting = []
+    for run in runs:
+        try:
+            fitting.append((abs(math.log(flops(run, base.num_classes) / target)), run))
+        except VitkitError:  # images too small for so many stages
+            continue
+    if not fitting:
+        raise VitkitError(
+            f"Images of {height}x{width} pixels are too small for a ResNet: give a --recipe with larger ones."
+        )
+    return min(fitting, key=lambda pair: pair[0])[1]
+
+
+def _on_subset(run: Run, fraction: float) -> Run:
+    """Train on a part of the training images, and take the best weights by validation, as the paper stops."""
+    return with_options(
+        run, {"splits.subset": None if fraction == 1.0 else f"{fraction:g}", "select": "best"}
+    )
+
+
+def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...]:
+    """Make the claims of Figures 3 and 4: ResNets are ahead on little data, ViTs gain more with more."""
+    small, large = (
+        {family: f"{family}-{part}{end}" for family in ("vit", "bit")} for part in (smallest, largest)
+    )
+    return (
+        Claim("On the fewest images the ResNet is ahead of the ViT", (small["bit"],), (small["vit"],)),
+        Claim("On the most images the ViT is ahead of the ResNet", (large["vit"],), (large["bit"],)),
+        Claim(
+            "From the fewest images to the most the ViT gains more than the ResNet",
+            (large["vit"], small["bit"]),
+            (small["vit"], large["bit"]),
+        ),
+    )
+
+
+def data_size_regularised(base: Base) -> Design:
+    """Make Figure 3: families on three sizes of data, with a search over regularisation by validation."""
+    families = _families(base)
+    deeper = replace(base.shape, depth=2 * base.shape.depth)
+    large = replace(base.run, model=named(deeper))
+    families["large"] = (f"larger ViT, {large.model}", large)
+    variants = []
+    for family, (label, run) in families.items():
+        for fraction in SUBSETS_3:
+            for decay, dropout, smoothing in REGULARISATION if family != "bit" else WITHOUT_DROPOUT:
+                settings = {"weight_decay": decay, "label_smoothing": smoothing}
+                if family != "bit":
+                    settings["dropout"] = dropout
+                tuned = with_options(_on_subset(run, fraction), settings)
+                choice = f"decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}"
+                text = f"{label}, {fraction:.3g} of the images, decay {decay:g}, dropout {dropout:g}, "
+                variants.append(
+                    Variant(
+                        f"{family}-{fraction:g}-{choice}",
+                        f"{text}smoothing {smoothing:g}",
+                        tuned,
+                        family,
+                        fraction,
+                    )
+                )
+    smallest, largest = f"{SUBSETS_3[0]:g}", f"{SUBSETS_3[-1]:g}"
+    claims = (
+        *_data_claims(smallest, largest, "-*"),
+        Claim(
+            "On the fewest images the larger ViT is behind the smaller one",
+            (f"vit-{smallest}-*",),
+            (f"large-{smallest}-*",),
+        ),
+    )
+    shared = (
+        "All arms have the same steps, seeds and test images. Of each model and size of data, weight decay, "
+        "dropout and label smoothing are chosen by validation, and the weights of the best validation are "
+        "tested."
+    )
+    return Design(tuple(variants), claims, shared, "fraction of the training images")
+
+
+def data_size(base: Base) -> Design:
+    """Make Figure 4: families on random subsets with one recipe."""
+    variants = tuple(
+        Variant(
+            f"{family}-{fraction:g}",
+            f"{label}, {fraction:.3g} of the images",
+            _on_subset(run, fraction),
+            family,
+            fraction,
+        )
+        for family, (label, run) in _families(base).items()
+        for fraction in SUBSETS_4
+    )
+    shared = (
+        "All arms have the same recipe, steps, seeds and test images; a smaller subset is within every "
+        "larger one. The weights of the best validation are tested."
+    )
+    claims = _data_claims(f"{SUBSETS_4[0]:g}", f"{SUBSETS_4[-1]:g}")
+    return Design(variants, claims, shared, "fraction of the training images")
+
+
+LENGTHS = (1, 2, 4)
+"""Compute of the trainings of Figure 5, over the shortest: in Table 6 the longer training is twice the other.
+"""
+
+
+def matched_compute(base: Base) -> Design:
+    """Make Figure 5: families trained for the same FLOPs, at several amounts of them."""
+    cost = flops(base.run, base.num_classes)
+    variants = tuple(
+        Variant(
+            f"{family}-{length}x",
+            f"{label}, {length} times the compute",
+            run,
+            family,
+            length,
+            length * cost / flops(run, base.num_classes),
+        )
+        for family, (label, run) in _families(base).items()
+        for length in LENGTHS
+    )
+    first, last = (f"-{length}x" for length in (LENGTHS[0], LENGTHS[-1]))
+    claims = (
+        Claim("At the most compute the ViT is ahead of the ResNet", (f"vit{last}",), (f"bit{last}",)),
+        Claim("At the least compute the hybrid is ahead of the ViT", (f"hybrid{first}",), (f"vit{first}",)),
+        Claim("At the most compute hybrid and ViT are alike", (f"hybrid{last}",), (f"vit{last}",), "alike"),
+    )
+    shared = (
+        "Arms of the same compute have the same FLOPs in all, so that a model that costs more an image makes "
+        "fewer steps. Recipe, seeds and test images are the same."
+    )
+    return Design(variants, claims, shared, "compute of the training, over the shortest")
+
+
+# --- one model, one thing changed: Tables 7 and 8, Figures 8, 9 and 13 ---
+
+
+def _multiples(run: Run, factors: Sequence[float]) -> tuple[float, ...]:
+    # Three digits, so that a folder is called rate-0.000667.
+    return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in factors)
+
+
+def positions(base: Base) -> Design:
+    """Make Table 8: kinds of position embedding, and places where they are added."""
+    kinds = {"learned": "1-D", "none": "none", "learned_2d": "2-D", "relative": "relative"}
+    places = {"stem": "stem", "every_layer": "every layer", "every_layer_shared": "every layer, shared"}
+    variants = []
+    for kind, kind_label in kinds.items():
+        for place, place_label in places.items():
+            if place != "stem" and kind in ("none", "relative"):  # which are added nowhere
+                continue
+            run = with_options(base.run, {"position": kind, "position_at": place})
+            label = kind_label if kind in ("none", "relative") else f"{kind_label}, {place_label}"
+            name = kind if place == "stem" else f"{kind}-{place}"
+            variants.append(Variant(name, label, run, name))
+    alike = {
+        "learned_2d": "1-D and 2-D positions are alike",
+        "relative": "1-D and relative positions are alike",
+        "learned-every_layer": "1-D positions at the stem and at every layer are alike",
+        "learned-every_layer_shared": "1-D positions at the stem and shared by every layer are alike",
+    }
+    claims = (
+        Claim("Without a position embedding the accuracy is lower", ("learned",), ("none",)),
+        *(Claim(words, (name,), ("learned",), "alike") for name, words in alike.items()),
+    )
+    shared = "All arms have the same recipe, learning rate, steps, seeds and test images."
+    return Design(tuple(variants), claims, shared)
+
+
+RATES_7 = {"sgd": (0.01, 0.03, 0.1)}
+"""Rates that SGD tries; those of the others are 1/3, 1 and 3 times the base's. Weight decay is decoupled, so
+that SGD's higher rates would decay more: it has a hundredth of the base's."""
+MULTIPLES_7 = (1 / 3, 1.0, 3.0)
+
+
+def optimisers(base: Base) -> Design:
+    """Make Table 7: a ResNet by Adam and by SGD; and today's question, a ViT by Adam and by Muon."""
+    families = _families(base)
+    variants = []
+    for family, optimizer, label in (
+        ("bit", "adamw", "Adam"),
+        ("bit", "sgd", "SGD"),
+        ("vit", "adamw", "Adam"),
+        ("vit", "muon", "Muon"),
+    ):
+        model, run = families[family]
+        settings: dict[str, str | float] = {"optimizer": optimizer}
+        if optimizer == "sgd":
+            settings["weight_decay"] = run.optimizer.weight_decay / 100
+        rates = RATES_7.get(optimizer) or _multiples(run, MULTIPLES_7)
+        name = f"{family}-{optimizer}"
+        changed = with_options(run, settings)
+        variants.append(Variant(name, f"{model}, {label}", changed, name, rates=rates))
+    claims = (
+        Claim("Adam trains the ResNet better than SGD", ("bit-adamw",), ("bit-sgd",)),
+        Claim("A ViT by Muon, compared with one by Adam", ("vit-muon",), ("vit-adamw",), "open"),
+    )
+    shared = (
+        "Each arm tried three learning rates on held-out images and was trained on all of them with the best "
+        "one. Steps, seeds and test images are the same."
+    )
+    return Design(tuple(variants), claims, shared)
+
+
+RATES_9 = (1 / 9, 1 / 3, 1.0, 3.0)
+"""Learning rates of Figure 9 over the base's."""
+
+
+def heads(base: Base) -> Design:
+    """Make Figure 9: the class token against the mean of the patches, each at several learning rates."""
+    labels = {"token": "class token", "mean": "mean of the patches"}
+    variants = tuple(
+        Variant(
+            f"{pool}-{rate:g}",
+            f"{label}, rate {rate:g}",
+            with_options(base.run, {"pool": pool, "learning_rate": rate}),
+            label,
+            rate,
+        )
+        for pool, label in labels.items()
+        for rate in _multiples(base.run, RATES_9)
+    )
+    claims = (
+        Claim("Each at its best learning rate, the two heads are alike", ("mean-*",), ("token-*",), "alike"),
+    )
+    shared = (
+        "All arms have the same steps, seeds and test images; the best rate of each head is chosen by "
+        "validation."
+    )
+    return Design(variants, claims, shared, "learning rate")
+
+
+def _scaled(
+    shape: ViTConfig, depth: float = 1, width: float = 1, mlp: float = 1, finer: int = 1
+) -> ViTConfig:
+    """Scale a ViT; width brings more heads, so that their own width stays, and `finer` halves patches."""
+    heads = max(1, round(width * shape.num_heads))
+    return replace(
+        shape,
+        depth=max(1, round(depth * shape.depth)),
+        width=heads * (shape.width // shape.num_heads),
+        num_heads=heads,
+        mlp_dim=max(1, round(mlp * shape.mlp_dim)),
+        patch_size=(shape.patch_size[0] // finer, shape.patch_size[1] // finer),
+    )
+
+
+def shapes(base: Base) -> Design:
+    """Make Figure 8: from a small base, depth, width, MLP and patches are scaled, alone and together."""
+    small = _scaled(base.shape, 1 / 2, 1 / 2, 1 / 2)
+    scaled = {"base": ("the base", "base", small)}
+    for factor in (2, 4):
+        scaled |= {
+            f"depth-{factor}": (f"depth times {factor}", "depth", _scaled(small, depth=factor)),
+            f"width-{factor}": (f"width times {factor}", "width", _scaled(small, width=factor)),
+            f"mlp-{factor}": (f"MLP times {factor}", "MLP", _scaled(small, mlp=factor)),
+        }
+    if not any(side % 2 for side in small.patch_size):
+        scaled["patch-2"] = ("patches of half the side", "patch", _scaled(small, finer=2))
+        scaled["all-2"] = ("all of them by 2", "all", _scaled(small, 2, 2, 2, 2))
+    runs = {
+        name: (f"{label}, {named(one)}", line, replace(base.run, model=named(one)))
+        for name, (label, line, one) in scaled.items()
+    }
+    cost = flops(runs["base"][2], base.num_classes)
+    variants = tuple(
+        Variant(name, label, run, line, flops(run, base.num_classes) / cost)
+        for name, (label, line, run) in runs.items()
+    )
+    claims = (
+        Claim("More depth is better than the base", ("depth-4",), ("base",)),
+        Claim("Smaller patches are better than the base's", ("patch-2",), ("base",)),
+        Claim("All dimensions scaled together are better than the base", ("all-2",), ("base",)),
+        Claim("Depth times 4 is better than width times 4, which costs more", ("depth-4",), ("width-4",)),
+    )
+    shared = "All arms have the same recipe, learning rate, steps, seeds and test images."
+    return Design(variants, claims, shared, "FLOPs of an image, over the base's")
+
+
+def axial(base: Base) -> Design:
+    """Make Figure 13: axial attention against full attention at the same width, with two sizes of patches."""
+    shape = base.shape
+    coarse = replace(shape, patch_size=(2 * shape.patch_size[0], 2 * shape.patch_size[1]))
+    variants = []
+    for prefix, label in (("", "ViT"), ("Axial-", "Axial-ViT")):
+        for name, one in (("fine", shape), ("coarse", coarse)):
+            run = replace(base.run, model=f"{prefix}{named(one)}")
+            cost = flops(run, base.num_classes) / 1e6
+            kind = "axial" if prefix else "vit"
+            variants.append(Variant(f"{kind}-{name}", f"{label}, {run.model}", run, label, cost))
+    claims = (
+        Claim("With small patches Axial-ViT is ahead of ViT", ("axial-fine",), ("vit-fine",)),
+        Claim("With large patches Axial-ViT is ahead of ViT", ("axial-coarse",), ("vit-coarse",)),
+    )
+    shared = (
+        "All arms have the same recipe, learning rate, steps, seeds and test images; an axial block is two "
+        "blocks, and costs accordingly."
+    )
+    return Design(tuple(variants), claims, shared, "million FLOPs of an image")
+
+
+# --- checkpoints fine-tuned: Tables 2 and 5; self-supervision ---
+
+
+def finetuning(base: Base) -> Design:
+    """Make a row of Table 2 or 5: the paper's fine-tuning of a checkpoint."""
+    rates = sweep_rates(base.run, ())
+    label = f"fine-tuned by the recipe {base.run.recipe}" if base.run.recipe else "fine-tuned"
+    shared = "The rate is chosen on held-out images, as in Table 4; the last runs train on all of them."
+    return Design((Variant("finetuned", label, base.run, "finetuned", rates=rates),), (), shared)
+
+
+LABELLED = 0.1
+"""Fraction of the training images that keep their labels: with all of them little is left to gain."""
+PRETRAINING = 3.0
+"""Steps of a pre-training over those of the fine-tuning after it."""
+TARGETS = {
+    "mean-colour": ("mean colour, 50 % corrupted", MaskedPatchesConfig()),
+    "4x4-colours": ("4x4 colours, 50 % corrupted", MaskedPatchesConfig(target="4x4-colours")),
+    "pixels": ("all pixels, 50 % corrupted", MaskedPatchesConfig(target="pixels")),
+    "mean-colour-15": ("mean colour, 15 % corrupted", MaskedPatchesConfig(mask_fraction=0.15)),
+}
+
+
+def self_supervision(base: Base) -> Design:
+    """Make 4.6: the three targets and the smaller share, each fine-tuned on a few labels, against from
+    scratch."""
+    labelled = replace(base.run, splits=replace(base.run.splits, subset=f"{LABELLED:g}"))
+    before = [
+        Variant(
+            f"pretrain-{name}",
+            f"pre-training, {label}",
+            replace(
+                base.run,
+                task="masked-patches",
+                objective=objective,
+                # Decay and rate of B.1.2 are a long training's; these are the base's, for as short a one.
+                training=replace(base.run.training, select="last", evaluate_test=False),
+            ),
+            "pretrain",
+            length=PRETRAINING,
+            seeds=1,
+        )
+        for name, (label, objective) in TARGETS.items()
+    ]
+    after = [
+        Variant(
+            name,
+            f"fine-tuned after {label}",
+            replace(labelled, start=StartConfig(str(base.folder / f"pretrain-{name}" / "final"))),
+            "finetune",
+        )
+        for name, (label, _) in TARGETS.items()
+    ]
+    scratch = Variant("scratch", "from scratch", labelled, "finetune")
+    claims = (
+        Claim("Masked patch prediction is better than from scratch", ("mean-colour",), ("scratch",)),
+        Claim("The mean colour is a better target than 4x4 colours", ("mean-colour",), ("4x4-colours",)),
+        Claim("The mean colour is a better target than all pixels", ("mean-colour",), ("pixels",)),
+        Claim("Corrupting 50 % is better than corrupting 15 %", ("mean-colour",), ("mean-colour-15",)),
+    )
+    shared = (
+        f"Every model is fine-tuned for the same steps on the same {LABELLED:.0%} of the training images, "
+        f"with the same seeds; the pre-training, {PRETRAINING:g} times as long, sees all without labels. "
+        "From scratch has no such training before it."
+    )
+    return Design((*before, scratch, *after), claims, shared)

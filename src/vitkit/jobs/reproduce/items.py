@@ -1,0 +1,303 @@
+"""The figures and tables of the paper that can be reproduced: what each is, needs, and concludes.
+
+An item has a design, whose arms are trained here, or it collects what other verbs make of a checkpoint.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitkit.jobs.reproduce import designs, paper
+from vitkit.jobs.reproduce.collect import (
+    Collected,
+    collect_compute,
+    collect_speed,
+    collect_vtab,
+    pictures_of,
+)
+from vitkit.jobs.reproduce.designs import Base, Design
+from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
+from vitkit.jobs.reproduce.paper import Numbers
+
+TRAINED = "nothing: it trains on --data, digits if none is given"
+"""What studies need that train all of their models."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A figure or a table of the paper."""
+
+    title: str
+    conclusion: str
+    """The paper's, in words."""
+    needs: str
+    at_paper_size: str
+    """What the paper's own size would need."""
+    setting: tuple[tuple[str, str], ...]
+    """The paper's data, model and so on, beside which those here are shown: a word and its value each."""
+    paper: tuple[Numbers, ...] = ()
+    """The paper's numbers; none where it shows a curve alone."""
+    design: Callable[[Base], Design] | None = None
+    seeds: int = 3
+    from_start: bool = False
+    """Whether its arms are a checkpoint that is fine-tuned."""
+    timed: bool = False
+    """Whether the speed of training is part of the result."""
+    collect: Callable[[ReproduceOptions, Path], Collected] | None = None
+    here: str = "--minutes, 30 if none are given"
+    """How long it takes on this machine."""
+
+
+PRETRAINED_224 = ("image size", "224 pixels")
+BATCH = ("batch", "4,096 images")
+JFT = ("data", "JFT-300M: 303 million images, 18 thousand classes")
+TRAINED_MODEL = "a trained model (--start); images (--images), unless it is a run with test images"
+ONE_RUN = "one pre-training of ViT-B/16 on JFT-300M is 224 exaFLOPs (Table 6)"
+
+ITEMS: Mapping[ItemName, Item] = {
+    "fig2": Item(
+        "Figure 2: VTAB by group of tasks",
+        "ViT-H/14 is ahead of BiT-R152x4 and other methods on the natural and structured tasks; on the "
+        "specialized ones the first two are alike.",
+        "a trained model (--start) and the folder of VTAB-1k's tasks (--data)",
+        "ViT-H/14 on JFT-300M: 4,262 exaFLOPs (Table 6), 2,500 TPUv3-core-days (Table 2)",
+        (("model", "ViT-H/14"), JFT, ("image size", "384 pixels")),
+        (paper.FIGURE_2,),
+        collect=collect_vtab,
+        here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
+    ),
+    "fig3": Item(
+        "Figure 3: transfer by the size of the pre-training data, with regularisation tuned",
+        "On the smallest data set large ViTs are behind small ones and behind ResNets, in spite of "
+        "regularisation; with larger data sets ViTs overtake.",
+        TRAINED,
+        f"five ViTs on three data sets; {ONE_RUN}",
+        (
+            ("data", "ImageNet, ImageNet-21k, JFT-300M: 1.3, 14 and 303 million images"),
+            ("model", "ViT-B/16 to ViT-H/14, BiT"),
+            PRETRAINED_224,
+            BATCH,
+            ("measured", "top-1 accuracy on ImageNet after fine-tuning"),
+        ),
+        (paper.DATA_SIZES,),
+        designs.data_size_regularised,
+        seeds=2,  # 48 settings: with three seeds each run would have a third of the time less
+    ),
+    "fig4": Item(
+        "Figure 4: few-shot accuracy by the size of the pre-training data",
+        "With the same hyper-parameters ViTs overfit more than ResNets of comparable cost on the smaller "
+        "subsets, and overtake them on the larger ones.",
+        TRAINED,
+        f"four subsets of JFT-300M for each model; {ONE_RUN}",
+        (
+            ("data", "9, 30, 90 and 300 million images of JFT-300M"),
+            ("model", "ViT-b/32 to ViT-L/16, BiT R50x1 and R152x2"),
+            PRETRAINED_224,
+            BATCH,
+            ("measured", "linear 5-shot accuracy on ImageNet"),
+        ),
+        design=designs.data_size,
+    ),
+    "fig5": Item(
+        "Figure 5: transfer by the compute of the pre-training",
+        "ViTs are ahead of ResNets at the same compute; hybrids are ahead of ViTs at small compute, and the "
+        "difference vanishes for larger models.",
+        TRAINED,
+        "all rows of Table 6: 50 to 4,262 exaFLOPs each",
+        (
+            JFT,
+            ("model", "ViT-B/32 to ViT-H/14, ResNet50x1 to 200x3, five hybrids"),
+            PRETRAINED_224,
+            BATCH,
+            ("measured", "top-1 accuracy after fine-tuning, mean of data sets"),
+        ),
+        (paper.TABLE_6_WHOLE,),
+        designs.matched_compute,
+    ),
+    "fig6": Item(
+        "Figure 6: attention from the class token to the image",
+        "The model attends to the parts of the image that matter for its class.",
+        TRAINED_MODEL,
+        "one trained ViT-L/16; then a minute",
+        (("model", "ViT-L/16"),),
+        collect=pictures_of("attention-rollout"),
+        here="about a minute",
+    ),
+    "fig7": Item(
+        "Figure 7: filters, position embeddings and attention distance",
+        "The filters look like a basis of the fine structure of a patch; near patches have similar position "
+        "embeddings; some heads attend globally already in the lowest layers.",
+        TRAINED_MODEL,
+        "trained ViT-L/32 and ViT-L/16; then a minute",
+        (("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
+        collect=pictures_of("filters", "positions", "attention-distance"),
+        here="about a minute",
+    ),
+    "fig8": Item(
+        "Figure 8 (D.2): scaling dimensions of the ViT",
+        "Depth brings most and width least for its cost; smaller patches bring much without more parameters; "
+        "scaling all of them together is robust.",
+        TRAINED,
+        "a pre-training for each shape; the text gives no compute",
+        (
+            ("model", "8 layers, width 1,024, MLP 2,048, patches of 32 pixels"),
+            PRETRAINED_224,
+            BATCH,
+        ),
+        design=designs.shapes,
+    ),
+    "fig9": Item(
+        "Figure 9 (D.3): class token or global average pooling",
+        "Both work equally well, but need different learning rates: 8e-4 and 3e-4 are compared.",
+        TRAINED,
+        f"a pre-training for each of three settings; {ONE_RUN}",
+        (("learning rates", "3e-4 and 8e-4"), PRETRAINED_224, BATCH),
+        design=designs.heads,
+    ),
+    "fig10": Item(
+        "Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
+        "Neighbouring patches have similar position embeddings; the pattern depends on the hyper-parameters "
+        "of the training.",
+        "trained models, one for each setting (--start A B C)",
+        "several trained models; then a minute",
+        (("settings", "learning rate, weight decay, epochs"),),
+        collect=pictures_of("positions"),
+        here="about a minute",
+    ),
+    "fig11": Item(
+        "Figure 11 (D.7): size of the attended area by head and depth",
+        "Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are so local.",
+        TRAINED_MODEL,
+        "trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
+        (("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
+        collect=pictures_of("attention-distance"),
+        here="about a minute",
+    ),
+    "fig12": Item(
+        "Figure 12 (D.5): empirical cost",
+        "ViTs have speeds comparable to ResNets' of similar size, and larger batches fit into memory.",
+        "nothing: three models are timed; others with --start",
+        "a TPUv3 core and all models of Table 6",
+        (("device", "TPUv3"), ("image size", "64 to 512 pixels")),
+        collect=collect_speed,
+    ),
+    "fig13": Item(
+        "Figure 13 (D.6): axial attention",
+        "Axial-ViT-B/32 and Axial-ViT-B/16 are ahead of ViT-B/32 and ViT-B/16 in accuracy, at the price of "
+        "more compute.",
+        TRAINED,
+        f"two pre-trainings of axial models; {ONE_RUN}",
+        (
+            ("model", "Axial-ViT-B/32 and B/16, AxialResNet50"),
+            PRETRAINED_224,
+            BATCH,
+            ("measured", "5-shot accuracy on ImageNet"),
+        ),
+        design=designs.axial,
+        timed=True,
+    ),
+    "fig14": Item(
+        "Figure 14 (D.8): attention maps of more images",
+        "The model attends to the parts of the image that matter for its class.",
+        TRAINED_MODEL,
+        "one trained ViT-L/16; then a minute",
+        (("model", "ViT-L/16"),),
+        collect=pictures_of("attention-rollout"),
+        here="about a minute",
+    ),
+    "table2": Item(
+        "Table 2: comparison with the state of the art",
+        "ViT-H/14 pre-trained on JFT-300M is ahead of BiT-L and Noisy Student on all data sets, at a "
+        "fraction of the compute of the pre-training.",
+        "a trained model (--start) and the data set (--data), with --recipe finetune-imagenet or another",
+        "ViT-H/14 on JFT-300M: 4,262 exaFLOPs, 2,500 TPUv3-core-days; then 20,000 steps of 512 images",
+        (
+            ("model", "ViT-H/14, ViT-L/16"),
+            JFT,
+            ("image size", "384 pixels; for ImageNet 512 (L/16) and 518 (H/14)"),
+            ("batch", "512 images"),
+            ("steps", "20,000 for ImageNet, 10,000 for CIFAR, 500 for Pets and Flowers"),
+        ),
+        (paper.TABLE_2,),
+        designs.finetuning,
+        from_start=True,
+    ),
+    "table5": Item(
+        "Table 5: all ViTs on all data sets",
+        "Larger models are ahead where they were pre-trained on more images, and behind on ImageNet alone.",
+        "a trained model (--start) and the data set (--data), with --recipe finetune-cifar10 or another",
+        "14 pre-trainings; one of ViT-B/16 on JFT-300M is 224 exaFLOPs (Table 6)",
+        (
+            ("model", "ViT-B/32 to ViT-H/14"),
+            ("data", "ImageNet, ImageNet-21k, JFT-300M: 1.3, 14 and 303 million images"),
+            ("image size", "384 pixels"),
+            ("batch", "512 images"),
+            ("steps", "20,000 for ImageNet, 10,000 for CIFAR, 500 for Pets and Flowers"),
+        ),
+        (paper.TABLE_5,),
+        designs.finetuning,
+        from_start=True,
+    ),
+    "table6": Item(
+        "Table 6: accuracy and compute of the pre-training",
+        "ViTs need less compute than ResNets for the same accuracy.",
+        "nothing: compute is counted; the accuracies are the paper's alone",
+        "50 to 4,262 exaFLOPs a row",
+        (JFT, PRETRAINED_224),
+        (paper.TABLE_6_WHOLE,),
+        collect=collect_compute,
+        here="seconds",
+    ),
+    "table7": Item(
+        "Table 7 (D.1): Adam or SGD for pre-training ResNets",
+        "Adam is ahead of SGD on most data sets and on average.",
+        TRAINED,
+        "ResNet50x1 and ResNet152x2 on JFT-300M, 50 and 563 exaFLOPs (Table 6), each twice",
+        (
+            JFT,
+            ("model", "R50x1, R152x2"),
+            PRETRAINED_224,
+            BATCH,
+            ("measured", "top-1 accuracy after fine-tuning"),
+        ),
+        (paper.TABLE_7,),
+        designs.optimisers,
+    ),
+    "table8": Item(
+        "Table 8 (D.4): position embeddings and their place",
+        "Without a position embedding the accuracy is lower; the kinds and places are alike.",
+        TRAINED,
+        f"eight pre-trainings of ViT-B/16; {ONE_RUN}",
+        (("model", "ViT-B/16"), PRETRAINED_224, BATCH, ("measured", "5-shot accuracy on ImageNet")),
+        (paper.TABLE_8,),
+        designs.positions,
+    ),
+    "table9": Item(
+        "Table 9 (D.10): the 19 tasks of VTAB-1k",
+        "ViT-H/14 pre-trained on JFT-300M has the best mean, 77.6 %.",
+        "a trained model (--start) and the folder of VTAB-1k's tasks (--data)",
+        "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
+        (("model", "ViT-H/14, ViT-L/16"), JFT, ("image size", "384 pixels")),
+        (paper.TABLE_9,),
+        collect=collect_vtab,
+        here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
+    ),
+    "ssl": Item(
+        "Section 4.6 (B.1.2): masked patch prediction",
+        "ViT-B/16 after masked patch prediction is 2 % ahead of training from scratch and 4 % behind "
+        "supervised pre-training; the mean colour is the best target, and 15 % corrupted patches are "
+        "slightly worse than 50 %.",
+        TRAINED,
+        "ViT-B/16 for 1 million steps of 4,096 images on JFT-300M",
+        (
+            ("data", "JFT-300M without labels; fine-tuned on ImageNet"),
+            ("model", "ViT-B/16"),
+            PRETRAINED_224,
+            BATCH,
+            ("steps", "1,000,000 of pre-training"),
+        ),
+        (paper.SELF_SUPERVISION,),
+        designs.self_supervision,
+    ),
+}
+"""By the name on the command line, in the order of `ITEM_NAMES`."""

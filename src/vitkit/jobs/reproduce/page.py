@@ -1,0 +1,161 @@
+"""The answer of a study of the paper, and its page: our numbers beside the paper's, and why they differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vitkit.config import to_json
+from vitkit.jobs.reproduce.designs import Design
+from vitkit.jobs.reproduce.verdict import Finding
+from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot, share
+from vitkit.report.template import SeriesSection, render_series
+from vitkit.runs.config import shown_command
+from vitkit.tasks.page import Number, Plot, Table, describe_images
+
+if TYPE_CHECKING:
+    from vitkit.jobs.reproduce.items import Item
+
+
+@dataclass(frozen=True)
+class ArmRow:
+    """An arm in numbers; scores are from 0 to 1."""
+
+    name: str
+    label: str
+    line: str
+    x: float
+    steps: int
+    learning_rate: float | None
+    flops: int | None
+    """FLOPs of a forward pass for one image; None where a start decides the model."""
+    images_per_second: float | None
+    """In training, as measured when the study began; None where it was not timed."""
+    scores: Mapping[str, float]
+    """By seed."""
+    mean: float | None
+    interval: tuple[float, float] | None
+    """95 %, over seeds and test images."""
+    validation: float | None
+    """Mean score of the validation images; -1 where there are none."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a study."""
+
+    sentences: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    arms: tuple[ArmRow, ...]
+    collected: Any = None
+    """The numbers of other verbs, as plain data."""
+    tested: ScoredArms | None = None
+    seeds: int = 0
+    setting: tuple[tuple[str, str], ...] = ()
+    """The data, model and so on: a word and its value each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        tested = self.tested
+        return {
+            "answer": list(self.sentences),
+            "findings": [to_json(one) for one in self.findings],
+            "arms": [to_json(one) for one in self.arms],
+            "images": None if tested is None else tested.images,
+            "split": None if tested is None else tested.split,
+            "seeds": self.seeds,
+            "setting": dict(self.setting),
+            "collected": self.collected,
+        }
+
+
+def study_sections(answer: Answer, design: Design, comparison: Comparison) -> list[SeriesSection]:
+    """Make the sections of a study's own numbers: its figure, its arms, and where they are compared with the
+    first one, the differences."""
+    assert answer.tested is not None  # of a study that was trained
+    images = describe_images(answer.tested.images, answer.tested.split)
+    sentences = (
+        design.shared,
+        f"{answer.seeds} seeds on {images}; the intervals are 95 %, over seeds and test images.",
+    )
+    plot = _line_plot(answer, design) if design.axis else difference_plot(comparison)
+    sections = [SeriesSection("Here", sentences, _arm_table(answer), plot)]
+    if not design.axis and comparison.arms:
+        words = (f"Each arm against {comparison.base.label}, on the same images with the same seeds.",)
+        sections.append(SeriesSection("Differences", words, arm_table(comparison)))
+    return sections
+
+
+def _arm_table(answer: Answer) -> Table:
+    tested = answer.tested
+    assert tested is not None
+    rows: list[tuple[str | Number, ...]] = []
+    for arm in answer.arms:
+        low, high = arm.interval or (None, None)
+        rows.append(
+            (
+                arm.label,
+                "–" if arm.flops is None else Number(f"{arm.flops / 1e6:,.2f}", arm.flops),
+                Number(f"{arm.steps:,}", arm.steps),
+                "–" if arm.images_per_second is None else f"{arm.images_per_second:,.0f}",
+                "–" if arm.learning_rate is None else f"{arm.learning_rate:g}",
+                share(tested, arm.mean),
+                "–" if low is None else f"{share(tested, low)} to {share(tested, high)}",
+            )
+        )
+    headings = ("arm", "million FLOPs", "steps", "images a second", "rate", tested.score, "95 % interval")
+    return Table(headings, tuple(rows))
+
+
+def _line_plot(answer: Answer, design: Design) -> Plot | None:
+    """Draw the lines of a figure; of several arms at one point the one that does best by validation."""
+    from vitkit.analysis.study_figures import interval_lines
+
+    assert answer.tested is not None
+    best: dict[tuple[str, float], ArmRow] = {}
+    for arm in answer.arms:
+        before = best.get((arm.line, arm.x))
+        if arm.mean is not None and (before is None or (arm.validation or 0) > (before.validation or 0)):
+            best[arm.line, arm.x] = arm
+    lines: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
+    for (line, x), arm in sorted(best.items()):
+        if arm.mean is not None and arm.interval is not None:
+            lines.setdefault(line, []).append((x, arm.mean, arm.interval))
+    if not lines:
+        return None
+    figure = interval_lines(lines, design.axis, answer.tested.score)
+    return Plot(figure, "lines", f"The {answer.tested.score} of the arms, as in the table.")
+
+
+def render(
+    item: "Item",
+    answer: Answer,
+    setting: Sequence[tuple[str, str]],
+    sections: Sequence[SeriesSection],
+    folders: Sequence[str],
+    name: str,
+    command: str,
+) -> str:
+    """Make the page as HTML.
+
+    Args:
+        item: the figure or table.
+        answer: what came of it.
+        setting: our data, model and so on.
+        sections: of our numbers.
+        folders: of the runs that have a page of their own, within the study's.
+        name: of the study's folder.
+        command: the one that made it.
+    """
+    theirs = [SeriesSection(numbers.source, (), numbers.table()) for numbers in item.paper]
+    curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
+    theirs.insert(0, SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)))
+    here = dict(setting)
+    words = list(dict.fromkeys([*(word for word, _ in item.setting), *here]))
+    rows = tuple((word, dict(item.setting).get(word, ""), here.get(word, "")) for word in words)
+    why = (
+        f"The numbers differ because data, model and training do. The paper's size would need: "
+        f"{item.at_paper_size}.",
+    )
+    differ = SeriesSection("Why they differ", why, Table(("", "paper", "here"), rows))
+    shown = [*sections, *theirs, differ]
+    return render_series(f"{item.title} ({name})", answer.sentences, shown, folders, shown_command(command))

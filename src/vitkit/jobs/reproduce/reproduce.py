@@ -1,0 +1,571 @@
+"""Reproduce a figure or a table of the paper: train its arms or look at a checkpoint; say what holds here.
+
+OUT/study.json    what was asked for, the arms, and the steps that this machine has time for, written first
+OUT/ARM/          the series of runs of each arm (`jobs/study/study.py`)
+OUT/result.json   what came of it, OUT/report.html the same beside the paper's numbers
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitkit.config import from_json, nearest, to_json
+from vitkit.data.config import Preprocessing, Splits
+from vitkit.durable import replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.paired import paired_difference
+from vitkit.jobs.options import from_options
+from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
+from vitkit.jobs.reproduce.items import ITEMS, Item
+from vitkit.jobs.reproduce.options import ReproduceOptions
+from vitkit.jobs.reproduce.page import Answer, ArmRow, render
+from vitkit.jobs.reproduce.verdict import Finding, Scores, judge, say, summarise
+from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
+from vitkit.jobs.study.study import (
+    RECORD,
+    Arm,
+    check_arms,
+    claim_study,
+    complete_arms,
+    new_study,
+    read_study,
+)
+from vitkit.models.zoo import model_config
+from vitkit.runs.budget import Pace, measure_pace, with_steps
+from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.machine import require_threads
+from vitkit.runs.plan import Request, plan_run, settle_start
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Series
+from vitkit.tasks import find_task
+from vitkit.training.config import OptimizerConfig
+
+VALIDATIONS = 10
+"""Validations of a run: enough to stop early by, and few beside the steps."""
+FINISHING = 6.0
+"""Seconds of a run beside its steps and validations, for its start, its test and its page: measured on two
+cores for models of a megabyte (digits)."""
+SPARE = 0.85
+"""Fraction of the minutes that is planned with: the rest is for timing the arms, and for a machine that is
+slower later on."""
+FEW_STEPS = 100
+"""Steps below which small ViTs have hardly left chance."""
+SMALL_SIDE = 32
+"""Pixels a side of images other than the digits: what a base of two minutes can learn from."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The result of a study of the paper."""
+
+    folder: Path
+    """Holds its runs, result.json and report.html."""
+    item: Item
+    answer: Answer
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what result.json holds: plain data that names no place on this machine."""
+        return {"title": self.item.title, "conclusion": self.item.conclusion, **self.answer.to_json()}
+
+
+@dataclass(frozen=True)
+class Length:
+    """The measured part of a study's options: fixed when it begins."""
+
+    length: int
+    """Steps of the base."""
+    speed: Mapping[str, float]
+    """Images a second in training, of the arms that were timed; those like them have none of their own."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or not all(0 < speed < math.inf for speed in self.speed.values()):
+            raise VitkitError("expected a length of 1 step or more, and speeds above 0.")
+
+
+def run_reproduce(options: ReproduceOptions) -> Reproduction:
+    """Reproduce a figure or a table of the paper at the size of this machine, and say what holds here.
+
+    Studies train all of their arms with the same seeds on the same images; what is about a checkpoint is made
+    of `start`. Calling it again with the same arguments goes on where it was, and repeats nothing that has
+    ended. `report.html` in the folder shows our numbers beside the paper's.
+
+    Returns:
+        The result, and the folder.
+
+    Raises:
+        VitkitError: a start or images are needed and were not given, an arm cannot be trained, or `out` holds
+            something else.
+        InterruptedTraining: a signal asked to stop; the same call goes on.
+    """
+    return complete_reproduction(options, "vitkit.reproduce(...)")
+
+
+reproduce = from_options(ReproduceOptions)(run_reproduce)
+
+
+def complete_reproduction(options: ReproduceOptions, command: str) -> Reproduction:
+    """Do the work of `run_reproduce`.
+
+    Args:
+        options: as they were given.
+        command: the one that asks for it, to be written down.
+    """
+    require_threads(options.threads)
+    item, folder = ITEMS[options.item], study_folder(options)
+    _refuse_absent(options, item)
+    found = (_collect if item.design is None else _train)(options, item, folder, command)
+    options.listener.show([("report", [str(found.folder / "report.html")])])
+    return found
+
+
+def study_folder(options: ReproduceOptions) -> Path:
+    """Give the folder of a study, absolute: some arms begin from others in it."""
+    name = Path(str(options.starts[0] if options.starts else options.data)).name or "data"
+    given = options.out if options.out is not None else Path("runs") / f"reproduce-{options.item}-{name}"
+    return Path(given).absolute()
+
+
+def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
+    """Refuse an item that needs a start which was not given.
+
+    Raises:
+        VitkitError: it says what is needed.
+    """
+    if not options.starts and item.needs.startswith(("a trained", "trained")):
+        raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
+
+
+def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
+    """Collect what other verbs make of a start."""
+    assert item.collect is not None  # an item without a design collects
+    described = {
+        "item": options.item,
+        "start": list(options.starts),
+        "images": [str(path) for path in options.images],
+        "data": options.data,
+        "steps": options.steps,
+    }
+    study = new_study(_kind(options), command, described, ())
+    with claim_study(study, folder):
+        collected = item.collect(options, folder)
+        answer = Answer(collected.answer, (), (), collected.numbers)
+        found = Reproduction(folder, item, answer)
+        _write(found, render(item, answer, (), collected.sections, collected.folders, folder.name, command))
+    return found
+
+
+def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
+    """Train the arms of a study and compare them."""
+    listener, request = options.listener, Request()
+    base, design = make_design(options, item, folder, request)
+    begun = folder / RECORD
+    if begun.exists():  # its steps are those that it began with: nothing is measured again
+        recorded = read_study(folder).options
+        fields = {name: recorded[name] for name in ("length", "speed") if name in recorded}
+        length = from_json(Length, fields, str(begun))
+    else:
+        arms = make_arms(options, item, base, design, 1)
+        check_arms(
+            [arm for arm in arms if not _begins_within(arm.run, folder)],
+            device=options.device,
+            threads=options.threads,
+            request=request,
+            listener=listener,
+        )
+        paces = measure(options, design, request)
+        length = _choose_length(options, item, design, paces)
+        steps = f"{length.length:,} steps of the base, fixed for this study"
+        listener.show([("length", [steps])])
+    arms = make_arms(options, item, base, design, length.length)
+    given = {
+        "item": options.item,
+        "minutes": options.minutes if options.steps is None else None,
+        "steps": options.steps,
+        "seeds": _seeds(options, item),
+        "only": list(options.only),
+    }
+    study = new_study(_kind(options), command, {**given, **to_json(length)}, arms)
+    with claim_study(study, folder):
+        completed = complete_arms(
+            study.arms,
+            folder,
+            device=options.device,
+            threads=options.threads,
+            command=study.command,
+            listener=listener,
+        )
+        with listener.progress("comparing the arms"):
+            found = _analyse(options, item, base, design, study.arms, completed, length, folder)
+            _write(found, _page(found, design, study.arms, completed, command))
+    return found
+
+
+def _write(found: Reproduction, page: str) -> None:
+    replace_json(found.folder / "result.json", found.to_json())
+    replace_file(found.folder / "report.html", [page.encode()])
+
+
+def _kind(options: ReproduceOptions) -> str:
+    return f"reproduction of {options.item}"
+
+
+def _seeds(options: ReproduceOptions, item: Item) -> int:
+    return options.seeds or item.seeds
+
+
+def _begins_within(run: Run, folder: Path) -> bool:
+    """Whether a run begins from another arm of the study."""
+    return bool(run.start.start) and Path(run.start.start).is_relative_to(folder)
+
+
+# --- the arms ---
+
+
+def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Request) -> tuple[Base, Design]:
+    """Make the base and the arms of a study.
+
+    Raises:
+        VitkitError: there are no such images, no such arm, or the base is no ViT.
+    """
+    assert item.design is not None
+    run = _base_run(options, item, request)
+    with options.listener.progress("listing images"):
+        data = request.images(run)
+    about = (len(data.class_names), len(data.splits["train"]), folder)
+    base = Base(run, *about) if item.from_start else base_of(run, *about)
+    design = item.design(base)
+    names = [variant.name for variant in design.variants]
+    for name in options.only:
+        if name not in names:
+            raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
+    chosen = tuple(one for one in design.variants if not options.only or one.name in options.only)
+    return base, replace(design, variants=chosen)
+
+
+def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
+    """Give the run of the base: a small ViT, or the paper's fine-tuning of the start.
+
+    Raises:
+        VitkitError: no such recipe.
+    """
+    given = options.recipe
+    run = (
+        given if isinstance(given, Run) else named_recipe(given or ("paper" if item.from_start else "digits"))
+    )
+    if item.from_start:
+        run = replace(run, data=options.data, start=StartConfig(options.starts[0]))
+        if options.item == "table2" and run.recipe == "finetune-imagenet":
+            run = _at_higher_resolution(run, request)
+        return run
+    if given is None:
+        run = replace(
+            run,
+            # The MLP of the recipe's width, in the name: the arms change it with the rest of the shape.
+            model="ViT-64x4x4x128/4",
+            architecture=Architecture(),
+            splits=Splits(),  # a tenth for validation: it chooses rates, regularisation and weights
+        )
+        if options.data != "digits":
+            run = replace(run, preprocessing=Preprocessing(image_size=(SMALL_SIDE, SMALL_SIDE)))
+    if run.start.start or find_task(run.task).answering is None:
+        raise VitkitError(
+            "The base of a study is trained from scratch on images with labels: give a --recipe without a "
+            "start."
+        )
+    if not isinstance(given, Run) or not run.data:
+        run = replace(run, data=options.data)
+    return run
+
+
+def _at_higher_resolution(run: Run, request: Request) -> Run:
+    """Give a run Table 2's fine-tuning on ImageNet: 512 pixels, 518 for patches of 14; Polyak averaging."""
+    settled = settle_start(run, request.images(run).class_names, None, request)[0]
+    patch = getattr(model_config(settled.model), "patch_size", (16, 16))
+    side = 518 if patch == (14, 14) else 512
+    return replace(
+        run,
+        preprocessing=replace(run.preprocessing, image_size=(side, side)),
+        optimizer=replace(run.optimizer, polyak=0.9999),
+    )
+
+
+def make_arms(
+    options: ReproduceOptions, item: Item, base: Base, design: Design, length: int
+) -> tuple[Arm, ...]:
+    """Make the arms of a study whose base has so many steps."""
+    arms = []
+    for variant in design.variants:
+        steps = max(1, round(length * variant.length))
+        # By the base's images: an arm on fewer of them has the same part of its steps as warm-up.
+        run = with_steps(variant.run, steps, base.num_images)
+        training = replace(run.training, evaluate_every=max(1, steps // VALIDATIONS), keep=1)
+        series = SeriesOptions(
+            sweep_rates=variant.rates,
+            runs=_seeds(options, item) if variant.seeds is None else variant.seeds,
+        )
+        arms.append(Arm(variant.name, variant.label, replace(run, training=training), series))
+    return tuple(arms)
+
+
+# --- the length ---
+
+
+def measure(options: ReproduceOptions, design: Design, request: Request) -> dict[str, Pace]:
+    """Time the arms, each of those that train alike once, by the name of the first of them."""
+    paces: dict[str, Pace] = {}
+    for variant, like in _timed(design):
+        if variant.name != like:
+            continue
+        # An arm that begins from another of the study is timed before that one is there.
+        run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
+        plan = plan_run(run, None, device=options.device, request=request, listener=options.listener)
+        with options.listener.progress(f"measuring the speed of {variant.label}"):
+            model = request.build(plan.run, plan.config, options.listener)
+            paces[like] = measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
+    return paces
+
+
+def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
+    """Yield each arm with the first one's name that trains as fast: same model, image size and optimiser."""
+    firsts: list[tuple[Run, str]] = []
+    for variant in design.variants:
+        run = variant.run
+        plain = replace(
+            run,
+            splits=Splits(),
+            start=StartConfig() if run.model else run.start,
+            architecture=replace(run.architecture, dropout=None),
+            optimizer=OptimizerConfig(optimizer=run.optimizer.optimizer, weight_decay=0.0),
+            training=replace(run.training, select="last"),
+        )
+        if run.task == "classification":  # label smoothing costs nothing
+            plain = replace(plain, objective=type(run.objective)())
+        like = next((name for one, name in firsts if one == plain), variant.name)
+        if like == variant.name:
+            firsts.append((plain, like))
+        yield variant, like
+
+
+def _choose_length(
+    options: ReproduceOptions, item: Item, design: Design, paces: Mapping[str, Pace]
+) -> Length:
+    """Choose the steps of the base so that all runs together take the minutes that were given."""
+    batch = design.variants[0].run.training.batch_size
+    speed = {name: batch / pace.step for name, pace in paces.items()}
+    if options.steps is not None:
+        return Length(options.steps, speed if item.timed else {})
+    fixed, each = 0.0, 0.0
+    for runs, length, pace in _expected(options, item, design, paces):
+        fixed += runs * (VALIDATIONS * pace.validation + FINISHING)
+        each += runs * length * pace.step
+    steps = max(1, math.floor((SPARE * 60 * options.minutes - fixed) / each))
+    if steps < FEW_STEPS:
+        options.listener.warn(
+            f"{options.minutes:g} minutes are {steps} steps for each run, which teach little: give more "
+            "--minutes, fewer --seeds, or some of the arms with --only."
+        )
+    return Length(steps, speed)
+
+
+def _expected(
+    options: ReproduceOptions, item: Item, design: Design, paces: Mapping[str, Pace]
+) -> Iterator[tuple[int, float, Pace]]:
+    """Yield for each arm the runs that it trains, those of a sweep too, their length and their pace."""
+    for variant, like in _timed(design):
+        runs = _seeds(options, item) if variant.seeds is None else variant.seeds
+        yield runs + (len(variant.rates) if len(variant.rates) > 1 else 0), variant.length, paces[like]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An arm as a plan tells it."""
+
+    name: str
+    label: str
+    runs: int
+    steps: int
+    seconds: float
+
+
+def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
+    """Say what a study will train, with the speed of this machine as measured now; nothing is kept.
+
+    Raises:
+        VitkitError: as `run_reproduce`, before it trains.
+    """
+    require_threads(options.threads)
+    item, folder, request = ITEMS[options.item], study_folder(options), Request()
+    _refuse_absent(options, item)
+    if item.design is None:
+        return ()
+    base, design = make_design(options, item, folder, request)
+    paces = measure(options, design, request)
+    length = _choose_length(options, item, design, paces).length
+    planned = []
+    arms = make_arms(options, item, base, design, length)
+    for arm, (runs, _, pace) in zip(arms, _expected(options, item, design, paces), strict=True):
+        steps = arm.run.training.total_steps(base.num_images)
+        seconds = runs * (steps * pace.step + VALIDATIONS * pace.validation + FINISHING)
+        planned.append(Planned(arm.folder, arm.label, runs, steps, seconds))
+    return tuple(planned)
+
+
+# --- the result ---
+
+
+def _analyse(
+    options: ReproduceOptions,
+    item: Item,
+    base: Base,
+    design: Design,
+    arms: Sequence[Arm],
+    completed: Sequence[Series],
+    length: Length,
+    folder: Path,
+) -> Reproduction:
+    """Compare the arms of a study, and hold the paper's conclusions against them."""
+    pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
+    tested = read_scores(folder, [arm for arm, _ in pairs], [series for _, series in pairs])
+    scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
+    validation = {arm.folder: _validated(folder, arm, series) for arm, series in pairs}
+    findings = judge(design.claims, scores, validation)
+    labels = {arm.folder: arm.label for arm in arms}
+    rows = []
+    for (variant, like), arm, series in zip(_timed(design), arms, completed, strict=True):
+        rows.append(
+            _arm_row(
+                variant,
+                arm,
+                series,
+                scores.get(arm.folder, {}),
+                validation.get(arm.folder),
+                base,
+                length.speed.get(like),
+            )
+        )
+    sentences = [one for one in (summarise(findings),) if one]
+    sentences += [say(finding, tested) + _chosen(finding, labels) for finding in findings]
+    sentences += _numbers_alone(findings, rows, tested)
+    seeds = _seeds(options, item)
+    if seeds == 1:
+        sentences.append(
+            "One seed: this is about these weights only, and says nothing about other trainings."
+        )
+    answer = Answer(
+        tuple(sentences),
+        tuple(findings),
+        tuple(rows),
+        None,
+        tested,
+        seeds,
+        _setting(base, design, length),
+    )
+    return Reproduction(folder, item, answer)
+
+
+def _is_tested(arm: Arm) -> bool:
+    return find_task(arm.run.task).answering is not None
+
+
+def _validated(folder: Path, arm: Arm, series: Series) -> float:
+    """Give the mean score of an arm on the validation images; -1 where there are none."""
+    answering = find_task(arm.run.task).answering
+    assert answering is not None
+    means = []
+    for member in series.members:
+        path = folder / arm.folder / member.folder / "evaluation" / "val.json"
+        if member.score is not None and path.exists():
+            means.append(float(answering.score_images(answering.read_evaluation(path)[1]).mean()))
+    return float(np.mean(means)) if means else -1.0
+
+
+def _arm_row(
+    variant: Variant,
+    arm: Arm,
+    series: Series,
+    scores: Scores,
+    validation: float | None,
+    base: Base,
+    speed: float | None,
+) -> ArmRow:
+    """Put together what is told of an arm."""
+    mean, interval = None, None
+    if scores:
+        rows = np.stack(list(scores.values()))
+        one = paired_difference(np.zeros_like(rows), rows)  # from nothing: the mean, by seeds and images
+        mean, interval = one.mean, one.interval
+    cost = None
+    if arm.run.model:
+        cost = flops(arm.run, base.num_classes)
+    return ArmRow(
+        arm.folder,
+        arm.label,
+        variant.line,
+        variant.x,
+        arm.run.training.total_steps(base.num_images),
+        series.chosen,
+        cost,
+        speed,
+        {str(seed): float(row.mean()) for seed, row in scores.items()},
+        mean,
+        interval,
+        validation,
+    )
+
+
+def _chosen(finding: Finding, labels: Mapping[str, str]) -> str:
+    """Say which arms the validation chose for a claim that leaves it open."""
+    names = [*finding.claim.more, *finding.claim.less]
+    chosen = [*finding.more, *finding.less]
+    open_names = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
+    return f" Chosen by validation: {'; '.join(open_names)}." if open_names else ""
+
+
+def _numbers_alone(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: ScoredArms) -> list[str]:
+    """Tell the accuracy of each arm, where nothing is compared."""
+    if findings:
+        return []
+    return [
+        f"{row.label}: {tested.score} {row.mean:.1%} (95 % interval {row.interval[0]:.1%} to "
+        f"{row.interval[1]:.1%}) on {tested.images:,} images."
+        for row in rows
+        if row.mean is not None and row.interval is not None
+    ]
+
+
+def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str], ...]:
+    """Give the concrete numbers of a study, to stand beside the paper's."""
+    run = base.run
+    height, width = run.preprocessing.image_size
+    return (
+        ("data", f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes"),
+        ("model", run.model or "that of the start"),
+        ("image size", f"{height}x{width} pixels"),
+        ("batch", f"{run.training.batch_size:,} images"),
+        ("steps", f"{length.length:,} of the base"),
+        ("measured", "top-1 accuracy on the test images after this training"),
+        ("arms", design.shared),
+    )
+
+
+def _page(
+    found: Reproduction, design: Design, arms: Sequence[Arm], completed: Sequence[Series], command: str
+) -> str:
+    """Make the page of a study."""
+    from vitkit.jobs.reproduce.page import study_sections
+
+    pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
+    comparison = compare_arms(found.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
+    folders = [
+        page.parent.relative_to(found.folder).as_posix()
+        for arm in arms
+        for page in sorted(found.folder.glob(f"{arm.folder}/**/report.html"))
+    ]
+    sections = study_sections(found.answer, design, comparison)
+    setting = found.answer.setting
+    return render(found.item, found.answer, setting, sections, folders, found.folder.name, command)

@@ -1,0 +1,109 @@
+"""Figures and tables: all of the paper's are there, and every study's runs can be trained."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from vitkit.errors import VitkitError
+from vitkit.jobs.reproduce.designs import Design, base_of, flops
+from vitkit.jobs.reproduce.items import ITEMS
+from vitkit.jobs.reproduce.options import ITEM_NAMES, ItemName, ReproduceOptions
+from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reproduction, run_reproduce
+from vitkit.jobs.study.study import Arm, check_arms
+from vitkit.runs.config import Run
+from vitkit.runs.plan import Request
+
+STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None and not item.from_start)
+
+
+def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
+    options, item = ReproduceOptions(name, data=data), ITEMS[name]
+    base, design = make_design(options, item, folder, Request())
+    return design, make_arms(options, item, base, design, 40)
+
+
+def test_the_list_has_the_figures_and_tables_of_the_paper() -> None:
+    expected = [f"fig{number}" for number in range(2, 15)]
+    expected += [f"table{number}" for number in (2, 5, 6, 7, 8, 9)]
+    assert list(ITEMS) == list(ITEM_NAMES) == list(get_args(ItemName)) == [*expected, "ssl"]
+    for item in ITEMS.values():
+        assert (item.design is None) != (item.collect is None)
+        assert item.conclusion.endswith(".") and item.needs and item.at_paper_size and item.setting
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_run_of_every_study_can_be_trained(name: ItemName, tmp_path: Path) -> None:
+    _, arms = arms_of(name, tmp_path)
+    names = [arm.folder for arm in arms]
+    assert len(set(names)) == len(names) > 1
+    check_arms([arm for arm in arms if not arm.run.start.start])
+    assert {arm.run.start.start for arm in arms} - {""} <= {
+        str(tmp_path / before / "final") for before in names if before.startswith("pretrain-")
+    }
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_claims_of_every_study_are_about_its_arms(name: ItemName, tmp_path: Path) -> None:
+    design, arms = arms_of(name, tmp_path)
+    names = [arm.folder for arm in arms]
+    for claim in design.claims:
+        assert len(claim.more) == len(claim.less) > 0
+        for arm in (*claim.more, *claim.less):
+            assert arm in names or any(one.startswith(arm[:-1]) for one in names if arm.endswith("*")), arm
+    assert design.claims
+
+
+def test_families_cost_about_the_same_an_image(tmp_path: Path) -> None:
+    design, _ = arms_of("fig4", tmp_path)
+    costs = {one.line: flops(one.run, 10) for one in design.variants}
+    assert set(costs) == {"vit", "bit", "hybrid"}
+    assert max(costs.values()) < 2 * min(costs.values())
+
+
+def test_arms_of_the_same_compute_have_the_same_flops(tmp_path: Path) -> None:
+    design, arms = arms_of("fig5", tmp_path)
+    steps = {arm.folder: arm.run.training.steps or 0 for arm in arms}
+    costs = {one.name: flops(one.run, 10) * steps[one.name] for one in design.variants}
+    for length in (1, 2, 4):
+        same = [cost for name, cost in costs.items() if name.endswith(f"-{length}x")]
+        assert len(same) == 3 and max(same) < 1.03 * min(same)  # steps are whole numbers
+    assert costs["vit-4x"] == 4 * costs["vit-1x"]
+
+
+def test_all_other_arms_have_the_same_steps(tmp_path: Path) -> None:
+    for name in ("fig3", "fig4", "fig8", "fig9", "fig13", "table7", "table8"):
+        _, arms = arms_of(name, tmp_path)
+        assert {arm.run.training.steps for arm in arms} == {40}, name
+
+
+def test_muon_and_sgd_have_sweeps_of_their_own(tmp_path: Path) -> None:
+    _, arms = arms_of("table7", tmp_path)
+    rates = {arm.folder: arm.series.sweep_rates for arm in arms}
+    assert rates["vit-muon"] == rates["vit-adamw"] == rates["bit-adamw"] != rates["bit-sgd"]
+    assert all(len(tried) == 3 for tried in rates.values())
+
+
+def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
+    for model in ("BiT-R1-1x0.5", "R50+ViT-B/16", "ViT-64x4x4/4-gap"):
+        with pytest.raises(VitkitError):
+            base_of(Run(data="digits", model=model), 10, 100, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("fig7", "needs a trained model"), ("table5", "needs a trained model"), ("fig2", "start")],
+)
+def test_what_needs_a_start_says_so(name: ItemName, words: str, tmp_path: Path) -> None:
+    options = ReproduceOptions(name, out=tmp_path / "out")
+    for job in (run_reproduce, plan_reproduction):
+        with pytest.raises(VitkitError, match=words):
+            job(options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_arm_or_an_item_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="Did you mean 'table8'"):
+        ReproduceOptions("table88")  # type: ignore[arg-type]
+    with pytest.raises(VitkitError, match=r"no arm named 'lerned'\. Did you mean 'learned'"):
+        run_reproduce(ReproduceOptions("table8", only=["lerned"], out=tmp_path / "out"))
