@@ -3,6 +3,7 @@
 A design is a function of the base. Its arms are named like folders.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -94,8 +95,9 @@ def flops(run: Run, num_classes: int) -> int:
 
 def named(shape: ViTConfig, patch: str = "") -> str:
     """Name a ViT by its shape, ViT-64x4x4x128/4; with another patch, or a hybrid's total stride."""
-    size = f"{shape.width}x{shape.depth}x{shape.num_heads}x{shape.mlp_dim}"
-    return f"ViT-{size}/{patch or format_size(shape.patch_size)}"
+    height, width = shape.patch_size
+    own = str(height) if height == width else format_size(shape.patch_size)
+    return f"ViT-{shape.width}x{shape.depth}x{shape.num_heads}x{shape.mlp_dim}/{patch or own}"
 
 
 # --- families of about equal cost: Figures 3, 4 and 5 ---
@@ -113,53 +115,58 @@ WITHOUT_DROPOUT = ((0.03, 0.0, 0.0), (0.03, 0.0, 0.1), (0.3, 0.0, 0.0), (0.3, 0.
 UNITS = ((1, 1), (2, 2), (1, 1, 1), (2, 2, 2), (3, 4, 6, 3))
 WIDTHS = (0.5, 1.0)
 SCALES = (1, 2)
-"""Units by stage and widths of ResNets, and how far images are enlarged for them: their root leaves a quarter
-of each side. Among these the model of the nearest cost is taken."""
+"""Units by stage and widths of ResNets, and how far images are enlarged for them, because their root leaves a
+quarter of each side. Of those that keep half of the ViT's positions along each side, the model of the nearest
+cost is taken: on images so small a usual ResNet would end with a single position."""
 
 
 def _families(base: Base) -> dict[str, tuple[str, Run]]:
-    """Give label and run of a ViT, a BiT ResNet and a hybrid of about the same FLOPs an image."""
-    vit, target = base.run, flops(base.run, base.num_classes)
-    widths = [(units, width) for units in UNITS for width in WIDTHS]
-    resnets = [f"BiT-R{'-'.join(map(str, units))}x{width:g}" for units, width in widths]
-    hybrids = [
-        f"R{'-'.join(map(str, units))}x{width:g}+"
-        # One position of the ResNet's map is a token: its stride is 4, and twice that for each further stage.
-        + named(replace(base.shape, depth=depth), str(2 ** (len(units) + 1)))
-        for units, width in widths
-        for depth in sorted({base.shape.depth, max(1, base.shape.depth // 2)})
-    ]
-    bit, hybrid = (_nearest(base, names, target) for names in (resnets, hybrids))
+    """Give label and run of a ViT, a BiT ResNet and a hybrid of about the same FLOPs an image.
+
+    Raises:
+        VitkitError: the images are too small for a ResNet.
+    """
+    shape = base.shape
+    height, width = shape.image_size
+    resnets, hybrids = [], []
+    for units, factor, scale in itertools.product(UNITS, WIDTHS, SCALES):
+        stride = 4 * 2 ** (len(units) - 1)
+        if any(
+            2 * (scale * side // stride) < cells
+            for side, cells in zip((height, width), shape.grid, strict=True)
+        ):
+            continue
+        trunk = f"R{'-'.join(map(str, units))}x{factor:g}"
+        resnets.append(_model(base, f"BiT-{trunk}", scale))
+        hybrids += [  # one position of the ResNet's map is a token
+            _model(base, f"{trunk}+{named(replace(shape, depth=depth), str(stride))}", scale)
+            for depth in sorted({shape.depth, max(1, shape.depth // 2)})
+        ]
+    if not resnets:
+        raise VitkitError(
+            f"Images of {height}x{width} pixels are too small for a ResNet beside {base.run.model}: give a "
+            "--recipe with larger ones, or larger patches."
+        )
+    target = flops(base.run, base.num_classes)
+    bit, hybrid = (
+        min(runs, key=lambda run: abs(math.log(flops(run, base.num_classes) / target)))
+        for runs in (resnets, hybrids)
+    )
     return {
         family: (f"{label}, {run.model} at {format_size(run.preprocessing.image_size)} pixels", run)
-        for family, label, run in (("vit", "ViT", vit), ("bit", "BiT", bit), ("hybrid", "hybrid", hybrid))
+        for family, label, run in (
+            ("vit", "ViT", base.run),
+            ("bit", "BiT", bit),
+            ("hybrid", "hybrid", hybrid),
+        )
     }
 
 
-def _nearest(base: Base, names: Sequence[str], target: int) -> Run:
-    """Choose the model, and the size of its images, whose FLOPs are nearest to a number."""
+def _model(base: Base, name: str, scale: int) -> Run:
+    """Give the base another model, for enlarged images."""
     height, width = base.run.preprocessing.image_size
-    runs = [
-        replace(
-            base.run,
-            model=name,
-            architecture=Architecture(),
-            preprocessing=replace(base.run.preprocessing, image_size=(scale * height, scale * width)),
-        )
-        for name in names
-        for scale in SCALES
-    ]
-    fitting = []
-    for run in runs:
-        try:
-            fitting.append((abs(math.log(flops(run, base.num_classes) / target)), run))
-        except VitkitError:  # images too small for so many stages
-            continue
-    if not fitting:
-        raise VitkitError(
-            f"Images of {height}x{width} pixels are too small for a ResNet: give a --recipe with larger ones."
-        )
-    return min(fitting, key=lambda pair: pair[0])[1]
+    enlarged = replace(base.run.preprocessing, image_size=(scale * height, scale * width))
+    return replace(base.run, model=name, architecture=Architecture(), preprocessing=enlarged)
 
 
 def _on_subset(run: Run, fraction: float) -> Run:

@@ -1,0 +1,162 @@
+"""`vitkit reproduce`: what it prints, and a study that is killed goes on to the same result."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import vitkit.jobs.reproduce.reproduce as job
+from tests.cli.test_series import WITHOUT_PICTURES
+from vitkit.cli.main import run
+from vitkit.jobs.reproduce.items import ITEMS
+
+SMALL = ["reproduce", "table8", "--steps", "4", "--seeds", "2", "--only", "learned,none", "--threads", "1"]
+"""Two arms of two runs each."""
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def result(folder: Path) -> bytes:
+    return (folder / "result.json").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that nobody interrupted."""
+    out = tmp_path_factory.mktemp("reproduce") / "table8"
+    assert run([*SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_study_ends_in_a_page_beside_the_papers_numbers(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = result(whole)
+    assert run([*SMALL, "--out", str(whole)]) == 0  # the same command again trains nothing
+    printed = capsys.readouterr()
+    assert "Of 1 conclusion of the paper, 1 " in printed.out and "Next: open" in printed.out
+    assert "Without a position embedding the accuracy is lower: " in printed.out
+    assert "has finished" not in printed.out and result(whole) == before
+    page = (whole / "report.html").read_text()
+    for words in ("0.61382", "0.64206", "Why they differ", "JFT", "224 pixels"):
+        assert words in page, words
+    links = set(re.findall(r'href="([^"]*)/report\.html"', page))
+    assert links == {"learned", "none", *(f"{arm}/seed-{n}" for arm in ("learned", "none") for n in (0, 1))}
+    assert all((whole / link / "report.html").exists() for link in links)
+    read = json.loads(before)
+    assert [arm["name"] for arm in read["arms"]] == ["learned", "none"]
+    assert read["findings"][0]["outcome"] in ("holds", "does not hold", "cannot be told")
+    assert read["findings"][0]["difference"]["seeds"] == 2
+    assert str(whole.parent) not in before.decode()
+
+
+def test_a_study_that_is_killed_goes_on_to_the_same_result(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "table8"
+    moments = ("study.json", "learned/seed-1/config.json", "none/seed-1/checkpoints")
+    for moment in moments:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WITHOUT_PICTURES, *SMALL, "--out", str(out)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        while not (out / moment).exists() and process.poll() is None:
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert not (out / "result.json").exists(), moment
+    assert run([*SMALL, "--out", str(out)]) == 0
+    assert result(out) == result(whole)
+    for model in sorted(whole.glob("*/*/model.safetensors")):
+        assert (out / model.relative_to(whole)).read_bytes() == model.read_bytes()
+
+
+def test_minutes_become_steps_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reproduce", "table8", "--minutes", "0.001", "--seeds", "1", "--only", "none"]
+    arguments += ["--out", str(tmp_path / "out"), "--threads", "1"]
+    assert run(arguments) == 0
+    assert "0.001 minutes are 1 steps for each run, which teach little" in capsys.readouterr().err
+    assert "this is about these weights only" in (tmp_path / "out/report.html").read_text()
+    record = tmp_path / "out/study.json"
+    options = json.loads(record.read_text())["options"]
+    assert options["length"] == 1 and set(options["speed"]) == {"none"}
+    monkeypatch.setattr(job, "measure", None)  # which would fail if anything was measured again
+    assert run(arguments) == 0
+    capsys.readouterr()
+    assert run([*arguments, "--minutes", "2"]) == 1
+    assert "--minutes 0.001 -> 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"length": 3}, "--length 4 -> 3|begun with other options"),
+        ({"length": "many"}, "length"),
+        ({"length": 0}, "1 step or more"),
+        ({"speed": {"none": -1.0}}, "speeds above 0"),
+    ],
+)
+def test_a_record_that_was_edited_is_refused(
+    change: dict[str, object], words: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(whole, out)
+    record = json.loads((out / "study.json").read_text())
+    record["options"] |= change
+    (out / "study.json").write_text(json.dumps(record))
+    assert run([*SMALL, "--out", str(out)]) == 1
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_the_list_says_what_each_is_and_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["reproduce"], ["reproduce", "--list"]):
+        assert run(arguments) == 0
+        printed = capsys.readouterr().out
+        assert all(re.search(rf"^{name}\b", printed, re.MULTILINE) for name in ITEMS)
+    assert run(["reproduce", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["items"]
+    assert [one["item"] for one in listed] == list(ITEMS)
+    assert all(one[key] for one in listed for key in ("title", "needs", "here", "at_paper_size"))
+
+
+def test_the_plan_lists_arms_and_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["reproduce", "table8", "--steps", "7", "--only", "none", "--plan", "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"none\s+none\s+3\s+7\s", printed) and "1 arms, 3 runs" in printed
+    assert run(["reproduce", "table6", "--plan"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_compute_of_table_6_is_counted_beside_the_papers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reproduce", "table6", "--out", str(tmp_path / "out")]) == 0
+    assert "the largest difference from the paper is 3." in capsys.readouterr().out.replace("\n", " ")
+    page = (tmp_path / "out/report.html").read_text()
+    assert "4,262" in page and "88.08" in page
+
+
+def test_pictures_of_a_run_are_on_the_page(whole: Path, tmp_path: Path) -> None:
+    start = str(whole / "learned/seed-0")
+    assert run(["reproduce", "fig7", "--start", start, "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    read = json.loads(result(tmp_path / "out"))
+    assert [Path(one).stem for one in read["collected"][0]["pictures"]] == [
+        "filters",
+        "positions",
+        "attention-distance",
+    ]
