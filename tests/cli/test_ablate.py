@@ -14,7 +14,7 @@ import pytest
 
 from vitkit.cli.main import run
 from vitkit.data.stream.batch import Batch
-from vitkit.training.trainer import Trainer
+from vitkit.training.trainer import StepNumbers, Trainer
 
 VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight_decay=0")
 TRAINING = (

@@ -192,6 +192,7 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
         series = read_series(tmp_path / arm.folder)
         assert [one.folder for one in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
         assert arm.learning_rate == series.chosen
+        assert arm.end_of_sweep == ("lowest" if series.chosen == 0.001 else "highest")
         assert read_run(tmp_path / arm.folder / "final").optimizer.learning_rate == series.chosen
         assert not (tmp_path / arm.folder / "rate-0.001/evaluation/test.json").exists()
     page = (tmp_path / "report.html").read_text()
