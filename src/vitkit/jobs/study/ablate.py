@@ -462,11 +462,11 @@ def _render(found: Ablation, command: str) -> str:
     comparison, design = found.comparison, found.design
     explained = (
         design.rates,
-        "A difference is the mean over seeds of the arm's score less the base's on the same images. Its "
-        "variance is that of the seeds over their number and the bootstrap's over images. The p by Holm hold "
-        "for all arms together.",
-        "The last column is the true difference that 8 of 10 studies of this size find, at p below 0.05 for "
-        "that arm alone.",
+        "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
+        "points (hundredths). Its variance is that of the seeds over their number and the bootstrap's over "
+        "images. The p by Holm hold for all arms together.",
+        "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
+        "arm alone.",
     )
     sections = [SeriesSection("Arms", explained, arm_table(comparison), difference_plot(comparison))]
     table = _cell_table(found)

@@ -212,11 +212,11 @@ def arm_table(found: Comparison) -> Table:
         "learning rate",
         *seeds,
         f"mean {found.score}",
-        "difference in points",
+        "difference",
         "95 % interval",
         "p",
         "p by Holm",
-        "found in 8 of 10",
+        "detectable",
     )
     rows = []
     for arm in (found.base, *found.arms):
