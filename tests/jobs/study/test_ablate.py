@@ -189,7 +189,10 @@ def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: P
 
 def test_the_p_of_several_arms_are_adjusted_together(tmp_path: Path) -> None:
     longer = replace(SMALL, training=replace(SMALL.training, steps=40))
-    vary = {"learning_rate": [1e-7], "log_every": [3]}  # one that learns nothing, and one that is the same
+    vary: dict[str, Sequence[Any]] = {
+        "learning_rate": [1e-7],
+        "log_every": [3],
+    }  # one that learns nothing, and one that is the same
     found = vitkit.ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
     slow, same = found.comparison.arms
     assert slow.difference is not None and slow.difference.mean < -0.2 and slow.difference.p < 0.25

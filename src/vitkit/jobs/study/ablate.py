@@ -156,9 +156,9 @@ def complete_ablation(options: AblateOptions, command: str) -> Ablation:
             listener=listener,
         )
         with listener.progress("comparing the arms"):
-            found = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        replace_file(folder / "report.html", [_render(found, command).encode()])
-    return found
+            ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
+        replace_file(folder / "report.html", [_render(ablation, command).encode()])
+    return ablation
 
 
 def base_run(options: AblateOptions) -> Run:
@@ -225,9 +225,9 @@ def make_arms(options: AblateOptions) -> Design:
             continue
         label = _describe(run, settings) or "the base"
         arms.append(Arm(_folder(label, arms), label, run, _series_options(run, base, options)))
-        cells.append(tuple(_level(base, name, one) for name, one in zip(levels, chosen, strict=True)))
-    shown = {name: tuple(_level(base, name, one) for one in ones) for name, ones in levels.items()}
-    own = ", ".join(f"{name} {ones[0]}" for name, ones in shown.items())
+        cells.append(tuple(_level(base, name, level) for name, level in zip(levels, chosen, strict=True)))
+    shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
+    own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
     # Where images and start lie on this machine is nobody's concern who reads the page.
     model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
     recipe = f"the recipe {base.recipe}" if base.recipe else "the given run"
@@ -265,16 +265,16 @@ def read_vary(vary: Vary) -> dict[str, list[Settings]]:
     else:
         given = []
         for text in vary:
-            name, equals, values = text.partition("=")
-            if not (name.strip() and equals and values.strip()):
+            name, equals, listed = text.partition("=")
+            if not (name.strip() and equals and listed.strip()):
                 raise VitkitError(
                     f"vary is an option and its values, as in position=learned,none, found {text!r}."
                 )
-            given.append((name, values.split(",")))
+            given.append((name, listed.split(",")))
     read: dict[str, list[Settings]] = {}
-    for name, ones in given:
+    for name, values in given:
         option = name.strip().replace("-", "_")
-        read.setdefault(option, []).extend(_read_settings(option, one) for one in ones)
+        read.setdefault(option, []).extend(_read_settings(option, value) for value in values)
     return read
 
 
@@ -307,9 +307,9 @@ def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Itera
         return
     nothing: tuple[Settings, ...] = ({},) * len(levels)
     yield nothing
-    for number, ones in enumerate(levels.values()):
-        for one in ones[1:]:
-            yield (*nothing[:number], one, *nothing[number + 1 :])
+    for number, values in enumerate(levels.values()):
+        for settings in values[1:]:
+            yield (*nothing[:number], settings, *nothing[number + 1 :])
 
 
 def _joined(chosen: Sequence[Settings]) -> Settings:
@@ -325,16 +325,16 @@ def _joined(chosen: Sequence[Settings]) -> Settings:
     return {name: value for settings in chosen for name, value in settings.items()}
 
 
-def _is_same(one: Run, other: Run) -> bool:
+def _is_same(run: Run, other: Run) -> bool:
     """Whether two runs train alike: the same options, and the same model however it is written.
 
     The position embedding that a name stands for and the same one given by its option are no two arms.
     """
-    if one == other:
+    if run == other:
         return True
-    models = _model(one), _model(other)
-    plain = (replace(run, model="", architecture=Architecture()) for run in (one, other))
-    return None not in models and models[0] == models[1] and next(plain) == next(plain)
+    models = _model(run), _model(other)
+    plain = [replace(each, model="", architecture=Architecture()) for each in (run, other)]
+    return None not in models and models[0] == models[1] and plain[0] == plain[1]
 
 
 def _model(run: Run) -> ModelConfig | None:
@@ -381,7 +381,7 @@ def _folder(label: str, arms: Sequence[Arm]) -> str:
     # Some file systems take upper and lower case for the same.
     taken = {arm.folder.casefold() for arm in arms}
     others = (f"{name}-{number}" for number in itertools.count(2))
-    return next(one for one in itertools.chain([name], others) if one.casefold() not in taken)
+    return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
 def _series_options(run: Run, base: Run, options: AblateOptions) -> SeriesOptions:
@@ -455,11 +455,11 @@ def plan_ablation(options: AblateOptions) -> list[Expected]:
     return expected
 
 
-def _render(found: Ablation, command: str) -> str:
+def _render(ablation: Ablation, command: str) -> str:
     """Make the page of an ablation, as HTML."""
     from vitkit.report.template import SeriesSection, render_series
 
-    comparison, design = found.comparison, found.design
+    comparison, design = ablation.comparison, ablation.design
     explained = (
         design.rates,
         "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
@@ -469,30 +469,28 @@ def _render(found: Ablation, command: str) -> str:
         "arm alone.",
     )
     sections = [SeriesSection("Arms", explained, arm_table(comparison), difference_plot(comparison))]
-    table = _cell_table(found)
+    table = _cell_table(ablation)
     if table is not None:
         sections.append(SeriesSection(f"Mean {comparison.score} by value", (), table))
+    # The series of each arm, then its runs; one that diverged has no page.
     pages = [
-        path.parent for arm in design.arms for path in sorted(found.folder.glob(f"{arm.folder}/report.html"))
-    ]
-    pages += [
-        path.parent
+        page.parent.relative_to(ablation.folder).as_posix()
         for arm in design.arms
-        for path in sorted(found.folder.glob(f"{arm.folder}/*/report.html"))
+        for pattern in ("report.html", "*/report.html")
+        for page in sorted((ablation.folder / arm.folder).glob(pattern))
     ]
-    folders = [page.relative_to(found.folder).as_posix() for page in pages]
     answer = [design.base, *conclusions(comparison)]
-    return render_series(found.folder.resolve().name, answer, sections, folders, shown_command(command))
+    return render_series(ablation.folder.resolve().name, answer, sections, pages, shown_command(command))
 
 
-def _cell_table(found: Ablation) -> Table | None:
+def _cell_table(ablation: Ablation) -> Table | None:
     """Make the table of the means of a grid of two options; None of any other ablation."""
-    design, comparison = found.design, found.comparison
+    design, comparison = ablation.design, ablation.comparison
     levels = list(design.levels.items())
     if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
         return None
     results = (comparison.base, *comparison.arms)
-    means = {value: share(comparison, one.mean) for value, one in zip(design.values, results, strict=True)}
+    means = {value: share(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)}
     (first, rows), (second, columns) = levels
     headings = (first, *(f"{second} {value}" for value in columns))
     return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))
