@@ -34,6 +34,7 @@ from vitkit.jobs.study.study import (
     complete_arms,
     new_study,
     read_study,
+    run_pages,
 )
 from vitkit.models.zoo import model_config
 from vitkit.runs.budget import Pace, measure_pace, with_steps
@@ -561,11 +562,7 @@ def _page(
 
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     comparison = compare_arms(found.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    folders = [
-        page.parent.relative_to(found.folder).as_posix()
-        for arm in arms
-        for page in sorted(found.folder.glob(f"{arm.folder}/**/report.html"))
-    ]
+    folders = run_pages(found.folder, arms)
     sections = study_sections(found.answer, design, comparison)
     setting = found.answer.setting
     return render(found.item, found.answer, setting, sections, folders, found.folder.name, command)
