@@ -59,7 +59,7 @@ def test_a_study_ends_in_a_page_beside_the_papers_numbers(
 
 def test_a_study_that_is_killed_goes_on_to_the_same_result(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "table8"
-    moments = ("study.json", "learned/seed-1/config.json", "none/seed-1/checkpoints")
+    moments = ("learned/seed-1/config.json", "none/seed-1/checkpoints")
     for moment in moments:
         process = subprocess.Popen(
             [sys.executable, "-c", WITHOUT_PICTURES, *SMALL, "--out", str(out)],
@@ -85,8 +85,8 @@ def test_minutes_become_steps_once(
     arguments = ["reproduce", "table8", "--minutes", "0.001", "--seeds", "1", "--only", "none"]
     arguments += ["--out", str(tmp_path / "out"), "--threads", "1"]
     assert run(arguments) == 0
-    assert "0.001 minutes are 1 steps for each run, which teach little" in capsys.readouterr().err
-    assert "this is about these weights only" in (tmp_path / "out/report.html").read_text()
+    assert "0.001 minutes are 1 step of the base, which teach little" in capsys.readouterr().err
+    assert "One seed is about these weights only" in (tmp_path / "out/report.html").read_text()
     record = tmp_path / "out/study.json"
     options = json.loads(record.read_text())["options"]
     assert options["length"] == 1 and set(options["speed"]) == {"none"}
@@ -135,7 +135,7 @@ def test_the_plan_lists_arms_and_trains_nothing(
     monkeypatch.chdir(tmp_path)
     assert run(["reproduce", "table8", "--steps", "7", "--only", "none", "--plan", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"none\s+none\s+3\s+7\s", printed) and "1 arms, 3 runs" in printed
+    assert re.search(r"none\s+none\s+3\s+7\s", printed) and "1 arm, 3 runs" in printed
     assert run(["reproduce", "table6", "--plan"]) == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -160,3 +160,39 @@ def test_pictures_of_a_run_are_on_the_page(whole: Path, tmp_path: Path) -> None:
         "positions",
         "attention-distance",
     ]
+
+
+def test_the_validation_chooses_the_regularisation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("decay0.3-dropout0-smoothing0", "decay0.3-dropout0.1-smoothing0.1")
+    arms = [f"vit-0.0625-{one}" for one in settings] + [f"bit-0.0625-{settings[0]}"]
+    out = tmp_path / "out"
+    arguments = ["reproduce", "fig3", "--only", ",".join(arms), "--steps", "4", "--seeds", "1"]
+    assert run([*arguments, "--out", str(out), "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "On the fewest images the ResNet is ahead of the ViT: this cannot be told from one seed" in printed
+    read = json.loads(result(out))
+    best = max(read["arms"][:2], key=lambda one: one["validation"])["name"]
+    assert read["findings"][0]["less"] == [best]
+    assert "Chosen by validation: BiT" in printed and len(read["findings"]) == 1
+    record = json.loads((out / arms[0] / "final/config.json").read_text())["run"]
+    assert record["optimizer"]["weight_decay"] == 0.3 and record["training"]["select"] == "best"
+    assert "<svg" in (out / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_pre_training_comes_before_what_begins_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["reproduce", "ssl", "--only", "pretrain-mean-colour,scratch,mean-colour"]
+    assert run([*arguments, "--steps", "2", "--seeds", "2", "--threads", "1", "--out", str(out)]) == 0
+    assert "Masked patch prediction is better than from scratch: " in capsys.readouterr().out
+    read = json.loads(result(out))
+    assert [arm["steps"] for arm in read["arms"]] == [6, 2, 2]
+    assert [len(arm["scores"]) for arm in read["arms"]] == [0, 2, 2]  # a pre-training answers nothing
+    (frozen,) = read["collected"].values()
+    assert set(frozen) == {"5 shots", "10 shots"}
+    start = json.loads((out / "mean-colour/seed-0/start.json").read_text())
+    assert "pretrain-mean-colour" in json.dumps(start)

@@ -12,7 +12,7 @@ from vitkit.cli import console
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments, read_field_texts
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.text import format_duration
+from vitkit.text import format_duration, pluralize
 
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.reproduce import Planned, Reproduction
@@ -105,8 +105,8 @@ def _print_plan(options: ReproduceOptions, planned: "tuple[Planned, ...]", as_js
         console.out.print(table)
         runs = sum(arm.runs for arm in planned)
         console.out.print(
-            f"\n{len(planned)} arms, {runs} runs, about {format_duration(seconds)} on this machine, as "
-            "measured now",
+            f"\n{pluralize(len(planned), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} on "
+            "this machine, as measured now",
             markup=False,
             soft_wrap=True,
         )

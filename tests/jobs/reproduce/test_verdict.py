@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitkit.jobs.reproduce.verdict import Claim, Finding, judge, say, summarise
+from vitkit.jobs.reproduce.designs import Claim
+from vitkit.jobs.reproduce.page import say
+from vitkit.jobs.reproduce.verdict import Finding, judge, summarise
 from vitkit.jobs.study.comparison import ScoredArms
 
 IMAGES = 2_000
@@ -47,7 +49,8 @@ def test_a_claim_has_one_of_three_outcomes(
 
 def test_few_images_never_say_that_arms_are_alike() -> None:
     """No difference that was found is no proof of none: the interval must be within a point."""
-    scores = {name: {0: rows[0][:40]} for name, rows in (("a", arm(0.5)), ("b", arm(0.5, draw=1)))}
+    arms = {"a": arm(0.5), "b": arm(0.5, draw=1)}
+    scores = {name: {seed: row[:40] for seed, row in rows.items()} for name, rows in arms.items()}
     (finding,) = judge([Claim("Alike", ("b",), ("a",), "alike")], scores, {})
     assert finding.outcome == "cannot be told"
 
@@ -105,3 +108,10 @@ def test_several_claims_share_the_chance_of_a_false_one() -> None:
     claim = Claim("b is ahead", ("b",), ("a",))
     assert judge([claim], scores, {})[0].outcome == "holds"
     assert judge([claim] * 10, scores, {})[0].outcome == "cannot be told"
+
+
+@pytest.mark.parametrize("kind", ["more", "alike"])
+def test_one_seed_proves_nothing_about_other_trainings(kind: str) -> None:
+    finding = judged(kind, 0.5, 0.6 if kind == "more" else 0.5, seeds=1)
+    assert finding.outcome == "cannot be told"
+    assert "from one seed" in say(finding, ScoredArms("accuracy", "test", IMAGES, ()))

@@ -1,5 +1,7 @@
-"""What other verbs make of a checkpoint, collected for the page of a figure or table: nothing is trained by a
-study's arms."""
+"""Collect what other verbs make of a checkpoint, for the page of a figure or table.
+
+One of these functions is called for each item of `items.py` that trains no arms: `COLLECTORS` says which.
+"""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -14,9 +16,11 @@ from vitkit.jobs.bench.bench import Memory, bench, keep
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import Speed
 from vitkit.jobs.cost import table6
+from vitkit.jobs.fewshot.fewshot import run_fewshot
+from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.inspect import draw_pictures
 from vitkit.jobs.options import InspectOptions
-from vitkit.jobs.reproduce.options import ReproduceOptions
+from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import PAPER_MODELS, remarks
 from vitkit.jobs.vtab.vtab import run_vtab
@@ -208,3 +212,58 @@ def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
     )
     section = SeriesSection("Compute, counted here and printed there", (), table)
     return Collected((said,), (section,), [to_json(row) for row in rows])
+
+
+SHOTS = (5, 10)
+"""Images of each class that the frozen features are judged by: the paper's numbers (4.1)."""
+
+
+def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, Path]) -> Collected:
+    """Measure the few-shot accuracy of frozen features, by the paper's ridge regression (4.1).
+
+    Args:
+        options: of the study.
+        data: the images with labels.
+        models: run folders by the words that tell of them.
+    """
+    starts = tuple(str(path) for path in models.values())
+    measured = run_fewshot(
+        FewShotOptions(
+            starts,
+            data,
+            shots=SHOTS,
+            methods=("ridge",),
+            device=options.device,
+            cache=False,  # nobody needs the features of these models again
+            listener=options.listener,
+        )
+    )
+    rows: list[tuple[str | Number, ...]] = []
+    numbers = {}
+    for label, model in zip(models, measured.models, strict=True):
+        rows.append((label, *(fraction_cell(score.mean) for score in model.scores)))
+        numbers[label] = {
+            f"{score.shots} shots": {"mean": score.mean, "interval": score.interval} for score in model.scores
+        }
+    words = (
+        "Ridge regression on the frozen features of a few images of each class, the mean of "
+        f"{measured.seeds} draws, tested on {measured.test_images:,} images; guessing would be right on "
+        f"{measured.chance:.1%}.",
+    )
+    headings = ("", *(f"{shots} shots" for shots in SHOTS))
+    section = SeriesSection("Few-shot accuracy before fine-tuning", words, Table(headings, tuple(rows)))
+    return Collected((), (section,), numbers)
+
+
+COLLECTORS: Mapping[ItemName, Callable[[ReproduceOptions, Path], Collected]] = {
+    "fig2": collect_vtab,
+    "fig6": pictures_of("attention-rollout"),
+    "fig7": pictures_of("filters", "positions", "attention-distance"),
+    "fig10": pictures_of("positions"),
+    "fig11": pictures_of("attention-distance"),
+    "fig12": collect_speed,
+    "fig14": pictures_of("attention-rollout"),
+    "table6": collect_compute,
+    "table9": collect_vtab,
+}
+"""The figures and tables that are collected."""

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
-from vitkit.jobs.reproduce.verdict import Claim
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import changed_name, vit_config
@@ -73,6 +73,24 @@ class Variant:
     """Learning rates that it tries on held-out images; none: its own."""
     seeds: int | None = None
     """Runs of the arm, where it is not as many as the study has seeds."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conclusion of the paper, or a question of today, about the arms of a study.
+
+    Arms are named by their folders. A name that ends in * stands for one of the arms whose names begin so:
+    the one that does best on the validation images.
+    """
+
+    words: str
+    """A sentence without its full stop."""
+    more: tuple[str, ...]
+    """The arms whose scores are added up."""
+    less: tuple[str, ...]
+    """As many arms, whose scores are taken off."""
+    kind: Literal["more", "alike", "open"] = "more"
+    """more: the difference is above 0; alike: it is within a margin; open: the paper says nothing."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +341,7 @@ def positions(base: Base) -> Design:
     return Design(tuple(variants), claims, shared)
 
 
-RATES_7 = {"sgd": (0.01, 0.03, 0.1)}
+RATES_7 = {"sgd": (0.03, 0.1, 0.3)}
 """Rates that SGD tries; those of the others are 1/3, 1 and 3 times the base's. Weight decay is decoupled, so
 that SGD's higher rates would decay more: it has a hundredth of the base's."""
 MULTIPLES_7 = (1 / 3, 1.0, 3.0)

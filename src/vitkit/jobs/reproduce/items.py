@@ -1,26 +1,18 @@
 """The figures and tables of the paper that can be reproduced: what each is, needs, and concludes.
 
-An item has a design, whose arms are trained here, or it collects what other verbs make of a checkpoint.
+An item has a design, whose arms are trained here, or `collect.py` collects what other verbs make.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from vitkit.jobs.reproduce import designs, paper
-from vitkit.jobs.reproduce.collect import (
-    Collected,
-    collect_compute,
-    collect_speed,
-    collect_vtab,
-    pictures_of,
-)
 from vitkit.jobs.reproduce.designs import Base, Design
-from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
+from vitkit.jobs.reproduce.options import ItemName
 from vitkit.jobs.reproduce.paper import Numbers
 
 TRAINED = "nothing: it trains on --data, digits if none is given"
-"""What studies need that train all of their models."""
+"""The need of studies that train all of their models."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +24,7 @@ class Item:
     """The paper's, in words."""
     needs: str
     at_paper_size: str
-    """What the paper's own size would need."""
+    """The compute that the paper's own size would need."""
     setting: tuple[tuple[str, str], ...]
     """The paper's data, model and so on, beside which those here are shown: a word and its value each."""
     paper: tuple[Numbers, ...] = ()
@@ -43,7 +35,6 @@ class Item:
     """Whether its arms are a checkpoint that is fine-tuned."""
     timed: bool = False
     """Whether the speed of training is part of the result."""
-    collect: Callable[[ReproduceOptions, Path], Collected] | None = None
     here: str = "--minutes, 30 if none are given"
     """How long it takes on this machine."""
 
@@ -63,7 +54,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "ViT-H/14 on JFT-300M: 4,262 exaFLOPs (Table 6), 2,500 TPUv3-core-days (Table 2)",
         (("model", "ViT-H/14"), JFT, ("image size", "384 pixels")),
         (paper.FIGURE_2,),
-        collect=collect_vtab,
         here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
     ),
     "fig3": Item(
@@ -120,7 +110,6 @@ ITEMS: Mapping[ItemName, Item] = {
         TRAINED_MODEL,
         "one trained ViT-L/16; then a minute",
         (("model", "ViT-L/16"),),
-        collect=pictures_of("attention-rollout"),
         here="about a minute",
     ),
     "fig7": Item(
@@ -130,7 +119,6 @@ ITEMS: Mapping[ItemName, Item] = {
         TRAINED_MODEL,
         "trained ViT-L/32 and ViT-L/16; then a minute",
         (("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
-        collect=pictures_of("filters", "positions", "attention-distance"),
         here="about a minute",
     ),
     "fig8": Item(
@@ -161,7 +149,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "trained models, one for each setting (--start A B C)",
         "several trained models; then a minute",
         (("settings", "learning rate, weight decay, epochs"),),
-        collect=pictures_of("positions"),
         here="about a minute",
     ),
     "fig11": Item(
@@ -170,7 +157,6 @@ ITEMS: Mapping[ItemName, Item] = {
         TRAINED_MODEL,
         "trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
         (("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
-        collect=pictures_of("attention-distance"),
         here="about a minute",
     ),
     "fig12": Item(
@@ -179,7 +165,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "nothing: three models are timed; others with --start",
         "a TPUv3 core and all models of Table 6",
         (("device", "TPUv3"), ("image size", "64 to 512 pixels")),
-        collect=collect_speed,
     ),
     "fig13": Item(
         "Figure 13 (D.6): axial attention",
@@ -202,7 +187,6 @@ ITEMS: Mapping[ItemName, Item] = {
         TRAINED_MODEL,
         "one trained ViT-L/16; then a minute",
         (("model", "ViT-L/16"),),
-        collect=pictures_of("attention-rollout"),
         here="about a minute",
     ),
     "table2": Item(
@@ -245,7 +229,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "50 to 4,262 exaFLOPs a row",
         (JFT, PRETRAINED_224),
         (paper.TABLE_6_WHOLE,),
-        collect=collect_compute,
         here="seconds",
     ),
     "table7": Item(
@@ -279,7 +262,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
         (("model", "ViT-H/14, ViT-L/16"), JFT, ("image size", "384 pixels")),
         (paper.TABLE_9,),
-        collect=collect_vtab,
         here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
     ),
     "ssl": Item(

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitkit.config import to_json
+from vitkit.evaluation.paired import SURE
 from vitkit.jobs.reproduce.designs import Design
-from vitkit.jobs.reproduce.verdict import Finding
-from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot, share
+from vitkit.jobs.reproduce.verdict import ALIKE, Finding
+from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot, points, share
 from vitkit.report.template import SeriesSection, render_series
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import Number, Plot, Table, describe_images
@@ -31,7 +32,7 @@ class ArmRow:
     images_per_second: float | None
     """In training, as measured when the study began; None where it was not timed."""
     scores: Mapping[str, float]
-    """By seed."""
+    """Mean score of the test images by seed."""
     mean: float | None
     interval: tuple[float, float] | None
     """95 %, over seeds and test images."""
@@ -66,6 +67,29 @@ class Answer:
             "setting": dict(self.setting),
             "collected": self.collected,
         }
+
+
+def say(finding: Finding, tested: ScoredArms) -> str:
+    """Tell a finding in a sentence: the outcome, the difference with its interval, what could have been
+    found."""
+    one, claim = finding.difference, finding.claim
+    if one is None:
+        return f"{claim.words}: cannot be told, because training diverged in every run of an arm."
+    low, high = (points(tested, value, signed=True) for value in one.interval)
+    size = f"{points(tested, one.mean, signed=True)} points (95 % interval {low} to {high})"
+    if one.seed_variance is None:
+        return f"{claim.words}: this cannot be told from one seed, {size} for these weights."
+    least = (
+        f"a difference of {points(tested, one.detectable)} points or more would have been found in 8 of 10 "
+        "studies of this size"
+    )
+    if claim.kind == "open":
+        sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
+        return f"{claim.words}: {size}." if sure else f"{claim.words}: no difference found, {size}; {least}."
+    if finding.outcome == "cannot be told":
+        margin = f"; alike means within {100 * ALIKE:g} point" if claim.kind == "alike" else ""
+        return f"{claim.words}: this cannot be told at this size, {size}; {least}{margin}."
+    return f"{claim.words}: this {finding.outcome} at this size, {size}."
 
 
 def study_sections(answer: Answer, design: Design, comparison: Comparison) -> list[SeriesSection]:

@@ -20,11 +20,12 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import paired_difference
 from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.jobs.reproduce.page import Answer, ArmRow, render
-from vitkit.jobs.reproduce.verdict import Finding, Scores, judge, say, summarise
+from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_sections
+from vitkit.jobs.reproduce.verdict import Finding, Scores, judge, summarise
 from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
     RECORD,
@@ -44,6 +45,7 @@ from vitkit.runs.plan import Request, plan_run, settle_start
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
+from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig
 
 VALIDATIONS = 10
@@ -56,6 +58,8 @@ SPARE = 0.85
 slower later on."""
 FEW_STEPS = 100
 """Steps below which small ViTs have hardly left chance."""
+ONE_START = ("fig2", "table2", "table5", "table9")
+"""Items that fine-tune a checkpoint; those that draw pictures take several."""
 SMALL_SIDE = 32
 """Pixels a side of images other than the digits: what a base of two minutes can learn from."""
 
@@ -139,21 +143,26 @@ def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
     """
     if not options.starts and item.needs.startswith(("a trained", "trained")):
         raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
+    if len(options.starts) > 1 and options.item in ONE_START:
+        raise VitkitError(
+            f"{item.title} is about one checkpoint, found {len(options.starts)}: give one --start, and "
+            "another --out for each of the others."
+        )
 
 
 def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Collect what other verbs make of a start."""
-    assert item.collect is not None  # an item without a design collects
     described = {
         "item": options.item,
         "start": list(options.starts),
         "images": [str(path) for path in options.images],
         "data": options.data,
         "steps": options.steps,
+        "minutes": options.minutes,
     }
     study = new_study(_kind(options), command, described, ())
     with claim_study(study, folder):
-        collected = item.collect(options, folder)
+        collected = COLLECTORS[options.item](options, folder)
         answer = Answer(collected.answer, (), (), collected.numbers)
         found = Reproduction(folder, item, answer)
         _write(found, render(item, answer, (), collected.sections, collected.folders, folder.name, command))
@@ -180,7 +189,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         )
         paces = measure(options, design, request)
         length = _choose_length(options, item, design, paces)
-        steps = f"{length.length:,} steps of the base, fixed for this study"
+        steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
     arms = make_arms(options, item, base, design, length.length)
     given = {
@@ -200,9 +209,11 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
             command=study.command,
             listener=listener,
         )
+        before = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
+        frozen = None if not before else collect_few_shot(options, base.run.data, before)
         with listener.progress("comparing the arms"):
-            found = _analyse(options, item, base, design, study.arms, completed, length, folder)
-            _write(found, _page(found, design, study.arms, completed, command))
+            found = _analyse(options, item, base, design, study.arms, completed, length, folder, frozen)
+            _write(found, _page(found, design, study.arms, completed, command, frozen))
     return found
 
 
@@ -237,6 +248,11 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
     run = _base_run(options, item, request)
     with options.listener.progress("listing images"):
         data = request.images(run)
+    if not {"test", "val"} & set(data.splits):
+        raise VitkitError(
+            f"Arms are compared on test images, and {run.data} has none: give it a test split, or a --recipe "
+            "that cuts one."
+        )
     about = (len(data.class_names), len(data.splits["train"]), folder)
     base = Base(run, *about) if item.from_start else base_of(run, *about)
     design = item.design(base)
@@ -304,7 +320,7 @@ def make_arms(
         steps = max(1, round(length * variant.length))
         # By the base's images: an arm on fewer of them has the same part of its steps as warm-up.
         run = with_steps(variant.run, steps, base.num_images)
-        training = replace(run.training, evaluate_every=max(1, steps // VALIDATIONS), keep=1)
+        training = replace(run.training, minutes=None, evaluate_every=max(1, steps // VALIDATIONS), keep=1)
         series = SeriesOptions(
             sweep_rates=variant.rates,
             runs=_seeds(options, item) if variant.seeds is None else variant.seeds,
@@ -367,7 +383,7 @@ def _choose_length(
     steps = max(1, math.floor((SPARE * 60 * options.minutes - fixed) / each))
     if steps < FEW_STEPS:
         options.listener.warn(
-            f"{options.minutes:g} minutes are {steps} steps for each run, which teach little: give more "
+            f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach little: give more "
             "--minutes, fewer --seeds, or some of the arms with --only."
         )
     return Length(steps, speed)
@@ -428,6 +444,7 @@ def _analyse(
     completed: Sequence[Series],
     length: Length,
     folder: Path,
+    frozen: Collected | None,
 ) -> Reproduction:
     """Compare the arms of a study, and hold the paper's conclusions against them."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
@@ -455,13 +472,14 @@ def _analyse(
     seeds = _seeds(options, item)
     if seeds == 1:
         sentences.append(
-            "One seed: this is about these weights only, and says nothing about other trainings."
+            "One seed is about these weights only, and says nothing about other trainings: give --seeds 3 or "
+            "more for that."
         )
     answer = Answer(
         tuple(sentences),
         tuple(findings),
         tuple(rows),
-        None,
+        None if frozen is None else frozen.numbers,
         tested,
         seeds,
         _setting(base, design, length),
@@ -555,14 +573,17 @@ def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str
 
 
 def _page(
-    found: Reproduction, design: Design, arms: Sequence[Arm], completed: Sequence[Series], command: str
+    found: Reproduction,
+    design: Design,
+    arms: Sequence[Arm],
+    completed: Sequence[Series],
+    command: str,
+    frozen: Collected | None,
 ) -> str:
     """Make the page of a study."""
-    from vitkit.jobs.reproduce.page import study_sections
-
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     comparison = compare_arms(found.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    folders = run_pages(found.folder, arms)
     sections = study_sections(found.answer, design, comparison)
-    setting = found.answer.setting
+    sections += () if frozen is None else frozen.sections
+    folders, setting = run_pages(found.folder, arms), found.answer.setting
     return render(found.item, found.answer, setting, sections, folders, found.folder.name, command)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.evaluation.paired import SURE, PairedDifference, holm, paired_difference
-from vitkit.jobs.study.comparison import ScoredArms, points
+from vitkit.jobs.reproduce.designs import Claim
 from vitkit.text import join_names
 
 Outcome = Literal["holds", "does not hold", "cannot be told"]
@@ -17,24 +17,6 @@ ALIKE = 0.01
 Table 8 that the paper calls alike are at most 0.33 points apart, which a few hundred images cannot tell."""
 Scores = Mapping[int, NDArray[np.float64]]
 """The scores of an arm by seed, each `(N,)` from 0 to 1."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A conclusion of the paper, or a question of today, about the arms of a study.
-
-    Arms are named by their folders. A name that ends in * stands for one of the arms whose names begin so:
-    the one that does best on the validation images.
-    """
-
-    words: str
-    """A sentence without its full stop."""
-    more: tuple[str, ...]
-    """The arms whose scores are added up."""
-    less: tuple[str, ...]
-    """As many arms, whose scores are taken off."""
-    kind: Literal["more", "alike", "open"] = "more"
-    """more: the difference is above 0; alike: it is within `ALIKE`; open: the paper says nothing."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +94,8 @@ def _outcome(finding: Finding) -> Outcome | None:
     one = finding.difference
     if finding.claim.kind == "open":
         return None
-    if one is None:
+    # One seed is about one pair of weights, however many images they are tested on.
+    if one is None or one.seed_variance is None:
         return "cannot be told"
     low, high = one.interval
     if finding.claim.kind == "alike":
@@ -122,27 +105,6 @@ def _outcome(finding: Finding) -> Outcome | None:
     if finding.adjusted_p is None or finding.adjusted_p >= SURE:
         return "cannot be told"
     return "holds" if one.mean > 0 else "does not hold"
-
-
-def say(finding: Finding, tested: ScoredArms) -> str:
-    """Tell a finding in a sentence: the outcome, the difference with its interval, what could have been
-    found."""
-    one, claim = finding.difference, finding.claim
-    if one is None:
-        return f"{claim.words}: cannot be told, because training diverged in every run of an arm."
-    low, high = (points(tested, value, signed=True) for value in one.interval)
-    size = f"{points(tested, one.mean, signed=True)} points (95 % interval {low} to {high})"
-    least = (
-        f"a difference of {points(tested, one.detectable)} points or more would have been found in 8 of 10 "
-        "studies of this size"
-    )
-    if claim.kind == "open":
-        sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
-        return f"{claim.words}: {size}." if sure else f"{claim.words}: no difference found, {size}; {least}."
-    if finding.outcome == "cannot be told":
-        margin = f"; alike means within {100 * ALIKE:g} point" if claim.kind == "alike" else ""
-        return f"{claim.words}: this cannot be told at this size, {size}; {least}{margin}."
-    return f"{claim.words}: this {finding.outcome} at this size, {size}."
 
 
 def summarise(findings: Sequence[Finding]) -> str:
