@@ -104,9 +104,9 @@ def _print_plan(options: ReproduceOptions, planned: "tuple[Planned, ...]", as_js
             table.add_row(escape(arm.name), escape(arm.label), *cells)
         console.out.print(table)
         runs = sum(arm.runs for arm in planned)
+        counted = f"{pluralize(len(planned), 'arm')}, {pluralize(runs, 'run')}"
         console.out.print(
-            f"\n{pluralize(len(planned), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} on "
-            "this machine, as measured now",
+            f"\n{counted}, about {format_duration(seconds)} on this machine, as measured now",
             markup=False,
             soft_wrap=True,
         )

@@ -88,7 +88,7 @@ class Claim:
     more: tuple[str, ...]
     """The arms whose scores are added up."""
     less: tuple[str, ...]
-    """As many arms, whose scores are taken off."""
+    """The arms, as many, whose scores are taken off."""
     kind: Literal["more", "alike", "open"] = "more"
     """more: the difference is above 0; alike: it is within a margin; open: the paper says nothing."""
 

@@ -282,4 +282,4 @@ ITEMS: Mapping[ItemName, Item] = {
         designs.self_supervision,
     ),
 }
-"""By the name on the command line, in the order of `ITEM_NAMES`."""
+"""Each by its name on the command line, in the order of `ITEM_NAMES`."""

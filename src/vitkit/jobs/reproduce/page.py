@@ -92,17 +92,31 @@ def say(finding: Finding, tested: ScoredArms) -> str:
     return f"{claim.words}: this {finding.outcome} at this size, {size}."
 
 
-def study_sections(answer: Answer, design: Design, comparison: Comparison) -> list[SeriesSection]:
-    """Make the sections of a study's own numbers: its figure, its arms, and where they are compared with the
-    first one, the differences."""
+def study_sections(
+    answer: Answer, design: Design, comparison: Comparison, timed: bool
+) -> list[SeriesSection]:
+    """Make the sections of a study's own numbers.
+
+    Args:
+        answer: what came of it.
+        design: decides the axis of its figure.
+        comparison: of its arms with the first one, which is shown where the figure has no axis.
+        timed: whether the scores are drawn against the speed of training too.
+    """
     assert answer.tested is not None  # of a study that was trained
     images = describe_images(answer.tested.images, answer.tested.split)
     sentences = (
         design.shared,
         f"{answer.seeds} seeds on {images}; the intervals are 95 %, over seeds and test images.",
     )
-    plot = _line_plot(answer, design) if design.axis else difference_plot(comparison)
+    places = {arm.name: arm.x for arm in answer.arms}
+    plot = _line_plot(answer, places, design.axis) if design.axis else difference_plot(comparison)
     sections = [SeriesSection("Here", sentences, _arm_table(answer), plot)]
+    speeds = {arm.name: arm.images_per_second for arm in answer.arms if arm.images_per_second is not None}
+    if timed and speeds:
+        words = ("Images a second in training, as measured here when the study began.",)
+        drawn = _line_plot(answer, speeds, "images a second in training")
+        sections.append(SeriesSection("Against the speed", words, plot=drawn))
     if not design.axis and comparison.arms:
         words = (f"Each arm against {comparison.base.label}, on the same images with the same seeds.",)
         sections.append(SeriesSection("Differences", words, arm_table(comparison)))
@@ -130,24 +144,31 @@ def _arm_table(answer: Answer) -> Table:
     return Table(headings, tuple(rows))
 
 
-def _line_plot(answer: Answer, design: Design) -> Plot | None:
-    """Draw the lines of a figure; of several arms at one point the one that does best by validation."""
+def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot | None:
+    """Draw the lines of a figure; of several arms at one point the one that does best by validation.
+
+    Args:
+        answer: the arms.
+        places: of those that are drawn, by name, on the axis.
+        axis: its label.
+    """
     from vitkit.analysis.study_figures import interval_lines
 
     assert answer.tested is not None
     best: dict[tuple[str, float], ArmRow] = {}
     for arm in answer.arms:
-        before = best.get((arm.line, arm.x))
-        if arm.mean is not None and (before is None or (arm.validation or 0) > (before.validation or 0)):
-            best[arm.line, arm.x] = arm
+        point = arm.line, places.get(arm.name, 0.0)
+        before = best.get(point)
+        if arm.name in places and (before is None or (arm.validation or 0) > (before.validation or 0)):
+            best[point] = arm
     lines: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
     for (line, x), arm in sorted(best.items()):
         if arm.mean is not None and arm.interval is not None:
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
     if not lines:
         return None
-    figure = interval_lines(lines, design.axis, answer.tested.score)
-    return Plot(figure, "lines", f"The {answer.tested.score} of the arms, as in the table.")
+    figure = interval_lines(lines, axis, answer.tested.score)
+    return Plot(figure, axis.replace(" ", "-"), f"The {answer.tested.score} of the arms, as in the table.")
 
 
 def render(
@@ -175,7 +196,7 @@ def render(
     theirs.insert(0, SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)))
     here = dict(setting)
     words = list(dict.fromkeys([*(word for word, _ in item.setting), *here]))
-    rows = tuple((word, dict(item.setting).get(word, ""), here.get(word, "")) for word in words)
+    rows = tuple((word, dict(item.setting).get(word, "–"), here.get(word, "–")) for word in words)
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
         f"{item.at_paper_size}.",

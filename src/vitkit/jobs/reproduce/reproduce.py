@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.config import from_json, nearest, to_json
+from vitkit.config import describe_value, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -178,6 +178,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         recorded = read_study(folder).options
         fields = {name: recorded[name] for name in ("length", "speed") if name in recorded}
         length = from_json(Length, fields, str(begun))
+        _refuse_speeds(length, design, begun)
     else:
         arms = make_arms(options, item, base, design, 1)
         check_arms(
@@ -215,6 +216,20 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
             found = _analyse(options, item, base, design, study.arms, completed, length, folder, frozen)
             _write(found, _page(found, design, study.arms, completed, command, frozen))
     return found
+
+
+def _refuse_speeds(length: Length, design: Design, record: Path) -> None:
+    """Refuse a record with the speed of an arm that is none of the study's.
+
+    Raises:
+        VitkitError: it is so.
+    """
+    unknown = set(length.speed) - {variant.name for variant in design.variants}
+    if unknown:
+        raise VitkitError(
+            f"{record}: speed: expected arms of this study, found {describe_value(sorted(unknown))}. Put the "
+            "original file back, or begin again with another --out."
+        )
 
 
 def _write(found: Reproduction, page: str) -> None:
@@ -383,8 +398,8 @@ def _choose_length(
     steps = max(1, math.floor((SPARE * 60 * options.minutes - fixed) / each))
     if steps < FEW_STEPS:
         options.listener.warn(
-            f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach little: give more "
-            "--minutes, fewer --seeds, or some of the arms with --only."
+            f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach little: "
+            "give more --minutes, fewer --seeds, or some of the arms with --only."
         )
     return Length(steps, speed)
 
@@ -482,7 +497,7 @@ def _analyse(
         None if frozen is None else frozen.numbers,
         tested,
         seeds,
-        _setting(base, design, length),
+        _setting(base, length),
     )
     return Reproduction(folder, item, answer)
 
@@ -557,7 +572,7 @@ def _numbers_alone(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: 
     ]
 
 
-def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str], ...]:
+def _setting(base: Base, length: Length) -> tuple[tuple[str, str], ...]:
     """Give the concrete numbers of a study, to stand beside the paper's."""
     run = base.run
     height, width = run.preprocessing.image_size
@@ -568,7 +583,6 @@ def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str
         ("batch", f"{run.training.batch_size:,} images"),
         ("steps", f"{length.length:,} of the base"),
         ("measured", "top-1 accuracy on the test images after this training"),
-        ("arms", design.shared),
     )
 
 
@@ -583,7 +597,7 @@ def _page(
     """Make the page of a study."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     comparison = compare_arms(found.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    sections = study_sections(found.answer, design, comparison)
+    sections = study_sections(found.answer, design, comparison, found.item.timed)
     sections += () if frozen is None else frozen.sections
     folders, setting = run_pages(found.folder, arms), found.answer.setting
     return render(found.item, found.answer, setting, sections, folders, found.folder.name, command)
