@@ -12,10 +12,18 @@ from pathlib import Path
 
 import pytest
 
+import vitkit
+import vitkit.jobs.reproduce.collect as collect
 import vitkit.jobs.reproduce.reproduce as job
 from tests.cli.test_series import WITHOUT_PICTURES
 from vitkit.cli.main import run
+from vitkit.data.config import Preprocessing
+from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
+from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.jobs.vtab.result import TaskScore, Vtab
+from vitkit.runs.config import Run
+from vitkit.training.config import TrainingConfig
 
 SMALL = ["reproduce", "table8", "--steps", "4", "--seeds", "2", "--only", "learned,none", "--threads", "1"]
 """Two arms of two runs each."""
@@ -104,6 +112,7 @@ def test_minutes_become_steps_once(
         ({"length": "many"}, "length"),
         ({"length": 0}, "1 step or more"),
         ({"speed": {"none": -1.0}}, "speeds above 0"),
+        ({"speed": {"another": 1.0}}, "expected arms of this study, found"),
     ],
 )
 def test_a_record_that_was_edited_is_refused(
@@ -179,6 +188,68 @@ def test_the_validation_chooses_the_regularisation(
     record = json.loads((out / arms[0] / "final/config.json").read_text())["run"]
     assert record["optimizer"]["weight_decay"] == 0.3 and record["training"]["select"] == "best"
     assert "<svg" in (out / "report.html").read_text()
+
+
+def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "measure", None)
+    (tmp_path / "letter.txt").write_text("dear")
+    assert run(["reproduce", "table8", "--out", str(tmp_path)]) == 1
+    assert "is there already and is no study" in capsys.readouterr().err
+    assert run(["reproduce", "fig9", "--out", str(whole)]) == 1
+    assert "holds another kind of study, reproduction of table8" in capsys.readouterr().err
+
+
+def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "fig12", "--start", "ViT-16x1x2/64", "--minutes", "0.01", "--threads", "1"]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert run(arguments) == 0
+    before = result(tmp_path / "out")
+    assert run(arguments) == 0  # reads what was measured
+    assert result(tmp_path / "out") == before
+    sizes = {tuple(one["image_size"]) for one in json.loads(before)["collected"]}
+    assert sizes == {(side, side) for side in (64, 128, 224, 384, 512)}
+    assert "TPUv3" in capsys.readouterr().out
+
+
+def test_a_checkpoint_is_fine_tuned_for_its_row_of_table_5(whole: Path, tmp_path: Path) -> None:
+    """Its runs are those of the recipe, here a small one, from the start."""
+    small = Run(preprocessing=Preprocessing((16, 16)), training=TrainingConfig(batch_size=16), model="")
+    start = whole / "learned/seed-0"
+    found = vitkit.reproduce(
+        "table5", start=start, recipe=small, steps=2, seeds=2, threads=1, out=tmp_path / "out"
+    )
+    assert "fine-tuned: accuracy " in found.answer.sentences[0]
+    assert json.loads((tmp_path / "out/finetuned/seed-1/start.json").read_text())
+    assert "98.95" in (tmp_path / "out/report.html").read_text()
+    with pytest.raises(VitkitError, match=r"Table 5.* is about one checkpoint, found 2"):
+        vitkit.reproduce("table5", start=[start, start])
+
+
+def test_vtab_needs_its_folder_and_stands_beside_table_9(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = str(whole / "learned/seed-0")
+    arguments = ["reproduce", "table9", "--start", start, "--out", str(tmp_path / "out")]
+    assert run(arguments) == 1
+    assert "VTAB-1k needs the folder of its tasks" in capsys.readouterr().err
+    score = TaskScore(
+        "cifar", "/data", "/runs", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01, {}
+    )
+    asked = []
+
+    def run_vtab(options: VtabOptions) -> Vtab:
+        asked.append(options)
+        return Vtab("/start", "/data", "paper", (), (score,), (), ())
+
+    monkeypatch.setattr(collect, "run_vtab", run_vtab)
+    assert run([*arguments, "--data", "tasks"]) == 0
+    assert (asked[0].start, asked[0].root, asked[0].protocol) == (start, "tasks", "paper")
+    assert "The mean accuracy is 50.0% over 1 tasks." in capsys.readouterr().out
+    read = result(tmp_path / "out").decode()
+    assert "/data" not in read and "/start" not in read and '"accuracy": 0.5' in read
+    assert "84.1" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import Any
 
 from vitkit.config import from_json, to_json
 from vitkit.durable import read_json
-from vitkit.errors import VitkitError
 from vitkit.jobs.bench.bench import Memory, bench, keep
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import Speed
@@ -82,11 +81,6 @@ def _picture(path: Path, alt: str) -> Picture:
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     """Fine-tune a start on the tasks of VTAB-1k that are there."""
-    if options.data == "digits":
-        raise VitkitError(
-            "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
-            "for each task, such as cifar/ and dtd/."
-        )
     found = run_vtab(
         VtabOptions(
             options.starts[0],

@@ -480,7 +480,9 @@ def finetuning(base: Base) -> Design:
     """Make a row of Table 2 or 5: the paper's fine-tuning of a checkpoint."""
     rates = sweep_rates(base.run, ())
     label = f"fine-tuned by the recipe {base.run.recipe}" if base.run.recipe else "fine-tuned"
-    shared = "The rate is chosen on held-out images, as in Table 4; the last runs train on all of them."
+    shared = "It has its own learning rate."
+    if rates:
+        shared = "The rate is chosen on held-out images, as in Table 4; the last runs train on all of them."
     return Design((Variant("finetuned", label, base.run, "finetuned", rates=rates),), (), shared)
 
 

@@ -31,8 +31,8 @@ class Item:
     """The paper's numbers; none where it shows a curve alone."""
     design: Callable[[Base], Design] | None = None
     seeds: int = 3
-    from_start: bool = False
-    """Whether its arms are a checkpoint that is fine-tuned."""
+    needs_start: bool = False
+    """Whether it is about a checkpoint that somebody gives."""
     timed: bool = False
     """Whether the speed of training is part of the result."""
     here: str = "--minutes, 30 if none are given"
@@ -55,6 +55,7 @@ ITEMS: Mapping[ItemName, Item] = {
         (("model", "ViT-H/14"), JFT, ("image size", "384 pixels")),
         (paper.FIGURE_2,),
         here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
+        needs_start=True,
     ),
     "fig3": Item(
         "Figure 3: transfer by the size of the pre-training data, with regularisation tuned",
@@ -111,6 +112,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "one trained ViT-L/16; then a minute",
         (("model", "ViT-L/16"),),
         here="about a minute",
+        needs_start=True,
     ),
     "fig7": Item(
         "Figure 7: filters, position embeddings and attention distance",
@@ -120,6 +122,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "trained ViT-L/32 and ViT-L/16; then a minute",
         (("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
         here="about a minute",
+        needs_start=True,
     ),
     "fig8": Item(
         "Figure 8 (D.2): scaling dimensions of the ViT",
@@ -150,6 +153,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "several trained models; then a minute",
         (("settings", "learning rate, weight decay, epochs"),),
         here="about a minute",
+        needs_start=True,
     ),
     "fig11": Item(
         "Figure 11 (D.7): size of the attended area by head and depth",
@@ -158,6 +162,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
         (("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
         here="about a minute",
+        needs_start=True,
     ),
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",
@@ -188,6 +193,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "one trained ViT-L/16; then a minute",
         (("model", "ViT-L/16"),),
         here="about a minute",
+        needs_start=True,
     ),
     "table2": Item(
         "Table 2: comparison with the state of the art",
@@ -204,7 +210,7 @@ ITEMS: Mapping[ItemName, Item] = {
         ),
         (paper.TABLE_2,),
         designs.finetuning,
-        from_start=True,
+        needs_start=True,
     ),
     "table5": Item(
         "Table 5: all ViTs on all data sets",
@@ -220,7 +226,7 @@ ITEMS: Mapping[ItemName, Item] = {
         ),
         (paper.TABLE_5,),
         designs.finetuning,
-        from_start=True,
+        needs_start=True,
     ),
     "table6": Item(
         "Table 6: accuracy and compute of the pre-training",
@@ -263,6 +269,7 @@ ITEMS: Mapping[ItemName, Item] = {
         (("model", "ViT-H/14, ViT-L/16"), JFT, ("image size", "384 pixels")),
         (paper.TABLE_9,),
         here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
+        needs_start=True,
     ),
     "ssl": Item(
         "Section 4.6 (B.1.2): masked patch prediction",

@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import paired_difference
 from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot
+from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot, collect_vtab
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
@@ -40,6 +40,7 @@ from vitkit.jobs.study.study import (
 from vitkit.models.zoo import model_config
 from vitkit.runs.budget import Pace, measure_pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, plan_run, settle_start
 from vitkit.runs.series_options import SeriesOptions
@@ -136,13 +137,18 @@ def study_folder(options: ReproduceOptions) -> Path:
 
 
 def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
-    """Refuse an item that needs a start which was not given.
+    """Refuse an item that needs a start or a folder which was not given.
 
     Raises:
         VitkitError: it says what is needed.
     """
-    if not options.starts and item.needs.startswith(("a trained", "trained")):
+    if not options.starts and item.needs_start:
         raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
+    if options.data == "digits" and COLLECTORS.get(options.item) is collect_vtab:
+        raise VitkitError(
+            "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
+            "for each task, such as cifar/ and dtd/."
+        )
     if len(options.starts) > 1 and options.item in ONE_START:
         raise VitkitError(
             f"{item.title} is about one checkpoint, found {len(options.starts)}: give one --start, and "
@@ -173,13 +179,8 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     """Train the arms of a study and compare them."""
     listener, request = options.listener, Request()
     base, design = make_design(options, item, folder, request)
-    begun = folder / RECORD
-    if begun.exists():  # its steps are those that it began with: nothing is measured again
-        recorded = read_study(folder).options
-        fields = {name: recorded[name] for name in ("length", "speed") if name in recorded}
-        length = from_json(Length, fields, str(begun))
-        _refuse_speeds(length, design, begun)
-    else:
+    length = _recorded_length(options, design, folder)
+    if length is None:
         arms = make_arms(options, item, base, design, 1)
         check_arms(
             [arm for arm in arms if not _begins_within(arm.run, folder)],
@@ -211,6 +212,8 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
             listener=listener,
         )
         before = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
+        # One that diverged has no weights.
+        before = {label: path for label, path in before.items() if (path / "model.safetensors").exists()}
         frozen = None if not before else collect_few_shot(options, base.run.data, before)
         with listener.progress("comparing the arms"):
             found = _analyse(options, item, base, design, study.arms, completed, length, folder, frozen)
@@ -218,18 +221,29 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     return found
 
 
-def _refuse_speeds(length: Length, design: Design, record: Path) -> None:
-    """Refuse a record with the speed of an arm that is none of the study's.
+def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
+    """Read the length that a study began with, so that nothing is measured again; None of one that begins.
+
+    Of a folder that holds something else it is any length: `claim_study` refuses the folder.
 
     Raises:
-        VitkitError: it is so.
+        VitkitError: the record is damaged, or has the speed of an arm that is none of the study's.
     """
+    path = folder / RECORD
+    if not path.exists():
+        return None if is_new_folder(folder) else Length(1, {})
+    begun = read_study(folder)
+    if begun.kind != _kind(options):
+        return Length(1, {})
+    recorded = {name: begun.options[name] for name in ("length", "speed") if name in begun.options}
+    length = from_json(Length, recorded, str(path))
     unknown = set(length.speed) - {variant.name for variant in design.variants}
     if unknown:
         raise VitkitError(
-            f"{record}: speed: expected arms of this study, found {describe_value(sorted(unknown))}. Put the "
+            f"{path}: speed: expected arms of this study, found {describe_value(sorted(unknown))}. Put the "
             "original file back, or begin again with another --out."
         )
+    return length
 
 
 def _write(found: Reproduction, page: str) -> None:
@@ -269,7 +283,7 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
             "that cuts one."
         )
     about = (len(data.class_names), len(data.splits["train"]), folder)
-    base = Base(run, *about) if item.from_start else base_of(run, *about)
+    base = Base(run, *about) if item.needs_start else base_of(run, *about)
     design = item.design(base)
     names = [variant.name for variant in design.variants]
     for name in options.only:
@@ -287,9 +301,11 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
     """
     given = options.recipe
     run = (
-        given if isinstance(given, Run) else named_recipe(given or ("paper" if item.from_start else "digits"))
+        given
+        if isinstance(given, Run)
+        else named_recipe(given or ("paper" if item.needs_start else "digits"))
     )
-    if item.from_start:
+    if item.needs_start:
         run = replace(run, data=options.data, start=StartConfig(options.starts[0]))
         if options.item == "table2" and run.recipe == "finetune-imagenet":
             run = _at_higher_resolution(run, request)
