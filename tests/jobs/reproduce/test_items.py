@@ -15,7 +15,7 @@ from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.runs.config import Run
 from vitkit.runs.plan import Request
 
-STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None and not item.from_start)
+STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None and not item.needs_start)
 
 
 def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
@@ -88,7 +88,7 @@ def test_muon_and_sgd_have_sweeps_of_their_own(tmp_path: Path) -> None:
 def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     for model in ("BiT-R1-1x0.5", "R50+ViT-B/16", "ViT-64x4x4/4-gap"):
         with pytest.raises(VitkitError):
-            base_of(Run(data="digits", model=model), 10, 100, tmp_path)
+            base_of(Run(data="digits", model=model), 10, 100, 1.0, tmp_path)
 
 
 @pytest.mark.parametrize(

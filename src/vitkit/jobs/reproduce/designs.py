@@ -29,6 +29,8 @@ class Base:
     num_classes: int
     num_images: int
     """Training images."""
+    tested: float
+    """Images that a finished run is evaluated on, over those of a validation."""
     folder: Path
     """The study's, absolute: arms may begin from others."""
 
@@ -38,8 +40,8 @@ class Base:
         return vit_config(self.run.model, self.num_classes, self.run.preprocessing.image_size)
 
 
-def base_of(run: Run, num_classes: int, num_images: int, folder: Path) -> Base:
-    """Make the base of a study of a run whose model is a plain ViT.
+def base_of(run: Run, num_classes: int, num_images: int, tested: float, folder: Path) -> Base:
+    """Make the base of a study of a run whose model is a plain ViT; the others are the fields of `Base`.
 
     Raises:
         VitkitError: it is no ViT, or one with another stem, pooling or position than a plain one.
@@ -52,7 +54,7 @@ def base_of(run: Run, num_classes: int, num_images: int, folder: Path) -> Base:
             "with a ViT such as ViT-64x4x4/4."
         )
     plain = replace(run, model=named(shape), architecture=replace(run.architecture, mlp_dim=None))
-    return Base(plain, num_classes, num_images, folder)
+    return Base(plain, num_classes, num_images, tested, folder)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, diff
 from vitkit.report.template import SeriesSection, render_series
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import Number, Plot, Table, describe_images
+from vitkit.text import pluralize
 
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.items import Item
@@ -107,7 +108,7 @@ def study_sections(
     images = describe_images(answer.tested.images, answer.tested.split)
     sentences = (
         design.shared,
-        f"{answer.seeds} seeds on {images}; the intervals are 95 %, over seeds and test images.",
+        f"{pluralize(answer.seeds, 'seed')} on {images}; the intervals are 95 %, over seeds and test images.",
     )
     places = {arm.name: arm.x for arm in answer.arms}
     plot = _line_plot(answer, places, design.axis) if design.axis else difference_plot(comparison)

@@ -43,14 +43,17 @@ from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, plan_run, settle_start
+from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig
+from vitkit.world import ALONE
 
 VALIDATIONS = 10
-"""Validations of a run: enough to stop early by, and few beside the steps."""
+"""Validations of a run that takes the best weights: enough to stop early by. The others have one, at the end.
+All of them write as many checkpoints: what a kill loses is a tenth of a run."""
 FINISHING = 6.0
 """Seconds of a run beside its steps and validations, for its start, its test and its page: measured on two
 cores for models of a megabyte (digits)."""
@@ -190,7 +193,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
             listener=listener,
         )
         paces = measure(options, design, request)
-        length = _choose_length(options, item, design, paces)
+        length = _choose_length(options, item, base, design, paces)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
     arms = make_arms(options, item, base, design, length.length)
@@ -282,7 +285,9 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
             f"Arms are compared on test images, and {run.data} has none: give it a test split, or a --recipe "
             "that cuts one."
         )
-    about = (len(data.class_names), len(data.splits["train"]), folder)
+    validated = len(data.splits.get("val", data.splits.get("test", ())))
+    tested = sum(len(data.splits.get(split, ())) for split in ("val", "test")) / validated
+    about = (len(data.class_names), len(data.splits["train"]), tested, folder)
     base = Base(run, *about) if item.needs_start else base_of(run, *about)
     design = item.design(base)
     names = [variant.name for variant in design.variants]
@@ -351,7 +356,13 @@ def make_arms(
         steps = max(1, round(length * variant.length))
         # By the base's images: an arm on fewer of them has the same part of its steps as warm-up.
         run = with_steps(variant.run, steps, base.num_images)
-        training = replace(run.training, minutes=None, evaluate_every=max(1, steps // VALIDATIONS), keep=1)
+        training = replace(
+            run.training,
+            minutes=None,
+            evaluate_every=math.ceil(steps / _validations(run)),
+            checkpoint_every=math.ceil(steps / VALIDATIONS),
+            keep=1,
+        )
         series = SeriesOptions(
             sweep_rates=variant.rates,
             runs=_seeds(options, item) if variant.seeds is None else variant.seeds,
@@ -360,11 +371,17 @@ def make_arms(
     return tuple(arms)
 
 
+def _validations(run: Run) -> int:
+    """Count the validations of a run of a study."""
+    return VALIDATIONS if run.training.select == "best" else 1
+
+
 # --- the length ---
 
 
 def measure(options: ReproduceOptions, design: Design, request: Request) -> dict[str, Pace]:
     """Time the arms, each of those that train alike once, by the name of the first of them."""
+    take_threads(ALONE, options.threads)  # as many as will train
     paces: dict[str, Pace] = {}
     for variant, like in _timed(design):
         if variant.name != like:
@@ -400,17 +417,16 @@ def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
 
 
 def _choose_length(
-    options: ReproduceOptions, item: Item, design: Design, paces: Mapping[str, Pace]
+    options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
 ) -> Length:
     """Choose the steps of the base so that all runs together take the minutes that were given."""
     batch = design.variants[0].run.training.batch_size
     speed = {name: batch / pace.step for name, pace in paces.items()}
     if options.steps is not None:
         return Length(options.steps, speed if item.timed else {})
-    fixed, each = 0.0, 0.0
-    for runs, length, pace in _expected(options, item, design, paces):
-        fixed += runs * (VALIDATIONS * pace.validation + FINISHING)
-        each += runs * length * pace.step
+    expected = list(_expected(options, item, base, design, paces))
+    fixed = sum(arm.runs * arm.beside for arm in expected)
+    each = sum(arm.runs * arm.length * arm.step for arm in expected)
     steps = max(1, math.floor((SPARE * 60 * options.minutes - fixed) / each))
     if steps < FEW_STEPS:
         options.listener.warn(
@@ -420,13 +436,29 @@ def _choose_length(
     return Length(steps, speed)
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The time that an arm takes, in seconds where nothing else is said."""
+
+    runs: int
+    """Those of a sweep too."""
+    length: float
+    """Steps over those of the base."""
+    step: float
+    beside: float
+    """The time of each run that is not spent on its steps."""
+
+
 def _expected(
-    options: ReproduceOptions, item: Item, design: Design, paces: Mapping[str, Pace]
-) -> Iterator[tuple[int, float, Pace]]:
-    """Yield for each arm the runs that it trains, those of a sweep too, their length and their pace."""
+    options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
+) -> Iterator[Expected]:
+    """Yield the time of each arm."""
     for variant, like in _timed(design):
+        pace = paces[like]
         runs = _seeds(options, item) if variant.seeds is None else variant.seeds
-        yield runs + (len(variant.rates) if len(variant.rates) > 1 else 0), variant.length, paces[like]
+        runs += len(variant.rates) if len(variant.rates) > 1 else 0
+        beside = (_validations(variant.run) + base.tested) * pace.validation + FINISHING
+        yield Expected(runs, variant.length, pace.step, beside)
 
 
 @dataclass(frozen=True)
@@ -453,13 +485,13 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
         return ()
     base, design = make_design(options, item, folder, request)
     paces = measure(options, design, request)
-    length = _choose_length(options, item, design, paces).length
+    length = _choose_length(options, item, base, design, paces).length
     planned = []
     arms = make_arms(options, item, base, design, length)
-    for arm, (runs, _, pace) in zip(arms, _expected(options, item, design, paces), strict=True):
+    for arm, one in zip(arms, _expected(options, item, base, design, paces), strict=True):
         steps = arm.run.training.total_steps(base.num_images)
-        seconds = runs * (steps * pace.step + VALIDATIONS * pace.validation + FINISHING)
-        planned.append(Planned(arm.folder, arm.label, runs, steps, seconds))
+        seconds = one.runs * (steps * one.step + one.beside)
+        planned.append(Planned(arm.folder, arm.label, one.runs, steps, seconds))
     return tuple(planned)
 
 
@@ -548,10 +580,8 @@ def _arm_row(
     if scores:
         rows = np.stack(list(scores.values()))
         one = paired_difference(np.zeros_like(rows), rows)  # from nothing: the mean, by seeds and images
-        mean, interval = one.mean, one.interval
-    cost = None
-    if arm.run.model:
-        cost = flops(arm.run, base.num_classes)
+        mean, interval = one.mean, (max(0.0, one.interval[0]), min(1.0, one.interval[1]))
+    cost = flops(arm.run, base.num_classes) if arm.run.model else None
     return ArmRow(
         arm.folder,
         arm.label,
