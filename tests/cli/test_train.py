@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,9 +81,18 @@ class NoTorch:
             sys.exit(77)
 
 sys.meta_path.insert(0, NoTorch())
-from vitkit.cli.main import run
 sys.exit(run(["train", "--recipe", "digits", "--out", "here"]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 77
     assert " ".join(result.stdout.split()) == "run ViT-64x4x4/4 at 16x16 is trained on digits, in here"
+
+
+def test_muon_needs_a_transformers_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["train", "--data", "digits", "--model", "BiT-R1-1x0.5", "--image-size", "16"]
+    assert command([*arguments, "--optimizer", "muon", "--steps", "1", "--out", str(out)]) == 1
+    assert "muon updates the matrices of a Transformer's blocks, and BiT-R1-1x0.5 has none" in (
+        capsys.readouterr().err.replace("\n", " ")
+    )
+    assert not out.exists()

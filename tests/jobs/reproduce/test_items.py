@@ -62,6 +62,15 @@ def test_families_cost_about_the_same_an_image(tmp_path: Path) -> None:
     assert max(costs.values()) < 2 * min(costs.values())
 
 
+def test_smaller_subsets_have_fewer_images_and_stop_by_validation(tmp_path: Path) -> None:
+    _, arms = arms_of("fig4", tmp_path)
+    request, counts = Request(), {}
+    for arm in arms:
+        counts[arm.folder] = len(request.images(arm.run).splits["train"])
+        assert arm.run.training.select == "best" and (arm.run.training.evaluate_every or 0) == 4
+    assert [counts[f"bit-{part}"] for part in ("0.03", "0.1", "0.3", "1")] == [38, 126, 377, 1_257]
+
+
 def test_arms_of_the_same_compute_have_the_same_flops(tmp_path: Path) -> None:
     design, arms = arms_of("fig5", tmp_path)
     steps = {arm.folder: arm.run.training.steps or 0 for arm in arms}
