@@ -81,6 +81,7 @@ class NoTorch:
             sys.exit(77)
 
 sys.meta_path.insert(0, NoTorch())
+from vitkit.cli.main import run
 sys.exit(run(["train", "--recipe", "digits", "--out", "here"]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
