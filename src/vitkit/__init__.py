@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
+    from vitkit.jobs.pretrain import pretrain
     from vitkit.jobs.recipes import recipe
     from vitkit.jobs.report import write_report
     from vitkit.jobs.series.series import train_series
@@ -63,6 +64,7 @@ _HOMES = {
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.runs.checkpoints",
     "model_config": "vitkit.models.zoo",
+    "pretrain": "vitkit.jobs.pretrain",
     "read_series": "vitkit.runs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
@@ -99,6 +101,7 @@ __all__ = [
     "list_models",
     "load_model",
     "model_config",
+    "pretrain",
     "read_series",
     "recipe",
     "save_model",

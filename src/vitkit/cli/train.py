@@ -17,7 +17,7 @@ from vitkit.cli.options import CONSTRUCTORS, importing, spell_out, take_option
 from vitkit.cli.processes import start_several
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
+from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.jobs.options import MachineOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.models.config.card import TaskName
@@ -68,18 +68,27 @@ class RunOptions(Run):
     @classmethod
     def from_run(cls, run: Run) -> "RunOptions":
         """Make options whose defaults are those of a run."""
-        fewshot = run.evaluators.get(FEWSHOT, FewShotTracking())
+        # Where no labels are learned, the features are all there is to judge.
+        learns_labels = isinstance(run.objective, ClassificationConfig)
+        left_out = FewShotTracking() if learns_labels else FewShotTracking(methods=("ridge", "knn"))
+        fewshot = run.evaluators.get(FEWSHOT, left_out)
         return cls(fewshot=fewshot, **{one.name: getattr(run, one.name) for one in fields(Run)})
 
     def run(self) -> Run:
         """Return the run that the options stand for."""
         run = Run(**{one.name: getattr(self, one.name) for one in fields(Run)})
-        others = {name: config for name, config in run.evaluators.items() if name != FEWSHOT}
-        return replace(run, evaluators={**others, **({FEWSHOT: self.fewshot} if self.fewshot.data else {})})
+        evaluators = {name: run.evaluators[name] for name in run.evaluators if name not in (FEWSHOT, PROBE)}
+        if self.fewshot.data:
+            evaluators[FEWSHOT] = self.fewshot
+            if not isinstance(run.objective, ClassificationConfig):
+                evaluators[PROBE] = linear_probe(self.fewshot.data)
+        return replace(run, evaluators=evaluators)
 
 
 FEWSHOT = "fewshot"
 """The name of the evaluator that --fewshot options ask for."""
+PROBE = "probe"
+"""The name of the linear probe at the end of a run that learns no labels."""
 PREFIXED = ("splits", "fewshot")
 """Parts of a run whose options carry their name."""
 
@@ -95,6 +104,13 @@ START is a run folder, a file or folder of weights, or an address (hf:org/name, 
 replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
 paper's fine-tuning, --resume RUN continues a run folder. --sweep tries learning rates first, --runs 3 trains
 with three seeds, --minutes 20 chooses the length.""",
+    "pretrain": """Train a Vision Transformer on images without labels: vitkit pretrain PATH.
+
+PATH is a folder of images in any depth, a .csv or .parquet files; labels that are there are left out.
+--objective chooses what is learned: masked-patches (the paper), simmim or mae. What is left out suits the
+size of the images; --recipe masked-patches is the paper's. --start begins from weights, --resume RUN
+continues a run folder, --minutes 20 chooses the length, --fewshot.data LABELLED measures on the way what the
+features are worth.""",
 }
 """The first paragraph of each verb's help."""
 
@@ -157,13 +173,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
     start = take_option(list(arguments), "--start")
     begun, trained = (None if path is None else kind_of(path) for path in (resume, start))
     series = None if begun is None or begun.kind != "series" else _read_series(begun.path)
+    unlabelled = verb == "pretrain"
     longer = verb == "train" and trained is not None and trained.is_run and name is None and resume is None
     if begun is not None:
         default = begun.run() if series is None else series.run
     elif longer and trained is not None:
         default = _trained_for_longer(trained)
     else:
-        default = recipe(name) if name else Run()
+        # Without labels the size of the images chooses the model, once they are looked at.
+        default = recipe(name) if name else Run(model="") if verb == "pretrain" else Run()
     asked = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
     from vitkit.cli.listener import TerminalListener
@@ -174,11 +192,18 @@ def run_verb(arguments: list[str], verb: str) -> None:
     if asked.run.data:
         listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
     with importing():
+        from vitkit.jobs.pretrain import fit_batch_and_length
         from vitkit.jobs.train import train
         from vitkit.runs.plan import Request
 
     request = Request(*(place for place in (begun, trained) if place is not None))
-    if asked.run.start.start and not resume and not longer:
+    if unlabelled and resume is None:
+        default = _suited_to_images(asked, name or "", request, listener)
+        asked = asked.over(default)
+        given = {option[2:].replace("-", "_") for option in asked.given}
+        count = len(request.images(asked.run).splits["train"])
+        asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
+    elif asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
         default = _suited(asked, name or "", request, listener)
         asked = asked.over(default)
@@ -240,7 +265,10 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
-        defaults = replace(defaults, task=task, objective=kind())
+        # Where no labels are learned, there is nothing to test.
+        fraction = defaults.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
+        splits = replace(defaults.splits, test_fraction=fraction)
+        defaults = replace(defaults, task=task, objective=kind(), splits=splits)
     default, here = RunOptions.from_run(defaults), MachineOptions()
     given = _names(arguments)
 
@@ -291,6 +319,17 @@ def _suited(asked: Asked, recipe_name: str, request: "Request", listener: "Termi
     return fit_length(replace(suited.run, training=training), suited.num_images)
 
 
+def _suited_to_images(
+    asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener"
+) -> Run:
+    """Choose what is left out of a command line without labels, so that it suits the images and the start."""
+    from vitkit.cli.console import download
+    from vitkit.jobs.pretrain import suit_pretraining
+
+    download(asked.run.start.start)
+    return suit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
+
+
 def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalListener") -> Asked:
     """Choose the steps of a command line with --minutes: as many as fit into them."""
     given = [option for option in ("--steps", "--epochs") if option in asked.given]
@@ -331,8 +370,11 @@ def _purpose(run: Run, folder: str | None) -> str:
     """Say what a run is about to do, before anything of it was looked at."""
     height, width = run.preprocessing.image_size
     where = "" if folder is None else f", in {folder}"
+    if not run.model:
+        return f"a model learns from {run.data} without labels{where}"
     if run.start.start:
-        return f"{run.start.start} is fine-tuned on {run.data}{where}"
+        learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
+        return f"{run.start.start} is {learned} on {run.data}{where}"
     return f"{run.model} at {height}x{width} is trained on {run.data}{where}"
 
 
@@ -343,12 +385,15 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
     quoted = shlex.quote(str(folder))
     from vitkit.tasks import find_task
 
-    use = f"predict {quoted} IMAGE_OR_FOLDER"
+    uses = [f"         vitkit predict {quoted} IMAGE_OR_FOLDER"]
     if find_task(run.task).answering is None:
-        use = f"finetune {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS"
+        uses = [
+            f"         vitkit finetune {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS",
+            f"         vitkit fewshot {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS",
+        ]
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",
-        f"         vitkit {use}",
+        *uses,
         f"         vitkit inspect {quoted}",
     ]
     if run.data == "digits":
