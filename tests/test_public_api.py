@@ -27,6 +27,7 @@ PUBLIC = {
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "ablate",
     "advise",
     "bench",
     "build_model",
@@ -130,6 +131,7 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 
 
 OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
+    "AblateOptions": ("study.options", "ablate", "ablate"),
     "AdviseOptions": ("advice.options", "advise", "advise"),
     "BenchOptions": ("bench.options", "bench", "bench"),
     "CardOptions": ("options", "card", None),

@@ -220,6 +220,31 @@ def rate_plot(
     return figure
 
 
+def difference_figure(
+    labels: Sequence[str], means: Sequence[float], intervals: Sequence[tuple[float, float]], axis: str
+) -> Figure:
+    """Draw differences with their 95 % intervals, one below the other, beside a line at no difference.
+
+    Args:
+        labels: what differs.
+        means: differences of fractions, from -1 to 1.
+        intervals: theirs.
+        axis: label of the axis, whose numbers are hundredths.
+    """
+    across, down = 100 * np.array(means), np.arange(len(labels))
+    reach = np.abs(100 * np.array(intervals).T - across)
+    with styled():
+        figure = Figure((WIDTH * 0.75, 1.2 + 0.32 * len(labels)), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color=GREY, linestyle="--", linewidth=1)
+        axes.errorbar(across, down, xerr=reach, fmt="o", color=BLUE, capsize=3, linewidth=1.4)
+        axes.set_yticks(down, [cut(label, 60) for label in labels])
+        axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
+        axes.set_xlabel(axis)
+        axes.grid(True, axis="x")
+    return figure
+
+
 BENCH_COLOURS = (BLUE, VERMILION, GREEN, SKY, GREY)
 MARKERS = "osD^v"
 

@@ -27,6 +27,7 @@ VERBS = {
     "pretrain": ("train a model on images without labels", "vitkit.cli.pretrain"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
+    "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
