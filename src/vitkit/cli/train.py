@@ -19,6 +19,7 @@ from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.jobs.options import MachineOptions
+from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
@@ -128,6 +129,7 @@ class Asked:
     threads: int | None
     from_scratch: bool
     series: SeriesOptions
+    then: ThenOptions
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -210,6 +212,9 @@ def run_verb(arguments: list[str], verb: str) -> None:
         asked = asked.over(default)
     if asked.run.training.minutes is not None and not resume:
         asked = _timed(asked, default, request, listener)
+    if asked.then.then:
+        _compare_and_tell(asked, line, listener)
+        return
     if asked.series.is_series:
         if asked.from_scratch:
             raise VitkitError(
@@ -242,6 +247,39 @@ def run_verb(arguments: list[str], verb: str) -> None:
     _print_what_comes_next(folder, asked.run)
 
 
+def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
+    """Pre-train, fine-tune with and without it, and print whether it helped."""
+    if asked.series.is_series or asked.from_scratch:
+        raise VitkitError(
+            "--then chooses the runs by itself: give --draws, without --runs, --sweep, --cross-validate or "
+            "--from-scratch."
+        )
+    with importing():
+        from vitkit.jobs.study.comparison import arm_table
+        from vitkit.jobs.study.pretraining import WITH, compare_pretraining
+
+    helped = compare_pretraining(
+        asked.run,
+        asked.then,
+        None if asked.out is None else Path(asked.out),
+        device=asked.device,
+        threads=asked.threads,
+        command=line,
+        listener=listener,
+    )
+    console.out.print()
+    console.out.print(lay_out(arm_table(helped.comparison)))
+    console.out.print("", *helped.answers(), sep="\n", markup=False, soft_wrap=True)
+    console.out.print(
+        "",
+        f"Next:    open {helped.folder / 'report.html'} in a browser",
+        f"         vitkit predict {shlex.quote(str(helped.folder / WITH))} IMAGE_OR_FOLDER",
+        sep="\n",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
 def _trained_for_longer(start: Place) -> Run:
     """Give the run that goes on from a run as a new one: with its own options and its own head."""
     before = start.run()
@@ -272,6 +310,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         defaults = replace(defaults, task=task, objective=kind(), splits=splits)
     default, here = RunOptions.from_run(defaults), MachineOptions()
     given = _names(arguments)
+    hidden = () if verb == "pretrain" else (tyro.conf.Suppress, tyro.conf.Fixed)
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
@@ -280,6 +319,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         processes: int = 1,
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
+        then: Annotated[ThenOptions, tyro.conf.arg(name=""), *hidden] = ThenOptions(),  # noqa: B008 (frozen)
     ) -> Asked:
         """Give what was asked for.
 
@@ -291,8 +331,9 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
                 result is that of one process but for rounding. On several machines: torchrun ... -m vitkit.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
+            then: what is compared after a pre-training.
         """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series)
+        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then)
 
     read: Asked = tyro.cli(
         command,
@@ -352,10 +393,15 @@ def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalL
         # Warm-up and head-first of the defaults become a part of the new length; what is given stays.
         return asked.over(with_steps(defaults, steps, num_images)).run
 
-    is_series = asked.series.is_series
+    is_series = asked.series.is_series or bool(asked.then.then)
+    out = None if asked.out is None else Path(asked.out)
+    if asked.then.then:
+        if out is None:
+            raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
+        out = out / "pretraining"
     run = settle_minutes(
         asked.run,
-        None if asked.out is None else Path(asked.out),
+        out,
         request,
         device=asked.device,
         ending=asked.series.ending if is_series else "",

@@ -215,12 +215,13 @@ class ListedData:
         notes, same = [*found.notes, *cut.notes], cut.same
         if splits.subset is not None and "train" in samples:
             train = samples["train"]
-            rows = _rows_of(parse_subset(splits.subset), train.labels, splits.seed)
+            seed = splits.seed if splits.subset_seed is None else splits.subset_seed
+            rows = _rows_of(parse_subset(splits.subset), train.labels, seed)
             samples["train"] = train.take(rows)
             same = {**same, "train": same["train"][rows]} if "train" in same else same
             notes.append(
                 f"train: {len(rows):,} of {pluralize(len(train), 'image')}, of each class the same fraction, "
-                f"seed {splits.seed} (subset {splits.subset})."
+                f"seed {seed} (subset {splits.subset})."
             )
             before, after = (
                 count_labels(part.labels, len(found.class_names)) for part in (train, samples["train"])

@@ -156,10 +156,11 @@ def suit_run(asked: Run, request: Request | None = None, listener: Listener = SI
     unlabelled = task_of(start.card).answering is None
     if trained_on is not None and has_seen and not unlabelled:
         part = trained_on.splits.subset
-        if replace(splits, subset=None) == Splits():
+        if replace(splits, subset=None, subset_seed=None) == Splits():
             # The start's own images, cut as they were there: the test images are none of its training images.
             rule = trained_on.splits.rule or FIRST_RULE
-            splits = replace(trained_on.splits, rule=rule, subset=splits.subset)
+            own = splits
+            splits = replace(trained_on.splits, rule=rule, subset=own.subset, subset_seed=own.subset_seed)
         if part is not None and splits.subset is None:
             listener.note(
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "

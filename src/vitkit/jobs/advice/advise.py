@@ -229,7 +229,7 @@ def _scratch(
         base,
         data=absolute_spec(options.data),
         splits=replace(base.splits, subset=options.cut.subset)
-        if replace(options.cut, subset=None) == Splits()
+        if replace(options.cut, subset=None, subset_seed=None) == Splits()
         else options.cut,
     )
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
