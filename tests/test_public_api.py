@@ -152,6 +152,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "PredictOptions": ("options", "predict", None),
     "PredictorOptions": ("options", "predict", "Predictor"),
     "PretrainOptions": ("pretrain_options", None, "pretrain"),
+    "ThenOptions": ("pretrain_options", "pretrain", None),
     "SeriesOptions": ("series_options", "train", None),
     "StartsOptions": ("options", "starts", "starts"),
     "VtabOptions": ("vtab.options", "vtab", "vtab"),
