@@ -366,12 +366,12 @@ def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
 
 def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> Listing:
     if path.suffix.lower() == ".csv":
-        return list_csv(path, group)
+        return list_csv(path, group, labelled)
     stage = list_of(path)
     if path.suffix.lower() == ".parquet":
         if stage is not None:
             return list_split_parquets(path.parent, _parquet_files(path.parent), stage, group)
-        return list_parquet(path.parent, [path], group=group)
+        return list_parquet(path.parent, [path], group=group, labelled=labelled)
     if stage is not None or holds_lists(path):
         return list_split_lists(path if stage is None else path.parent, stage)
     if not path.is_dir():
@@ -380,7 +380,7 @@ def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> 
     if holds_split_parquets(parquets):
         return list_split_parquets(path, parquets, group=group)
     if parquets:
-        return list_parquet(path, parquets, group=group)
+        return list_parquet(path, parquets, group=group, labelled=labelled)
     return list_folders(path, partial, group) if labelled else list_images(path)
 
 

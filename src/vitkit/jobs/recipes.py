@@ -217,7 +217,8 @@ def mae() -> Run:
     return Run(
         task="mae",
         model="ViT-B/16",
-        architecture=Architecture(position="sincos_2d", gelu="erf"),
+        # Fine-tuned by the mean of the patches, which is its authors' default.
+        architecture=Architecture(position="sincos_2d", gelu="erf", pool="mean", extra_class_token=True),
         preprocessing=Preprocessing(image_size=(224, 224), interpolation="bicubic"),
         augmentation=Augmentation(crop_area=(0.2, 1.0)),
         objective=MAEConfig(),
@@ -260,7 +261,7 @@ def mae_small() -> Run:
     return replace(
         run,
         task="mae",
-        architecture=replace(run.architecture, position="sincos_2d"),
+        architecture=replace(run.architecture, position="sincos_2d", extra_class_token=True),
         objective=MAEConfig(decoder_width=96, decoder_depth=2, decoder_heads=3),
         optimizer=replace(run.optimizer, beta2=0.95),
     )
@@ -270,6 +271,8 @@ def _small_unlabelled() -> Run:
     """Make what the recipes for two cores share."""
     return Run(
         model="ViT-192x6x3/4",
+        # The loss is over patches and never reaches what a class token says of the image.
+        architecture=Architecture(pool="mean"),
         preprocessing=Preprocessing(image_size=(32, 32)),
         augmentation=Augmentation(crop_area=(0.4, 1.0)),
         optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=200),
