@@ -63,11 +63,11 @@ def main(arguments: list[str]) -> None:
     if command.plan:
         _print_plan(plan_ablation(options), command.json_output)
         return
-    found = complete_ablation(options, line)
+    ablation = complete_ablation(options, line)
     if command.json_output:
-        console.print_json(found.to_json())
+        console.print_json(ablation.to_json())
     else:
-        _print(found)
+        _print(ablation)
 
 
 def _base(name: str, arguments: list[str], command: Command) -> Run:
@@ -76,19 +76,19 @@ def _base(name: str, arguments: list[str], command: Command) -> Run:
     Raises:
         VitkitError: an option is not one of an ablation.
     """
-    asked = parse_line(arguments, recipe(name), "train", SeriesOptions())
-    if asked.series != SeriesOptions() or {"--processes", "--from-scratch"} & asked.given:
+    parsed = parse_line(arguments, recipe(name), "train", SeriesOptions())
+    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
         raise VitkitError(
             "An ablation chooses the runs of each arm by itself, one after another in one process: give "
             "--seeds and --rates, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
         )
-    if not asked.run.start.start:
-        return asked.run
+    if not parsed.run.start.start:
+        return parsed.run
     with importing():
         from vitkit.runs.plan import Request
 
     # What is left out suits the start and the data, as in vitkit finetune.
-    return asked.over(suited(asked, name, Request(), command.listener)).run
+    return parsed.over(suited(parsed, name, Request(), command.listener)).run
 
 
 def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
@@ -115,18 +115,18 @@ def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
     )
 
 
-def _print(found: "Ablation") -> None:
+def _print(ablation: "Ablation") -> None:
     """Print the table of the arms, what it says, and what can follow."""
     from vitkit.jobs.study.comparison import arm_table, conclusions
 
     console.out.print()
-    console.out.print(lay_out(arm_table(found.comparison)))
-    sentences = [found.design.base, found.design.rates, *conclusions(found.comparison)]
+    console.out.print(lay_out(arm_table(ablation.comparison)))
+    sentences = [ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison)]
     console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
-    best = max((found.comparison.base, *found.comparison.arms), key=lambda arm: arm.mean or 0.0)
-    lines = [f"Next:    open {found.folder / 'report.html'} in a browser"]
+    best = max((ablation.comparison.base, *ablation.comparison.arms), key=lambda arm: arm.mean or 0.0)
+    lines = [f"Next:    open {ablation.folder / 'report.html'} in a browser"]
     if best.scores:  # else every run diverged
         lines.append(
-            f"         vitkit predict {shlex.quote(str(found.folder / best.folder))} IMAGE_OR_FOLDER"
+            f"         vitkit predict {shlex.quote(str(ablation.folder / best.folder))} IMAGE_OR_FOLDER"
         )
     console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from vitkit.errors import VitkitError
 
 NORMAL_80 = 0.8416212335729143  # the standard normal's 80 % point
 SURE = 0.05
-"""The p from which on a difference is called one, after Holm."""
+"""The p, after Holm, below which a difference is said to be there."""
 
 
 @dataclass(frozen=True)

@@ -338,12 +338,12 @@ def _path(run: Run, name: str) -> tuple[str, ...]:
 
 def _paths(config: Any, prefix: str = "") -> Iterator[str]:
     """Yield the fields of a configuration and of those within it: "training.steps"."""
-    for one in fields(config):
-        value = getattr(config, one.name)
+    for part in fields(config):
+        value = getattr(config, part.name)
         if is_dataclass(value):
-            yield from _paths(value, f"{prefix}{one.name}.")
+            yield from _paths(value, f"{prefix}{part.name}.")
         elif not isinstance(value, Mapping):  # evaluators measure, and decide nothing
-            yield f"{prefix}{one.name}"
+            yield f"{prefix}{part.name}"
 
 
 def _with_fields(config: Any, given: Mapping[tuple[str, ...], tuple[str, Any]]) -> Any:

@@ -44,7 +44,7 @@ from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.page import Table
-from vitkit.text import join_names
+from vitkit.text import join_names, without_places
 
 KIND = "ablation"
 ENDING = "-ablation"
@@ -142,9 +142,11 @@ def complete_ablation(options: AblateOptions, command: str) -> Ablation:
     study = new_study(KIND, command, described, design.arms)
     if out is None or not (out / RECORD).exists():
         _refuse(study.arms, options, request)
-    with listener.progress("listing images"):
-        name = request.images(base).name
-    with claim_study(study, out, lambda: numbered_folders(base, name, ENDING)) as folder:
+
+    def numbered() -> Iterator[Path]:
+        return numbered_folders(base, request.images(base).name, ENDING)
+
+    with claim_study(study, out, numbered) as folder:
         completed = complete_arms(
             study.arms,
             folder,
@@ -154,10 +156,9 @@ def complete_ablation(options: AblateOptions, command: str) -> Ablation:
             listener=listener,
         )
         with listener.progress("comparing the arms"):
-            found = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        replace_file(folder / "report.html", [_render(found, command).encode()])
-    listener.show([("report", [str(folder / "report.html")])])
-    return found
+            ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
+        replace_file(folder / "report.html", [_render(ablation, command).encode()])
+    return ablation
 
 
 def base_run(options: AblateOptions) -> Run:
@@ -224,13 +225,13 @@ def make_arms(options: AblateOptions) -> Design:
             continue
         label = _describe(run, settings) or "the base"
         arms.append(Arm(_folder(label, arms), label, run, _series_options(run, base, options)))
-        cells.append(tuple(_level(base, name, one) for name, one in zip(levels, chosen, strict=True)))
-    shown = {name: tuple(_level(base, name, one) for one in ones) for name, ones in levels.items()}
-    own = ", ".join(f"{name} {ones[0]}" for name, ones in shown.items())
-    model = f"{base.model or base.start.start} on {base.data}"
-    sentence = (
-        f"The base is {f'the recipe {base.recipe}' if base.recipe else 'the given run'} ({model}) with {own}."
-    )
+        cells.append(tuple(_level(base, name, level) for name, level in zip(levels, chosen, strict=True)))
+    shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
+    own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
+    # Where images and start lie on this machine is nobody's concern who reads the page.
+    model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
+    recipe = f"the recipe {base.recipe}" if base.recipe else "the given run"
+    sentence = f"The base is {recipe} ({model}) with {own}."
     return Design(sentence, _explain_rates(base, options), shown, tuple(arms), tuple(cells))
 
 
@@ -264,16 +265,16 @@ def read_vary(vary: Vary) -> dict[str, list[Settings]]:
     else:
         given = []
         for text in vary:
-            name, equals, values = text.partition("=")
-            if not (name.strip() and equals and values.strip()):
+            name, equals, listed = text.partition("=")
+            if not (name.strip() and equals and listed.strip()):
                 raise VitkitError(
                     f"vary is an option and its values, as in position=learned,none, found {text!r}."
                 )
-            given.append((name, values.split(",")))
+            given.append((name, listed.split(",")))
     read: dict[str, list[Settings]] = {}
-    for name, ones in given:
+    for name, values in given:
         option = name.strip().replace("-", "_")
-        read.setdefault(option, []).extend(_read_settings(option, one) for one in ones)
+        read.setdefault(option, []).extend(_read_settings(option, value) for value in values)
     return read
 
 
@@ -306,9 +307,9 @@ def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Itera
         return
     nothing: tuple[Settings, ...] = ({},) * len(levels)
     yield nothing
-    for number, ones in enumerate(levels.values()):
-        for one in ones[1:]:
-            yield (*nothing[:number], one, *nothing[number + 1 :])
+    for number, values in enumerate(levels.values()):
+        for settings in values[1:]:
+            yield (*nothing[:number], settings, *nothing[number + 1 :])
 
 
 def _joined(chosen: Sequence[Settings]) -> Settings:
@@ -324,16 +325,16 @@ def _joined(chosen: Sequence[Settings]) -> Settings:
     return {name: value for settings in chosen for name, value in settings.items()}
 
 
-def _is_same(one: Run, other: Run) -> bool:
+def _is_same(run: Run, other: Run) -> bool:
     """Whether two runs train alike: the same options, and the same model however it is written.
 
     The position embedding that a name stands for and the same one given by its option are no two arms.
     """
-    if one == other:
+    if run == other:
         return True
-    models = _model(one), _model(other)
-    plain = (replace(run, model="", architecture=Architecture()) for run in (one, other))
-    return None not in models and models[0] == models[1] and next(plain) == next(plain)
+    models = _model(run), _model(other)
+    plain = [replace(each, model="", architecture=Architecture()) for each in (run, other)]
+    return None not in models and models[0] == models[1] and plain[0] == plain[1]
 
 
 def _model(run: Run) -> ModelConfig | None:
@@ -380,7 +381,7 @@ def _folder(label: str, arms: Sequence[Arm]) -> str:
     # Some file systems take upper and lower case for the same.
     taken = {arm.folder.casefold() for arm in arms}
     others = (f"{name}-{number}" for number in itertools.count(2))
-    return next(one for one in itertools.chain([name], others) if one.casefold() not in taken)
+    return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
 def _series_options(run: Run, base: Run, options: AblateOptions) -> SeriesOptions:
@@ -404,20 +405,16 @@ def _explain_rates(base: Run, options: AblateOptions) -> str:
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
         )
-    held_out = "on images held out of the training images, and was trained with the best one"
-    if options.rates is not None:
-        return f"Every arm tried the rates {_listed(options.rates)} {held_out}."
-    recipes = sweep_rates(base, ())
-    if recipes:
-        return f"Every arm tried the rates of the recipe, {_listed(recipes)}, {held_out}."
+    rates = options.rates or sweep_rates(base, ())
+    listed = join_names([f"{rate:g}" for rate in rates])
+    if len(rates) == 1:
+        return f"Every arm was trained at a learning rate of {listed}."
+    tried = "1/3, 1 and 3 times its own learning rate"
+    if rates:
+        tried = f"learning rates of {listed}" if options.rates else f"the recipe's learning rates ({listed})"
     return (
-        f"Every arm tried 1/3, 1 and 3 times its own learning rate {held_out}, because the recipe names no "
-        "rates to try."
+        f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
     )
-
-
-def _listed(rates: Sequence[float]) -> str:
-    return join_names([f"{rate:g}" for rate in rates])
 
 
 @dataclass(frozen=True)
@@ -458,44 +455,42 @@ def plan_ablation(options: AblateOptions) -> list[Expected]:
     return expected
 
 
-def _render(found: Ablation, command: str) -> str:
+def _render(ablation: Ablation, command: str) -> str:
     """Make the page of an ablation, as HTML."""
     from vitkit.report.template import SeriesSection, render_series
 
-    comparison, design = found.comparison, found.design
+    comparison, design = ablation.comparison, ablation.design
     explained = (
         design.rates,
-        "A difference is the mean over seeds of the arm's score less the base's on the same images. Its "
-        "variance is that of the seeds over their number and the bootstrap's over images. The p by Holm hold "
-        "for all arms together.",
-        "The last column is the true difference that 8 of 10 studies of this size find, at p below 0.05 for "
-        "that arm alone.",
+        "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
+        "points (hundredths). Its variance is that of the seeds over their number and the bootstrap's over "
+        "images. The p by Holm hold for all arms together.",
+        "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
+        "arm alone.",
     )
     sections = [SeriesSection("Arms", explained, arm_table(comparison), difference_plot(comparison))]
-    table = _cell_table(found)
+    table = _cell_table(ablation)
     if table is not None:
         sections.append(SeriesSection(f"Mean {comparison.score} by value", (), table))
+    # The series of each arm, then its runs; one that diverged has no page.
     pages = [
-        path.parent for arm in design.arms for path in sorted(found.folder.glob(f"{arm.folder}/report.html"))
-    ]
-    pages += [
-        path.parent
+        page.parent.relative_to(ablation.folder).as_posix()
         for arm in design.arms
-        for path in sorted(found.folder.glob(f"{arm.folder}/*/report.html"))
+        for pattern in ("report.html", "*/report.html")
+        for page in sorted((ablation.folder / arm.folder).glob(pattern))
     ]
-    folders = [page.relative_to(found.folder).as_posix() for page in pages]
     answer = [design.base, *conclusions(comparison)]
-    return render_series(found.folder.resolve().name, answer, sections, folders, shown_command(command))
+    return render_series(ablation.folder.resolve().name, answer, sections, pages, shown_command(command))
 
 
-def _cell_table(found: Ablation) -> Table | None:
+def _cell_table(ablation: Ablation) -> Table | None:
     """Make the table of the means of a grid of two options; None of any other ablation."""
-    design, comparison = found.design, found.comparison
+    design, comparison = ablation.design, ablation.comparison
     levels = list(design.levels.items())
     if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
         return None
     results = (comparison.base, *comparison.arms)
-    means = {value: share(comparison, one.mean) for value, one in zip(design.values, results, strict=True)}
+    means = {value: share(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)}
     (first, rows), (second, columns) = levels
     headings = (first, *(f"{second} {value}" for value in columns))
     return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))

@@ -6,7 +6,7 @@ Everything is read from the series of the arms; the words, the table and the fig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class ArmResult:
     """Mean score of the test images, from 0 to 1, by seed; without the seeds whose training diverged."""
     diverged: tuple[int, ...]
     """The seeds whose training diverged."""
+    end_of_sweep: Literal["lowest", "highest"] | None = None
+    """Whether the rate is the lowest or highest one of a sweep, so that a better one may lie beyond it."""
     difference: PairedDifference | None = None
     """Against the base, over the seeds that finished in both; None of the base, and where there is none."""
     adjusted_p: float | None = None
@@ -106,15 +108,16 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
         if series.chosen is None:
             diverged = tuple(member.seed for member in series.members)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
-        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged))
+        end = _end_of_sweep(series)
+        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end))
         scored.append(scores)
     for number in range(1, len(results)):
         shared = [seed for seed in scored[0] if seed in scored[number]]
         if shared:
             pair = (np.stack([scores[seed] for seed in shared]) for scores in (scored[0], scored[number]))
             results[number] = replace(results[number], difference=paired_difference(*pair))
-    compared = [number for number, one in enumerate(results) if one.difference is not None]
-    ps = [one.difference.p for one in results if one.difference is not None]
+    compared = [number for number, result in enumerate(results) if result.difference is not None]
+    ps = [result.difference.p for result in results if result.difference is not None]
     for number, adjusted in zip(compared, holm(ps), strict=True):
         results[number] = replace(results[number], adjusted_p=adjusted)
     seeds = tuple(member.seed for member in completed[0].members)
@@ -122,60 +125,75 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
     return Comparison(answering.image_score, split, images, seeds, results[0], tuple(results[1:]))
 
 
-def conclusions(found: Comparison) -> list[str]:
+def _end_of_sweep(series: Series) -> Literal["lowest", "highest"] | None:
+    """Say at which end of the rates that were tried the chosen one lies; None between them."""
+    tried = [member.learning_rate for member in series.rates]
+    if not tried or series.chosen not in (tried[0], tried[-1]):
+        return None
+    return "lowest" if series.chosen == tried[0] else "highest"
+
+
+def conclusions(comparison: Comparison) -> list[str]:
     """Say what a comparison came to: a sentence for each arm, and what all of them are about."""
-    if not found.images:
+    if not comparison.images:
         return ["Training diverged in every run: there is nothing to compare. Give lower rates."]
-    said = [_conclusion(found, arm) for arm in found.arms]
-    where = describe_images(found.images, found.split)
-    if len(found.seeds) == 1:
-        said.append(
+    sentences = [_conclusion(comparison, arm) for arm in comparison.arms]
+    for end, beyond in (("lowest", "a lower"), ("highest", "a higher")):
+        names = [arm.label for arm in (comparison.base, *comparison.arms) if arm.end_of_sweep == end]
+        if names:
+            sentences.append(
+                f"The {end} learning rate that was tried was the best for {join_names(names)}: {beyond} one "
+                "may be better still (--rates)."
+            )
+    where = describe_images(comparison.images, comparison.split)
+    if len(comparison.seeds) == 1:
+        sentences.append(
             f"One seed on {where}: this is about these weights only, and says nothing about other trainings. "
             "Give --seeds 3 or more for that."
         )
     else:
-        said.append(
-            f"{pluralize(len(found.seeds), 'seed')} on {where}, the same in every arm: the intervals are "
-            "about other seeds and other images like these."
+        sentences.append(
+            f"{pluralize(len(comparison.seeds), 'seed')} on {where}, the same in every arm: the intervals "
+            "are about other seeds and other images like these."
         )
-    return said
+    return sentences
 
 
-def _conclusion(found: Comparison, arm: ArmResult) -> str:
+def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
     """Say in a sentence how an arm compares with the base."""
-    difference = arm.difference
+    base, difference = comparison.base, arm.difference
     if difference is None:
-        lost = found.base if not found.base.scores else arm
-        return f"{arm.label}: not compared, because training diverged with {_lost(found, lost)}."
+        lost = arm if base.scores else base
+        return f"{arm.label}: not compared, because training diverged with {_lost(comparison, lost)}."
     if difference.mean == 0 and difference.standard_error == 0:
-        sentence = f"{arm.label}: the same as {found.base.label} on every test image"
+        sentence = f"{arm.label}: the same as {base.label} on every test image"
     else:
         better = "better" if difference.mean > 0 else "worse"
-        low, high = (points(found, value, signed=True) for value in difference.interval)
+        low, high = (points(comparison, value, signed=True) for value in difference.interval)
         sure = f"95 % interval {low} to {high}, adjusted p {_shown_p(arm.adjusted_p)}"
-        size = f"{points(found, abs(difference.mean))} points {better} than {found.base.label} ({sure})"
-        least = points(found, difference.detectable)
+        size = f"{points(comparison, abs(difference.mean))} points {better} than {base.label} ({sure})"
+        least = points(comparison, difference.detectable)
         sentence = f"{arm.label}: {size}"
         if not arm.differs:
             sentence = (
                 f"{arm.label}: no difference found, {size}; one of {least} points or more would have been "
                 "found in 8 of 10 studies of this size"
             )
-    if difference.seeds < len(found.seeds):
+    if difference.seeds < len(comparison.seeds):
         sentence += f". Only {pluralize(difference.seeds, 'seed')} finished in both"
     return f"{sentence}."
 
 
-def _lost(found: Comparison, arm: ArmResult) -> str:
+def _lost(comparison: Comparison, arm: ArmResult) -> str:
     """Say which seeds of an arm diverged."""
-    if len(arm.diverged) == len(found.seeds):
+    if len(arm.diverged) == len(comparison.seeds):
         return f"every seed of {arm.label}"
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
 
 
-def points(found: Comparison, value: float, signed: bool = False) -> str:
+def points(comparison: Comparison, value: float, signed: bool = False) -> str:
     """Write a difference in points, hundredths of the score, as exactly as the images allow."""
-    digits = 2 if found.images >= MANY_IMAGES else 1
+    digits = 2 if comparison.images >= MANY_IMAGES else 1
     # Rounded first: a loss of 0.001 points is no "-0.0".
     rounded = round(100 * value, digits) + 0.0
     return f"{rounded:+.{digits}f}" if signed else f"{rounded:.{digits}f}"
@@ -186,63 +204,65 @@ def _shown_p(p: float | None) -> str:
     return "–" if p is None else "below 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def arm_table(found: Comparison) -> Table:
+def arm_table(comparison: Comparison) -> Table:
     """Make the table of the arms: rate, score by seed and mean, difference with its interval and p."""
-    seeds = [f"seed {seed}" for seed in found.seeds]
+    seeds = [f"seed {seed}" for seed in comparison.seeds]
     headings = (
         "arm",
         "learning rate",
         *seeds,
-        f"mean {found.score}",
-        "difference in points",
+        f"mean {comparison.score}",
+        "difference",
         "95 % interval",
         "p",
         "p by Holm",
-        "found in 8 of 10",
+        "detectable",
     )
     rows = []
-    for arm in (found.base, *found.arms):
+    for arm in (comparison.base, *comparison.arms):
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         cells = [
-            "diverged" if seed in arm.diverged else share(found, arm.scores.get(str(seed)))
-            for seed in found.seeds
+            "diverged" if seed in arm.diverged else share(comparison, arm.scores.get(str(seed)))
+            for seed in comparison.seeds
         ]
-        rows.append((arm.label, rate, *cells, share(found, arm.mean), *_difference_cells(found, arm)))
+        rows.append(
+            (arm.label, rate, *cells, share(comparison, arm.mean), *_difference_cells(comparison, arm))
+        )
     return Table(headings, tuple(rows))
 
 
-def _difference_cells(found: Comparison, arm: ArmResult) -> tuple[str, ...]:
+def _difference_cells(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
     """Write the difference of an arm from the base, its interval, its two p and what would have shown."""
-    one = arm.difference
-    if one is None:
+    difference = arm.difference
+    if difference is None:
         return ("–",) * 5
-    low, high = (points(found, value, signed=True) for value in one.interval)
+    low, high = (points(comparison, value, signed=True) for value in difference.interval)
     return (
-        points(found, one.mean, signed=True),
+        points(comparison, difference.mean, signed=True),
         f"{low} to {high}",
-        _shown_p(one.p),
+        _shown_p(difference.p),
         _shown_p(arm.adjusted_p),
-        points(found, one.detectable),
+        points(comparison, difference.detectable),
     )
 
 
-def share(found: Comparison, value: float | None) -> str:
+def share(comparison: Comparison, value: float | None) -> str:
     """Write a score as a percentage, as exactly as differences are."""
-    digits = 2 if found.images >= MANY_IMAGES else 1
+    digits = 2 if comparison.images >= MANY_IMAGES else 1
     return "–" if value is None else f"{value:.{digits}%}"
 
 
-def difference_plot(found: Comparison) -> Plot | None:
+def difference_plot(comparison: Comparison) -> Plot | None:
     """Draw the differences from the base with their intervals; None where there are none."""
     from vitkit.analysis.study_figures import difference_figure
 
-    drawn = [(arm.label, arm.difference) for arm in found.arms if arm.difference is not None]
+    drawn = [(arm.label, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not drawn:
         return None
     figure = difference_figure(
         [label for label, _ in drawn],
-        [one.mean for _, one in drawn],
-        [one.interval for _, one in drawn],
-        f"{found.score} less that of {found.base.label}, in points",
+        [difference.mean for _, difference in drawn],
+        [difference.interval for _, difference in drawn],
+        f"{comparison.score} less that of {comparison.base.label}, in points",
     )
     return Plot(figure, "differences", "The differences from the base with their 95 % intervals, as above.")

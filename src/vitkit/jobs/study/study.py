@@ -165,7 +165,7 @@ def _changes(begun: Study, study: Study, where: str) -> list[str]:
     away, or edited, is trusted.
     """
     changes = difference(begun.options, to_json(study)["options"])
-    there, here = ([(arm.folder, arm.label) for arm in one.arms] for one in (begun, study))
+    there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
     pairs = list(zip(begun.arms, study.arms, strict=False))
     if changes or there != here:
         pairs = pairs[:1]  # the others are other arms; the first one shows what all arms share
