@@ -21,7 +21,7 @@ from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.config import DEALT_RULE, FIRST_RULE
 from vitkit.durable import read_json, replace_json
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
@@ -411,6 +411,7 @@ def choose_rate(series: Series) -> Series:
     too.
 
     Raises:
+        NonFiniteError: training diverged with every rate.
         VitkitError: no rate led to a score.
     """
     monitor = find_task(series.run.task).learning.monitor
@@ -431,7 +432,7 @@ def choose_rate(series: Series) -> Series:
             "The held-out images have no labels to score by: raise --splits.val-fraction, with another --out."
         )
     if best is None:
-        raise VitkitError(
+        raise NonFiniteError(
             f"None of the learning rates {_listed(series.rates)} led to a model that can be scored: training "
             "diverged. Give lower ones with --sweep-rates and another --out."
         )

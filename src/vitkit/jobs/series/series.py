@@ -422,7 +422,7 @@ def _train_members(
         write_series(folder, series)
         tidy(folder / member.folder, member.finished, listener)
     if all(member.diverged for member in series.members):
-        raise VitkitError(
+        raise NonFiniteError(
             f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
         )
     return replace(series, spread=summarise(series))

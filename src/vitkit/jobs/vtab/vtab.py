@@ -9,7 +9,7 @@ OUT/vtab.json, .csv, .html   the result
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,17 @@ from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs.study.study import Arm, complete_arm
 from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
-from vitkit.listener import Listener, Progress
+from vitkit.listener import Listener
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of
-from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
@@ -227,9 +225,6 @@ def complete_task(
         )
     rates = sorted(folder.glob("rate-*"))
     _refuse_other_lists(task, hashes, folder, rates)
-    # Their scores are on the disk. The weights of 76 runs would fill it, and nobody needs them again.
-    for run in rates:
-        (run / "model.safetensors").unlink(missing_ok=True)
     # Where they are now, whatever the file says.
     return replace(score, data=absolute_spec(str(task.path)), run=absolute_spec(str(final)))
 
@@ -243,23 +238,15 @@ def _train_task(
         series_options = SeriesOptions(
             sweep_rates=tuple(options.tried), sweep_data=absolute_spec(str(task.most_training))
         )
-    try:
-        train_series(
-            task_run(options, task),
-            folder,
-            series_options,
-            device=options.device,
-            threads=options.threads,
-            command="vitkit.vtab(...)",
-            listener=_TaskListener(listener, task.folder, place),
-        )
-    except InterruptedTraining as stop:
-        where = f"in {place}; what is done is kept"
-        raise InterruptedTraining(where, "the same command", stop.signal_number) from None
-    except VitkitError as error:
-        error.args = (f"{task.folder}: {_with_own_option(str(error))}",)
-        raise
-    series = read_series(folder)
+    series = complete_arm(
+        Arm(task.folder, task.folder, task_run(options, task), series_options),
+        folder.parent,
+        place,
+        device=options.device,
+        threads=options.threads,
+        command="vitkit.vtab(...)",
+        listener=listener,
+    )
     assert series.chosen is not None  # a series that has ended has chosen
     answering = find_task("classification").answering
     assert answering is not None
@@ -300,32 +287,6 @@ def _refuse_other_lists(
                 f"The lists of {task.path} are not those that {run} was begun with. Bring them back; or "
                 f"remove {folder}, and the task is computed anew."
             )
-
-
-def _with_own_option(sentence: str) -> str:
-    """Name the option of learning rates as this job does, in a sentence of a series."""
-    return sentence.replace("--sweep-rates", "--rates")
-
-
-class _TaskListener(Listener):
-    """Passes on what a person has to see of one task among many: which of its runs begins, how well a rate
-    does and which is chosen, its progress, named, and its warnings."""
-
-    def __init__(self, listener: Listener, name: str, place: str) -> None:
-        self._listener, self._name, self._place = listener, name, place
-
-    def warn(self, sentence: str) -> None:
-        self._listener.warn(f"{self._name}: {sentence}")
-
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        for heading, lines in rows:
-            if heading in ("run", "val", "chosen"):
-                self._listener.note(f"{self._place}: {_with_own_option(' '.join(lines))}")
-
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with self._listener.progress(f"{self._name}: {what}", total, unit=unit) as progress:
-            yield progress
 
 
 def _keep(folder: Path, found: Vtab) -> None:

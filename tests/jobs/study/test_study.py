@@ -1,0 +1,163 @@
+"""Arms in the folder of a study: brought to their end, gone on with, and never those of another study."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitkit.jobs.series.series as series_job
+from tests.jobs.hearing import Hearing
+from vitkit.data.config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs.study.study import Arm, Study, check_arms, claim_study, complete_arms, new_study, read_study
+from vitkit.runs.config import Architecture, Run
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Series
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
+    training=TrainingConfig(steps=2, batch_size=16),
+)
+ONCE = SeriesOptions()
+ARMS = (
+    Arm("base", "the base", SMALL, ONCE),
+    Arm("mean", "pool mean", replace(SMALL, architecture=Architecture(pool="mean")), ONCE),
+)
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def study(*arms: Arm, **options: Any) -> Study:
+    return new_study("test", "a command", options, arms or ARMS)
+
+
+def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Series]:
+    with claim_study(made, out) as folder:
+        return complete_arms(made.arms, folder, listener=listener or Hearing())
+
+
+def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    hearing = Hearing()
+    found = complete(study(), tmp_path / "study", hearing)
+    assert [[one.folder for one in series.members] for series in found] == [["final"], ["final"]]
+    assert all(series.ended for series in found)
+    assert found[1].run.architecture.pool == "mean"
+    assert (tmp_path / "study/mean/final/model.safetensors").exists()
+    assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
+    assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
+    assert [arm.label for arm in read_study(tmp_path / "study").arms] == ["the base", "pool mean"]
+
+
+def test_a_study_that_was_stopped_goes_on_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, train = [], series_job.train
+
+    def stopped(run: Run, folder: Path, **options: Any) -> Path:
+        if len(trained) == 1:
+            trained.append("stopped")
+            raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
+        trained.append(folder.parent.name)
+        return train(run, folder, **options)
+
+    monkeypatch.setattr(series_job, "train", stopped)
+    with pytest.raises(InterruptedTraining, match=r"arm 2 of 2, pool mean; .*: the same command") as caught:
+        complete(study(), tmp_path / "study")
+    assert caught.value.exit_code == 128 + 15
+    complete(study(), tmp_path / "study")
+    assert trained == ["base", "stopped", "mean"]
+
+
+def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
+    arms = (
+        Arm("wild", "rate 1e36", wild, ONCE),
+        Arm("swept", "rates too high", SMALL, SeriesOptions(sweep_rates=(1e35, 1e36))),
+        ARMS[0],
+    )
+    for _ in range(2):  # the same again where it has ended
+        hearing = Hearing()
+        found = complete(study(*arms), tmp_path / "study", hearing)
+        assert [any(one.finished for one in series.members) for series in found] == [False, False, True]
+        assert any(said.startswith("rate 1e36: Training diverged") for said in hearing.warnings)
+        assert any("None of the learning rates" in said for said in hearing.warnings)
+
+
+def test_weights_of_the_runs_of_a_sweep_are_not_kept(tmp_path: Path) -> None:
+    arm = Arm("swept", "swept", SMALL, SeriesOptions(sweep_rates=(0.01, 0.02)))
+    complete(study(arm), tmp_path / "study")
+    kept = {path.parent.name for path in (tmp_path / "study/swept").glob("*/model.safetensors")}
+    assert kept == {"final"}
+
+
+def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) -> None:
+    with claim_study(study(seeds=2), tmp_path / "study"):
+        pass
+    longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
+    with pytest.raises(VitkitError, match="begun with other options") as caught:
+        complete(study(*longer, seeds=3), tmp_path / "study")
+    said = str(caught.value)
+    assert "--seeds 2 -> 3" in said and said.count("--steps 2 -> 5") == 1
+    assert not (tmp_path / "study/base").exists()
+    with pytest.raises(VitkitError, match="arms: base, mean -> base"):
+        complete(study(ARMS[0], seeds=2), tmp_path / "study")
+    with pytest.raises(VitkitError, match="another kind of study, test"):
+        complete(replace(study(seeds=2), kind="other"), tmp_path / "study")
+
+
+def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:
+    with claim_study(study(), tmp_path / "study"):
+        pass
+    loading = replace(SMALL.loading, workers=0)
+    with claim_study(
+        study(*(replace(a, run=replace(a.run, loading=loading)) for a in ARMS)), tmp_path / "study"
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["../outside", "base", ""])
+def test_a_record_with_folders_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    with claim_study(study(), out):
+        pass
+    record = json.loads((out / "study.json").read_text())
+    record["arms"][1]["folder"] = name
+    (out / "study.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match="folders of their own within it"):
+        read_study(out)
+    with pytest.raises(VitkitError, match="folders of their own within it"):
+        complete(study(), out)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_record_whose_arm_was_edited_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    with claim_study(study(), out):
+        pass
+    record = json.loads((out / "study.json").read_text())
+    record["arms"][1]["run"]["architecture"]["pool"] = "max"
+    (out / "study.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match=re.escape("--pool 'max' -> 'mean'")):
+        complete(study(), out)
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(VitkitError, match="is there already and is no study"):
+        complete(study(), tmp_path)
+    with pytest.raises(VitkitError, match=r"is no study: it has no study\.json"):
+        read_study(tmp_path)
+
+
+def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
+    model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
+    with pytest.raises(VitkitError, match=r"model BiT-R50x1: .* has no pool"):
+        check_arms([ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)])
