@@ -1,6 +1,7 @@
 """The pictures of studies: few-shot accuracy, a sweep over learning rates, speed against image size."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from vitkit.analysis.drawing import (
 )
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.evaluation.power_law import Point, Prediction
+from vitkit.text import format_count
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
 """Okabe & Ito's; more lines than these are told apart by their dashes."""
@@ -217,6 +220,75 @@ def rate_plot(
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         axes.set(xlabel="learning rate", ylabel=label)
         axes.grid(True)
+    return figure
+
+
+def scale_plot(
+    points: Sequence[Point],
+    law: Sequence[Prediction],
+    held_out: Point | None,
+    beyond: Sequence[Prediction],
+    across: str,
+    label: str,
+    is_fraction: bool,
+) -> Figure:
+    """Draw errors against what grows, with the law that was fitted to them, on logarithmic axes.
+
+    Args:
+        points: that the law was fitted to.
+        law: its predictions from the first point to the held-out one, with their intervals.
+        held_out: the point that was predicted and then measured; None where training diverged.
+        beyond: predictions from there on by the law that knows the held-out point too; may be empty.
+        across, label: of the axes.
+        is_fraction: whether errors are fractions, written as percentages.
+    """
+    with styled():
+        figure = Figure((WIDTH * 0.72, 4.2), layout="constrained")
+        axes = figure.subplots()
+        lowest = min(error for one in (*points, held_out) if one is not None for error in one.errors)
+        # Nothing is 0 on a logarithmic axis: intervals that reach it are cut off at half of the least.
+        floor = 0.5 * max(1e-6, min([lowest, *(one.error for one in (*law, *beyond))]))
+        for part, colour, dashes, name in (
+            (law, BLUE, "-", "law, with its 95 % interval"),
+            (beyond, GREY, "--", "extrapolation, if the law went on"),
+        ):
+            x = [one.x for one in part]
+            if not x:
+                continue
+            axes.plot(x, [max(one.error, floor) for one in part], color=colour, linestyle=dashes, label=name)
+            axes.fill_between(
+                x,
+                [max(one.low, floor) for one in part],
+                [max(one.high, floor) for one in part],
+                color=colour,
+                alpha=0.13,
+                linewidth=0,
+            )
+        drawn = [(points, BLUE, "o", "measured, and fitted to")]
+        if held_out is not None:
+            drawn.append(([held_out], VERMILION, "D", "held out: predicted first, then measured"))
+        for places, colour, marker, name in drawn:
+            axes.errorbar(
+                [one.x for one in places],
+                [max(one.error, floor) for one in places],
+                yerr=[1.96 * math.sqrt(one.variance) if one.noise is not None else 0.0 for one in places],
+                color=colour,
+                linestyle="none",
+                marker=marker,
+                markersize=5,
+                capsize=2,
+                label=name,
+                zorder=3,
+            )
+        axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
+        axes.set_ylim(bottom=0.9 * floor)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        percent = FuncFormatter(lambda share, _: f"{100 * share:.4g} %")
+        axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
+        axes.grid(True)
+        add_legend(figure)
     return figure
 
 

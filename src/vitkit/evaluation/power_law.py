@@ -40,8 +40,8 @@ is worth. Without it the two residuals of five points are now and then almost no
 the interval. With these numbers 91 to 99 % of what came out was inside, for runs that differ by 0.65 to 2
 times the stated noise; worth 2 residuals, 87 % for the latter; a variance of 1, 100 % for the former."""
 MOST_NOISE = 2.0
-"""Where no seeds tell how much runs differ, points contradict the law if so many times the stated noise does
-not explain their misfit: runs on a few dozen images differ by that much."""
+"""Points contradict the law if so many times the stated noise does not explain their misfit, nor the
+differences between seeds: runs on a few dozen images differ by that much."""
 RELATIVE_NOISE = 0.01
 """Noise of a point that states none, such as a loss, as a part of its value: its size does not matter, as the
 residuals alone decide then."""
@@ -182,11 +182,12 @@ class LawFit:
         if self._rises():
             return "the error rises from point to point"
         pure, known = self.pure_noise
-        explained = math.inf
+        stated = MOST_NOISE**2 if self.is_fraction else math.inf
+        explained = stated * float(chdtri(self.residuals, 1 - CONTRADICTED))
         if any(len(point.errors) > 1 for point in self.points):
-            explained = pure * self.residuals * float(fdtri(self.residuals, known, CONTRADICTED))
-        elif self.is_fraction:
-            explained = MOST_NOISE**2 * float(chdtri(self.residuals, 1 - CONTRADICTED))
+            seen = pure * self.residuals * float(fdtri(self.residuals, known, CONTRADICTED))
+            # Seeds share their training images, so that they differ less than the choice of few images does.
+            explained = max(explained, seen) if self.is_fraction else seen
         if self.misfit > explained:
             return "the points lie farther from any such law than their noise explains"
         variance, degrees = self.noise
