@@ -27,6 +27,7 @@ PUBLIC = {
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "ablate",
     "advise",
     "bench",
     "build_model",
@@ -130,6 +131,7 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 
 
 OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
+    "AblateOptions": ("study.options", "ablate", "ablate"),
     "AdviseOptions": ("advice.options", "advise", "advise"),
     "BenchOptions": ("bench.options", "bench", "bench"),
     "CardOptions": ("options", "card", None),
@@ -149,7 +151,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "ModelsOptions": ("options", "models", None),
     "PredictOptions": ("options", "predict", None),
     "PredictorOptions": ("options", "predict", "Predictor"),
-    "ScaleOptions": ("study.scale_options", "scale", "scale"),
+    "ScaleOptions": ("study.options", "scale", "scale"),
     "SeriesOptions": ("series_options", "train", None),
     "StartsOptions": ("options", "starts", "starts"),
     "VtabOptions": ("vtab.options", "vtab", "vtab"),

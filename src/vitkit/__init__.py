@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.recipes import recipe
     from vitkit.jobs.report import write_report
     from vitkit.jobs.series.series import train_series
+    from vitkit.jobs.study.ablate import ablate
     from vitkit.jobs.study.scale import scale
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
@@ -48,6 +49,7 @@ _HOMES = {
     "SeriesOptions": "vitkit.runs.series_options",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.config.vit_config",
+    "ablate": "vitkit.jobs.study.ablate",
     "advise": "vitkit.jobs.advice.advise",
     "bench": "vitkit.jobs.bench.bench",
     "build_model": "vitkit.models.build",
@@ -85,6 +87,7 @@ __all__ = [
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "ablate",
     "advise",
     "bench",
     "build_model",

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import math
+import re
 import reprlib
 import types
 import typing
@@ -98,6 +99,42 @@ def require_finite(config: Any) -> None:
             if isinstance(number, float) and not abs(number) <= FLOAT32_MOST:
                 limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
                 raise VitkitError(f"{field.name}: expected a finite number{limit}, found {value}.")
+
+
+def read_value(hint: Any, value: Any, where: str) -> Any:
+    """Read the value of an option as its type.
+
+    Args:
+        hint: the annotated type: a number, a truth value, a string, a literal, or a tuple, and None.
+        value: of that type; or a text: "0.1", "true", "learned"; "none" where the type has None; of a tuple
+            its items with spaces or an x between them, as in 32x64, where one number stands for two.
+        where: the name of the option, for error messages.
+
+    Raises:
+        VitkitError: it is no such value.
+    """
+    if not isinstance(value, str):
+        return _typed(hint, value, where)
+    items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
+    plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
+    error = None
+    # A text that is a choice by itself is that choice: `none` is a kind of position, and no missing value.
+    for reading in (value, plain, items, items * 2):
+        try:
+            return _typed(hint, reading, where)
+        except VitkitError as refused:
+            error = error or refused
+    raise error or VitkitError(f"{where}: expected {_name(hint)}.")
+
+
+def _number(text: str) -> Any:
+    """Read a number; text that is none stays as it is."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
 
 
 def describe_value(value: Any) -> str:

@@ -249,7 +249,7 @@ def scale_plot(
         # Nothing is 0 on a logarithmic axis: intervals that reach it are cut off at half of the least.
         floor = 0.5 * max(1e-6, min([lowest, *(one.error for one in (*law, *beyond))]))
         for part, colour, dashes, name in (
-            (law, BLUE, "-", "law, with its 95 % interval"),
+            (law, BLUE, "-", "the law, and where 95 % of what is measured should lie"),
             (beyond, GREY, "--", "extrapolation, if the law went on"),
         ):
             x = [one.x for one in part]
@@ -264,7 +264,7 @@ def scale_plot(
                 alpha=0.13,
                 linewidth=0,
             )
-        drawn = [(points, BLUE, "o", "measured, and fitted to")]
+        drawn = [(points, BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)")]
         if held_out is not None:
             drawn.append(([held_out], VERMILION, "D", "held out: predicted first, then measured"))
         for places, colour, marker, name in drawn:
@@ -282,13 +282,41 @@ def scale_plot(
             )
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
         axes.set_ylim(bottom=0.9 * floor)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
+        # Images and steps are written out, FLOPs have too many digits.
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e7 else format_count(value))
+        )
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
         percent = FuncFormatter(lambda share, _: f"{100 * share:.4g} %")
         axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
         axes.grid(True)
         add_legend(figure)
+    return figure
+
+
+def difference_figure(
+    labels: Sequence[str], means: Sequence[float], intervals: Sequence[tuple[float, float]], axis: str
+) -> Figure:
+    """Draw differences with their 95 % intervals, one below the other, beside a line at no difference.
+
+    Args:
+        labels: what differs.
+        means: differences of fractions, from -1 to 1.
+        intervals: theirs.
+        axis: label of the axis, whose numbers are hundredths.
+    """
+    across, down = 100 * np.array(means), np.arange(len(labels))
+    reach = np.abs(100 * np.array(intervals).T - across)
+    with styled():
+        figure = Figure((WIDTH * 0.75, 1.2 + 0.32 * len(labels)), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color=GREY, linestyle="--", linewidth=1)
+        axes.errorbar(across, down, xerr=reach, fmt="o", color=BLUE, capsize=3, linewidth=1.4)
+        axes.set_yticks(down, [cut(label, 60) for label in labels])
+        axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
+        axes.set_xlabel(axis)
+        axes.grid(True, axis="x")
     return figure
 
 

@@ -26,6 +26,7 @@ VERBS = {
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
+    "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
     "scale": ("what ten times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),

@@ -1,20 +1,18 @@
 """`vitkit scale`: how test error falls with data, steps or size, and what ten times more would buy."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.markup import escape
-from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.options import CONSTRUCTORS, importing
-from vitkit.cli.train import parse_line
+from vitkit.cli.options import CONSTRUCTORS, importing, spell_out
+from vitkit.cli.train import lay_out, parse_line, suited
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.scale_options import ScaleOptions
+from vitkit.jobs.study.options import ScaleOptions
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
 
@@ -39,68 +37,73 @@ class Command(ScaleOptions):
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print what came out."""
-    command, rest = _parse(arguments)
-    options = ScaleOptions(**as_arguments(ScaleOptions, command))
-    default = recipe(command.recipe) if command.recipe else Run()
-    if options.start:
-        with importing():
-            from vitkit.cli.console import download
-            from vitkit.jobs.study.scale import base_run
-
-        download(str(options.start))
-        default = base_run(options)
-    asked = parse_line([*rest, "--data", str(options.data)], default, "train", SeriesOptions())
-    if asked.series.is_series:
-        raise VitkitError(
-            "A point is no series of its own: give --seeds, and leave --sweep and the like out."
-        )
-    length = [option for option in ("--steps", "--epochs", "--minutes") if option in asked.given]
-    if options.budget is not None and length:
-        raise VitkitError(f"--budget chooses the number of steps: give it without {length[0]}.")
-    options = replace(options, recipe=asked.run, start="")
-    with importing():
-        from vitkit.jobs.study.scale import describe_plan, plan_scale, run_scale
-
-    if command.plan:
-        console.out.print(
-            *describe_plan(plan_scale(options), options), sep="\n", markup=False, soft_wrap=True
-        )
-        return
-    result = run_scale(options)
-    if command.json_output:
-        console.print_json(result.to_json())
-        return
-    _print(result)
-
-
-def _parse(arguments: list[str]) -> tuple[Command, list[str]]:
-    """Read the options of the scale lab, and leave those of training."""
-    parsed: tuple[Command, list[str]] = tyro.cli(
+    line = shlex.join(["vitkit", "scale", *arguments])
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
+        raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
+    command: Command
+    command, of_training = tyro.cli(
         Command,
-        args=arguments,
+        args=spell_out(arguments),
         prog="vitkit scale",
         registry=CONSTRUCTORS,
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
         return_unknown_args=True,
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
-    return parsed
+    run = _base(command, of_training)
+    options = ScaleOptions(**{**as_arguments(ScaleOptions, command), "recipe": run, "start": ""})
+    with importing():
+        from vitkit.jobs.study.scale import complete_scale, describe_plan, plan_scale
+
+    if command.plan:
+        plan = plan_scale(options)
+        console.out.print(*describe_plan(plan, options), sep="\n", markup=False, soft_wrap=True)
+        console.out.print("Next: the same command without --plan trains them")
+        return
+    found = complete_scale(options, line)
+    if command.json_output:
+        console.print_json(found.to_json())
+    else:
+        _print(found)
 
 
-def _print(result: "Scale") -> None:
-    """Print the points, what came out, and what to do next."""
+def _base(command: Command, arguments: list[str]) -> Run:
+    """Make the run that the points differ from: a recipe with options of training over it, that suit its
+    start if it has one.
+
+    Raises:
+        VitkitError: an option is not one of the scale lab.
+    """
+    given = ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
+    default = recipe(command.recipe) if command.recipe else Run()
+    asked = parse_line([*arguments, *given], default, "train", SeriesOptions())
+    if asked.series != SeriesOptions() or {"--processes", "--from-scratch"} & asked.given:
+        raise VitkitError(
+            "The scale lab chooses its runs by itself, one after another in one process: give --seeds, "
+            "without --runs, --sweep, --cross-validate, --processes or --from-scratch."
+        )
+    length = [option for option in ("--steps", "--epochs") if option in asked.given]
+    if command.budget is not None and length:
+        raise VitkitError(f"--budget chooses the number of steps: give it without {length[0]}.")
+    if not command.start:
+        return asked.run
+    with importing():
+        from vitkit.runs.plan import Request
+
+    # What is left out suits the start and the data, as in vitkit finetune.
+    return asked.over(suited(asked, command.recipe, Request(), command.listener)).run
+
+
+def _print(found: "Scale") -> None:
+    """Print the points, what came out, and what can follow."""
     from vitkit.jobs.study.scale_result import conclusions, point_table, remarks
 
-    content = point_table(result)
-    table = Table(*map(escape, content.headings), box=None)
-    for row in content.rows:
-        table.add_row(*(escape(cell if isinstance(cell, str) else cell.text) for cell in row))
-    console.out.print(table)
-    console.out.print(*conclusions(result), *remarks(result), sep="\n", markup=False)
-    folder = shlex.quote(result.folder)
-    console.out.print(f"Next:    open {folder}/report.html in a browser", markup=False, soft_wrap=True)
-    best = f"{folder}/{result.held_out.folder}"
-    console.out.print(
-        f"         vitkit predict {best} IMAGE_OR_FOLDER   (the model of {result.held_out.label})",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.out.print()
+    console.out.print(lay_out(point_table(found)))
+    sentences = [*conclusions(found), *remarks(found)]
+    console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
+    held_out = found.folder / found.held_out.folder
+    lines = [
+        f"Next:    open {found.folder / 'report.html'} in a browser",
+        f"         vitkit predict {shlex.quote(str(held_out))} IMAGE_OR_FOLDER",
+    ]
+    console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)

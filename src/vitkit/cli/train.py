@@ -20,6 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.options import MachineOptions
 from vitkit.jobs.recipes import recipe
+from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
 from vitkit.runs.destination import require_folder
@@ -180,7 +181,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     request = Request(*(place for place in (begun, trained) if place is not None))
     if asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
-        default = _suited(asked, name or "", request, listener)
+        default = suited(asked, name or "", request, listener)
         asked = asked.over(default)
     if asked.run.training.minutes is not None and not resume:
         asked = _timed(asked, default, request, listener)
@@ -276,7 +277,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
     return read
 
 
-def _suited(asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener") -> Run:
+def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.console import download
     from vitkit.jobs.finetune import fit_length, suit_run
@@ -413,9 +414,9 @@ def _print(folder: Path, series: "Series") -> None:
 
     console.out.print()
     if series.rates:
-        console.out.print(_table(rate_table(series)))
+        console.out.print(lay_out(rate_table(series)))
     console.out.print(*series.reasons, sep="\n", markup=False, soft_wrap=True)
-    console.out.print(_table(member_table(series)))
+    console.out.print(lay_out(member_table(series)))
     console.out.print(*conclusions(series), sep="\n", markup=False, soft_wrap=True)
     first = next(one for one in series.members if one.finished)
     of_series = series.options.cross_validate is None
@@ -429,7 +430,7 @@ def _print(folder: Path, series: "Series") -> None:
     console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
 
 
-def _table(table: "page.Table") -> Table:
+def lay_out(table: "page.Table") -> Table:
     """Lay a table out for the terminal; all columns but the first and the last stand at the right."""
     shown = Table(*map(escape, table.headings), box=None)
     for column in shown.columns[1:-1]:

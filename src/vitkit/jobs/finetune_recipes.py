@@ -6,6 +6,7 @@ pixels. It is silent on the rest, which is the released code's (vision_transform
 steps of warm-up.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vitkit.data.config import Preprocessing, Splits
@@ -82,8 +83,13 @@ def _rule(num_images: int) -> tuple[int, float, int]:
     return (10_000 if num_images < 500_000 else 20_000), 0.03, 500
 
 
-def sweep_rates(run: Run) -> tuple[float, ...]:
-    """Give the learning rates that a sweep over a run tries, from the lowest to the highest."""
+def sweep_rates(run: Run, multiples: Sequence[float] = MULTIPLES) -> tuple[float, ...]:
+    """Give the learning rates that a sweep over a run tries, from the lowest to the highest.
+
+    Args:
+        run: of one of the paper's recipes of fine-tuning, which have rates; or any other.
+        multiples: of the run's own rate, which are tried where it is any other.
+    """
     if run.recipe == "finetune-vtab":
         return (0.01,)
     if run.recipe == "finetune-imagenet" or (run.recipe == "paper" and run.training.steps == 20_000):
@@ -91,7 +97,7 @@ def sweep_rates(run: Run) -> tuple[float, ...]:
     if run.recipe in (*TABLE_4, "paper"):
         return OTHER_RATES
     # Three digits, so that a folder is called rate-0.00015 and not rate-0.00015000000000000001.
-    return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in MULTIPLES)
+    return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in multiples)
 
 
 def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str]:

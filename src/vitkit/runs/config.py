@@ -4,13 +4,13 @@ It is written into the run folder as `config.json` before anything else happens.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from vitkit._version import __version__
-from vitkit.config import describe_value, difference, from_json, require_finite, to_json
+from vitkit.config import describe_value, difference, from_json, nearest, read_value, require_finite, to_json
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.durable import read_json_once, replace_json
 from vitkit.errors import VitkitError
@@ -295,6 +295,66 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
         if moved:
             del options["data"], options["start"]["start"]
     return difference(there, here)
+
+
+def with_options(run: Run, values: Mapping[str, Any]) -> Run:
+    """Give a run other values of some options, all at once: some are right only together.
+
+    Args:
+        run: the run.
+        values: of options by their names, as `vitkit train` has them, with "-" or "_": "position",
+            "learning-rate", "splits.val-fraction". Each is of the option's type, or a text that is read as
+            one.
+
+    Raises:
+        VitkitError: no such option (the nearest one is named), or a value that it does not take.
+    """
+    changed: Run = _with_fields(run, {_path(run, name): (name, value) for name, value in values.items()})
+    return changed
+
+
+def option_value(run: Run, name: str) -> Any:
+    """Return the value of an option of a run.
+
+    Raises:
+        VitkitError: no such option; the nearest one is named.
+    """
+    value: Any = run
+    for part in _path(run, name):
+        value = getattr(value, part)
+    return value
+
+
+def _path(run: Run, name: str) -> tuple[str, ...]:
+    """Find the field of an option: "steps" is `steps` of `training`."""
+    paths = {_option(path).removeprefix("--"): path for path in _paths(run)}
+    hyphened = name.replace("_", "-")
+    if hyphened not in paths:
+        raise VitkitError(f"No option of training is named {name}. {nearest(hyphened, paths)}")
+    return tuple(paths[hyphened].split("."))
+
+
+def _paths(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the fields of a configuration and of those within it: "training.steps"."""
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if is_dataclass(value):
+            yield from _paths(value, f"{prefix}{one.name}.")
+        elif not isinstance(value, Mapping):  # evaluators measure, and decide nothing
+            yield f"{prefix}{one.name}"
+
+
+def _with_fields(config: Any, given: Mapping[tuple[str, ...], tuple[str, Any]]) -> Any:
+    """Put values, each with the name of its option, into the fields of a configuration, or of one within."""
+    changes = {}
+    for name in {path[0] for path in given}:
+        within = {path[1:]: value for path, value in given.items() if path[0] == name}
+        if () in within:
+            option, value = within[()]
+            changes[name] = read_value(get_type_hints(type(config))[name], value, option)
+        else:
+            changes[name] = _with_fields(getattr(config, name), within)
+    return replace(config, **changes)
 
 
 LENGTH = ("training.steps", "training.epochs", "training.minutes")

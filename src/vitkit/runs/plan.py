@@ -23,7 +23,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
+from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.build import build_new, model_config_of
 from vitkit.runs.config import Run, StartConfig, changed_options, parse_compute, write_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders
@@ -267,7 +267,9 @@ def settle_minutes(
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
     named, record = complete(with_pixels=True)  # the model that is timed is then the one that is trained
-    pace = _time(named, record, data, request, device, listener)
+    place, config = find_device(device), model_config_of(named, len(data.class_names), record)
+    require_memory(config, named, place)  # before anything of the run is built
+    pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)
     steps = choose_steps(run.training, pace, count, listener)
     for evaluator in run.evaluators.values():
         listener.note(
@@ -275,40 +277,6 @@ def settle_minutes(
             "takes longer by it."
         )
     return fit(run, steps, count)
-
-
-def time_run(
-    run: Run, data: ImageData, request: Request, *, device: str = "auto", listener: Listener = SILENT
-) -> Pace:
-    """Measure the speed of a run that has no folder yet.
-
-    Args:
-        run: the run, with absolute paths.
-        data: its images, by `request.images`.
-        request: what was looked at already.
-        device: where it computes.
-        listener: hears what is measured.
-
-    Raises:
-        VitkitError: the start or the machine do not allow the run.
-    """
-    measured = request.measure_pixels(run, data, listener)
-    named, record = settle_start(measured, data.class_names, None, request)
-    return _time(named, record, data, request, device, listener)
-
-
-def _time(
-    run: Run,
-    start: StartRecord | None,
-    data: ImageData,
-    request: Request,
-    device: str,
-    listener: Listener,
-) -> Pace:
-    """Measure the speed of a run that is complete, on the model that it will be trained with."""
-    place, config = find_device(device), model_config_of(run, len(data.class_names), start)
-    require_memory(config, run, place)  # before anything of the run is built
-    return measure_pace(run, data, start, place, request.build(run, config, listener), listener)
 
 
 def _with_rule(run: Run, begun: Place | None) -> Run:

@@ -80,6 +80,10 @@ class Answering(Protocol[R, P]):
     """The half of a task that a finished model is asked for. `R` are the numbers of a split, `P` the
     predictions that they are counted from."""
 
+    @property
+    def image_score(self) -> str:
+        """Name the mean of `score_images` in a few words, such as accuracy."""
+
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model of this configuration has no answers, in words that follow its name; "" if it has
         some."""
@@ -135,6 +139,10 @@ class Answering(Protocol[R, P]):
             FileNotFoundError: there is no such `.json` file.
             VitkitError: one of the two is damaged, or they do not belong together.
         """
+
+    def score_images(self, predictions: P) -> NDArray[np.float64]:
+        """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: by these, two models are
+        compared on the same images."""
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
         """Count the right answers on several parts of the images together, such as folds; None where the

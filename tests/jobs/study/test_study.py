@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import vitkit.jobs.series.series as series_job
+import vitkit.jobs.train as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -59,7 +60,8 @@ def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_a_study_that_was_stopped_goes_on_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained, train = [], series_job.train
+    trained: list[str] = []
+    train = training.train
 
     def stopped(run: Run, folder: Path, **options: Any) -> Path:
         if len(trained) == 1:

@@ -114,8 +114,7 @@ def train_series(
     if not _is_begun(given, numbered, whose):  # what can be refused is refused before a folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, command, request, listener)
-            first = _member_run(run, planned, planned.all_members[0])
-            check_run(first, device=device, threads=threads, request=request)
+            _check_first(run, planned, device, threads, request)
     with claim(given, numbered, whose) as folder:
         remove_leftovers(folder)
         # A series that had begun may be locked by another process, or gone, by now: then this is a new one.
@@ -132,6 +131,30 @@ def train_series(
             raise InterruptedTraining(f"{stop.where}, in {folder}", again, stop.signal_number) from None
         _finish(folder, series, listener)
     return folder
+
+
+def check_series(
+    run: Run,
+    options: SeriesOptions,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    request: Request | None = None,
+) -> None:
+    """Refuse what `train_series` would refuse of a new series before it makes a folder.
+
+    Raises:
+        VitkitError: the data, the configuration or the machine does not allow the series.
+    """
+    require_data(run)
+    run, request = with_absolute_paths(run), request or Request()
+    _check_first(run, _plan(run, options, "", request, SILENT), device, threads, request)
+
+
+def _check_first(run: Run, planned: Series, device: str, threads: int | None, request: Request) -> None:
+    """Refuse what the first run of a series would be refused for."""
+    first = _member_run(run, planned, planned.all_members[0])
+    check_run(first, device=device, threads=threads, request=request)
 
 
 def recorded_run(folder: Path) -> Run | None:

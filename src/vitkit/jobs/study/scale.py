@@ -35,7 +35,7 @@ from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
 from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.scale_options import ScaleOptions
+from vitkit.jobs.study.options import ScaleOptions
 from vitkit.jobs.study.scale_result import Measured, Scale, write_result
 from vitkit.jobs.study.study import (
     RECORD,
@@ -47,13 +47,15 @@ from vitkit.jobs.study.study import (
     new_study,
     read_study,
 )
+from vitkit.jobs.train import check_run
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name
-from vitkit.runs.budget import Pace, with_steps
+from vitkit.runs.budget import Pace, measure_pace, with_steps
 from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, time_run, with_absolute_paths
+from vitkit.runs.plan import Request, plan_run, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.tasks import find_task
@@ -101,39 +103,55 @@ def run_scale(options: ScaleOptions) -> Scale:
             holds something else.
         InterruptedTraining: a signal asked to stop; the same call goes on.
     """
-    listener = options.listener
-    request, run = Request(), base_run(options)
+    return complete_scale(options, "vitkit.scale(...)")
+
+
+scale = from_options(ScaleOptions)(run_scale)
+
+
+def complete_scale(options: ScaleOptions, command: str) -> Scale:
+    """Do the work of `run_scale`.
+
+    Args:
+        options: as they were given.
+        command: the one that asks for it, to be written down.
+    """
+    listener, request, run = options.listener, Request(), base_run(options)
     data = _list_images(run, request, options)
-    out = (
-        Path(options.out) if options.out is not None else Path("runs") / f"scale-{data.name}-{options.along}"
-    )
+    out = scale_folder(options, run, data.name)
     plan = _plan(options, run, data, request, _recorded(out, options))
-    study = new_study(KIND, "vitkit.scale(...)", _describe_options(options, plan), plan.arms)
-    check_arms(study.arms, device=options.device, threads=options.threads, listener=listener)
+    study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
+    machine: dict[str, Any] = {"device": options.device, "threads": options.threads}
+    if not (out / RECORD).exists():
+        check_arms(study.arms, **machine, request=request, listener=listener)
     *fitted, last = study.arms
     with claim_study(study, out) as folder:
-        machine: dict[str, Any] = {"device": options.device, "threads": options.threads}
         listener.show([("points", describe_plan(plan, options))])
-        completed = complete_arms(fitted, folder, **machine, command=study.command, listener=listener)
+        completed = complete_arms(fitted, folder, **machine, command=command, listener=listener)
         measured = tuple(
             _measure(x, arm, series) for x, arm, series in zip(plan.places, fitted, completed, strict=False)
         )
         fit = _fit(measured, folder)
         prediction = fit.predict(plan.places[-1])
         _keep_prediction(folder, last.folder, fit, prediction)
-        listener.note(f"The prediction is in {folder / PREDICTION}; now the held-out point is trained.")
+        listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point comes after it.")
         place = f"the held-out point, {last.label}"
         try:
-            held = complete_arm(last, folder, place, **machine, command=study.command, listener=listener)
+            held = complete_arm(last, folder, place, **machine, command=command, listener=listener)
         except NonFiniteError as error:
             listener.warn(str(error))
             held = read_series(folder / last.folder)
-        result = _conclude(options, plan, measured, fit, prediction, _measure(plan.places[-1], last, held))
-        listener.show([("report", [str(write_result(folder, result, study))])])
-    return replace(result, folder=str(out))
+        outcome = _measure(plan.places[-1], last, held)
+        result = _conclude(folder, options, plan, measured, fit, prediction, outcome)
+        listener.show([("report", [str(write_result(result, command))])])
+    return result
 
 
-scale = from_options(ScaleOptions)(run_scale)
+def scale_folder(options: ScaleOptions, run: Run, data_name: str) -> Path:
+    """Return the folder of a study: the given one, else one below `runs/` that names data, model and axis."""
+    if options.out is not None:
+        return Path(options.out)
+    return next(numbered_folders(run, data_name, f"-scale-{options.along}"))
 
 
 def plan_scale(options: ScaleOptions) -> ScalePlan:
@@ -144,7 +162,15 @@ def plan_scale(options: ScaleOptions) -> ScalePlan:
     """
     request, run = Request(), base_run(options)
     data = _list_images(run, request, options)
-    return _plan(options, run, data, request, None, measure=True)
+    plan = _plan(options, run, data, request, None, measure=True)
+    check_arms(
+        plan.arms,
+        device=options.device,
+        threads=options.threads,
+        request=request,
+        listener=options.listener,
+    )
+    return plan
 
 
 def base_run(options: ScaleOptions) -> Run:
@@ -237,10 +263,14 @@ def _plan(
     points = _lay_out(options, run, data, steps)
     places = [x for x, _, _ in points]
     if len(set(places)) < len(places):
-        what = {"data": "training images", "steps": "steps", "size": "width and depth"}[options.along]
+        few = {
+            "data": "there are too few training images",
+            "steps": f"{steps:,} steps are too few",
+            "size": f"{run.model} is too small",
+        }
         raise VitkitError(
-            f"Two of {len(places)} points are the same: there are too few {what} for a factor of "
-            f"{SPAN * BEYOND:.0f}. Give fewer --points, or more of these."
+            f"Two of the {len(places)} points are the same: {few[options.along]} for points over a factor of "
+            f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
         )
     several = SeriesOptions(runs=options.seeds)
     arms = tuple(
@@ -363,11 +393,17 @@ def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Re
         torch.set_num_threads(options.threads)  # the speed depends on them
     steps = run.training.total_steps(len(data.splits["train"]))
     runs = [one for _, _, one in _lay_out(options, run, data, steps)]
-    if options.along == "size":
-        return [
-            time_run(one, data, Request(), device=options.device, listener=options.listener) for one in runs
-        ]
-    return [time_run(runs[-1], data, request, device=options.device, listener=options.listener)] * len(runs)
+    if options.along != "size":
+        return [_measure_pace(runs[-1], options, request)] * len(runs)
+    return [_measure_pace(one, options, request) for one in runs]
+
+
+def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
+    """Time the steps of a point, which is refused before where the machine does not allow it."""
+    check_run(run, device=options.device, threads=options.threads, request=request)
+    plan = plan_run(run, None, device=options.device, request=request)
+    model = request.build(plan.run, plan.config, options.listener)
+    return measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
 
 
 def _seconds(
@@ -496,6 +532,7 @@ def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Predi
 
 
 def _conclude(
+    folder: Path,
     options: ScaleOptions,
     plan: ScalePlan,
     measured: Sequence[Measured],
@@ -509,7 +546,9 @@ def _conclude(
         final = fit_power_law([*fit.points, held_out.point])
         if not objection and not prediction.holds(held_out.point.error):
             objection = "the held-out point lies outside the interval that was predicted"
-        objection = objection or final.objection()
+        with_all = final.objection()
+        if not objection and with_all:
+            objection = f"with the held-out point, {with_all}"
     elif not objection:
         objection = "training diverged at the held-out point"
     if not objection and final is not None:
@@ -517,6 +556,7 @@ def _conclude(
     run = plan.arms[-1].run
     task = find_task(run.task).learning
     return Scale(
+        folder=folder,
         data=run.data,
         model=run.model,
         along=options.along,

@@ -9,8 +9,7 @@ import numpy as np
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.evaluation.power_law import LawFit, Point, Prediction
-from vitkit.jobs.study.scale_options import Axis
-from vitkit.jobs.study.study import Study
+from vitkit.jobs.study.options import Axis
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import Plot, Table
 from vitkit.text import format_count, pluralize, without_places
@@ -40,6 +39,8 @@ class Measured:
 class Scale:
     """A law of scale: its points, what it predicted, and what came out."""
 
+    folder: Path
+    """Holds the runs and the page."""
     data: str
     model: str
     along: Axis
@@ -61,13 +62,10 @@ class Scale:
     """The reason why the law does not hold; "" where it does."""
     tenfold: Prediction | None
     """The error at ten times the held-out point, if the law went on; None where it does not hold."""
-    folder: str = ""
-    """The folder of the study."""
 
     def to_json(self) -> dict[str, Any]:
-        """Give the result as plain data, without places on this machine."""
-        plain: dict[str, Any] = without_places(to_json(self))
-        return {name: value for name, value in plain.items() if name != "folder"}
+        """Return all numbers as plain data, with the sentences about them."""
+        return {**to_json(self), "folder": str(self.folder), "conclusions": conclusions(self)}
 
 
 def conclusions(result: Scale) -> list[str]:
@@ -161,20 +159,24 @@ def point_table(result: Scale) -> Table:
     )
 
 
-def write_result(folder: Path, result: Scale, study: Study) -> Path:
+def write_result(result: Scale, command: str) -> Path:
     """Write `scale.json` and `report.html` into the folder of the study.
+
+    Args:
+        result: what came out.
+        command: the one that asked for it.
 
     Returns:
         The page.
     """
     from vitkit.report.template import SeriesSection, render_series
 
-    replace_json(folder / "scale.json", result.to_json())
+    folder = result.folder
+    replace_json(folder / "scale.json", without_places(result.to_json()))
     section = SeriesSection("Points", tuple(remarks(result)), point_table(result), _plot(result))
     folders = [one.folder for one in (*result.measured, result.held_out)]
     pages = [name for name in folders if (folder / name / "report.html").exists()]
-    command = shown_command(study.command)
-    page = render_series(folder.resolve().name, conclusions(result), [section], pages, command)
+    page = render_series(folder.resolve().name, conclusions(result), [section], pages, shown_command(command))
     path = folder / "report.html"
     replace_file(path, [page.encode()])
     return path

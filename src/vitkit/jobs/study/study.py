@@ -6,7 +6,7 @@ STUDY/ARM/         the series of runs of each arm (`runs/series_record.py`), whi
 A study lists its arms, holds its folder with `claim_study` while it works, and completes the arms there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +16,7 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.durable import is_file_name, read_json, refuse_links, remove_leftovers, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.series.series import train_series
-from vitkit.jobs.train import check_run
+from vitkit.jobs.series.series import check_series, train_series
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.destination import require_folder
@@ -37,7 +36,7 @@ class Arm:
     folder: str
     """Its folder within that of the study."""
     label: str
-    """What it is, in a few words for people: "position none"."""
+    """A few words for people: "position none"."""
     run: Run
     series: SeriesOptions
     """The runs: a sweep over rates, several seeds, or a single run."""
@@ -52,7 +51,7 @@ class Study:
     """A word for what the study is: "ablation"."""
     command: str
     options: Mapping[str, Any]
-    """What was asked for, as plain data; what only follows from the arms need not be repeated here."""
+    """The options of the study as plain data; those that stand in the run of every arm are not repeated."""
     arms: tuple[Arm, ...]
 
 
@@ -63,38 +62,53 @@ def new_study(kind: str, command: str, options: Mapping[str, Any], arms: Sequenc
 
 
 def check_arms(
-    arms: Sequence[Arm], *, device: str = "auto", threads: int | None = None, listener: Listener = SILENT
+    arms: Sequence[Arm],
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    request: Request | None = None,
+    listener: Listener = SILENT,
 ) -> None:
-    """Refuse what the first run of any arm would be refused for, before an hour was spent on the others.
+    """Refuse what the series of any arm would be refused for, before an hour was spent on the others.
+
+    Args:
+        arms: of a study that has not begun.
+        device, threads: as for `vitkit.train`.
+        request: what was looked at already: images that the arms share are listed once.
+        listener: hears how far it is.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow an arm, which is named.
     """
-    request = Request()  # the images that the arms share are listed once
+    request = request or Request()
     with listener.progress("checking the arms", len(arms)) as progress:
         for number, arm in enumerate(arms, start=1):
             try:
-                check_run(arm.run, device=device, threads=threads, request=request)
+                check_series(arm.run, arm.series, device=device, threads=threads, request=request)
             except VitkitError as error:
-                error.args = (f"{arm.label}: {error}",)
+                error.args = (f"{arm.label}: {_with_own_option(str(error))}",)
                 raise
             progress(number)
 
 
 @contextmanager
-def claim_study(study: Study, out: Path) -> Iterator[Path]:
+def claim_study(
+    study: Study, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
+) -> Iterator[Path]:
     """Hold the folder of a study for this process, and write down what the study is where it begins.
 
     Args:
         study: made by `new_study`.
-        out: its folder.
+        out: its folder; None: the first one of `numbered` that holds this study or is new.
+        numbered: yields the folders that are looked at where none is given.
 
     Raises:
         VitkitError: the folder holds something else, or a study with other options, which are named; or
             another process is at work in it.
     """
-    require_folder(out)
-    with claim(out, lambda: iter(()), lambda folder: _whose(folder, study)) as folder:
+    if out is not None:
+        require_folder(out)
+    with claim(out, numbered, lambda folder: _whose(folder, study)) as folder:
         remove_leftovers(folder)
         if not (folder / RECORD).exists():
             replace_json(folder / RECORD, to_json(study))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class ClassificationAnswering:
     """The methods are those of `vitkit.tasks.answering.Answering`, which describes them."""
 
+    image_score: str = "accuracy"
+
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot classify: it needs a head and one row of logits for each image."""
         return classify.explain_no_classes(config)
@@ -85,6 +87,11 @@ class ClassificationAnswering:
             counted = self.measure(predictions, result.class_names)
             result = replace(result, guessing=counted.guessing, overconfidence=counted.overconfidence)
         return result, predictions
+
+    def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
+        """Tell of each image whether its class is predicted, as 1 or 0."""
+        right: NDArray[np.float64] = (predictions.predicted == predictions.labels).astype(np.float64)
+        return right
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled:
         """Count the right answers of several parts together."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 class MultiLabelAnswering:
     """The methods are those of `vitkit.tasks.answering.Answering`, which describes them."""
 
+    image_score: str = "share of labels right"
+
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot do it: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
@@ -86,6 +88,12 @@ class MultiLabelAnswering:
                     "again to write it anew."
                 )
         return result, predictions
+
+    def score_images(self, predictions: LabelPredictions) -> NDArray[np.float64]:
+        """Count for each image the fraction of its labels, there or not, that are predicted rightly."""
+        answers = np.concatenate([self.answers(rows).astype(np.bool_) for rows in predictions.parts()])
+        right: NDArray[np.float64] = (answers == predictions.targets).mean(1)
+        return right
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> None:
         """Pool nothing: a mean average precision ranks images by the scores of one model."""

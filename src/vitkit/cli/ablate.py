@@ -1,0 +1,131 @@
+"""`vitkit ablate`: train variants of a recipe with the same seeds, and compare them on the same images."""
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.cli.options import CONSTRUCTORS, importing, spell_out
+from vitkit.cli.train import lay_out, parse_line, suited
+from vitkit.errors import VitkitError
+from vitkit.jobs.options import as_arguments, read_field_texts
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.study.options import AblateOptions
+from vitkit.runs.config import Run
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.text import format_duration
+
+if TYPE_CHECKING:
+    from vitkit.jobs.study.ablate import Ablation, Expected
+
+TEXTS = read_field_texts(AblateOptions)
+
+
+@dataclass(frozen=True)
+class Command(AblateOptions):
+    """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
+    position=learned,none.
+
+    All options of vitkit train may follow, such as --data, --start or --steps: they change the base, and all
+    arms with it. Stopped anywhere, the same command goes on."""
+
+    # On a command line both are texts: a run is made of the recipe and the options of training.
+    recipe: Annotated[str, tyro.conf.arg(help=TEXTS["recipe"])]
+    vary: Annotated[tuple[str, ...], tyro.conf.arg(help=TEXTS["vary"]), tyro.conf.UseAppendAction] = ()
+    plan: bool = False
+    """list the arms, their runs and the time they take, and train nothing."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print all numbers as JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, train the arms, and print the table and what it says."""
+    line = shlex.join(["vitkit", "ablate", *arguments])
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
+        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
+    command: Command
+    command, of_training = tyro.cli(
+        Command,
+        args=spell_out(arguments),
+        prog="vitkit ablate",
+        registry=CONSTRUCTORS,
+        return_unknown_args=True,
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
+    )
+    run = _base(command.recipe, of_training, command)
+    options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
+    with importing():
+        from vitkit.jobs.study.ablate import complete_ablation, plan_ablation
+
+    if command.plan:
+        _print_plan(plan_ablation(options), command.json_output)
+        return
+    found = complete_ablation(options, line)
+    if command.json_output:
+        console.print_json(found.to_json())
+    else:
+        _print(found)
+
+
+def _base(name: str, arguments: list[str], command: Command) -> Run:
+    """Make the run of the base: a recipe with options of training over it, that suit its start if it has one.
+
+    Raises:
+        VitkitError: an option is not one of an ablation.
+    """
+    asked = parse_line(arguments, recipe(name), "train", SeriesOptions())
+    if asked.series != SeriesOptions() or {"--processes", "--from-scratch"} & asked.given:
+        raise VitkitError(
+            "An ablation chooses the runs of each arm by itself, one after another in one process: give "
+            "--seeds and --rates, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
+        )
+    if not asked.run.start.start:
+        return asked.run
+    with importing():
+        from vitkit.runs.plan import Request
+
+    # What is left out suits the start and the data, as in vitkit finetune.
+    return asked.over(suited(asked, name, Request(), command.listener)).run
+
+
+def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
+    """Print the arms with their runs and the time they take."""
+    from vitkit.config import to_json
+
+    seconds = sum(arm.seconds for arm in expected)
+    if as_json:
+        console.print_json({"arms": [to_json(arm) for arm in expected], "seconds": seconds})
+        return
+    table = Table("arm", "rates tried", "runs", "time", box=None)
+    for arm in expected:
+        rates = ", ".join(f"{rate:g}" for rate in arm.rates) or "its own"
+        table.add_row(arm.label, rates, str(arm.runs), format_duration(arm.seconds))
+    console.out.print(table)
+    runs = sum(arm.runs for arm in expected)
+    console.out.print(
+        f"\n{len(expected)} arms, {runs} runs, about {format_duration(seconds)} on this machine, as measured "
+        "now, and as long again for evaluations and reports where runs are short.",
+        "Next: the same command without --plan trains them",
+        sep="\n",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _print(found: "Ablation") -> None:
+    """Print the table of the arms, what it says, and what can follow."""
+    from vitkit.jobs.study.comparison import arm_table, conclusions
+
+    console.out.print()
+    console.out.print(lay_out(arm_table(found.comparison)))
+    sentences = [found.design.base, found.design.rates, *conclusions(found.comparison)]
+    console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
+    best = max((found.comparison.base, *found.comparison.arms), key=lambda arm: arm.mean or 0.0)
+    lines = [
+        f"Next:    open {found.folder / 'report.html'} in a browser",
+        f"         vitkit predict {shlex.quote(str(found.folder / best.folder))} IMAGE_OR_FOLDER",
+    ]
+    console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)

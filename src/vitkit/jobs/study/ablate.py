@@ -1,0 +1,487 @@
+"""Ablation: change one option of a run at a time, or several in a grid, and see what each is worth.
+
+The arms share seeds, splits, the order of images and the length of training. The first one is the base, which
+every other is compared with, image by image and seed by seed.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.durable import replace_file
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.options import from_options
+from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.study.comparison import (
+    Comparison,
+    arm_table,
+    compare_arms,
+    conclusions,
+    difference_plot,
+    share,
+)
+from vitkit.jobs.study.options import AblateOptions, Vary
+from vitkit.jobs.study.study import (
+    RECORD,
+    Arm,
+    check_arms,
+    claim_study,
+    complete_arms,
+    new_study,
+)
+from vitkit.jobs.train import require_data
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.budget import measure_pace
+from vitkit.runs.config import Architecture, Run, option_value, shown_command, with_options
+from vitkit.runs.folder import numbered_folders
+from vitkit.runs.machine import require_threads
+from vitkit.runs.plan import Request, plan_run
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.tasks import find_task
+from vitkit.tasks.page import Table
+from vitkit.text import join_names
+
+KIND = "ablation"
+ENDING = "-ablation"
+MULTIPLES = (1 / 3, 1.0, 3.0)
+"""The rates that an arm tries, over its own. A recipe's rate suits its base: the best one of another arm may
+lie to either side of it."""
+NOT_VARIED = {
+    "data": "arms are compared on the same test images",
+    "task": "arms are compared by the same measure",
+    "recipe": "the recipe is given first, and makes the base",
+    "seed": "the seeds are the same in all arms, as many as --seeds",
+    "minutes": "by the clock, the same length is another number of steps: vary steps or epochs",
+    "evaluate-test": "arms are compared on test images",
+}
+"""The options that cannot be varied, and why; so it is with all of the splits."""
+LONGEST_NAME = 80
+"""Characters of an arm's folder at most. File systems take 255 bytes, and some of them 260 for a whole path.
+"""
+
+Settings = Mapping[str, Any]
+"""Values by the names of options that are changed together: one of the values of what is varied."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """The arms of an ablation that has not begun."""
+
+    base: str
+    """A sentence that says what the base is."""
+    rates: str
+    """A sentence that says how the learning rate of each arm is chosen."""
+    levels: Mapping[str, tuple[str, ...]]
+    """The values of each option that is varied, the base's first."""
+    arms: tuple[Arm, ...]
+    """The base, then the others."""
+    values: tuple[tuple[str, ...], ...]
+    """For each arm its value of each option."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The result of an ablation."""
+
+    folder: Path
+    """Holds its runs and its page."""
+    design: Design
+    comparison: Comparison
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return {
+            "folder": str(self.folder),
+            "base": self.design.base,
+            "rates": self.design.rates,
+            "vary": {name: list(values) for name, values in self.design.levels.items()},
+            "conclusions": conclusions(self.comparison),
+            "comparison": self.comparison.to_json(),
+        }
+
+
+def run_ablate(options: AblateOptions) -> Ablation:
+    """Train a run and its variants with the same seeds, and compare them on the same test images.
+
+    Each arm is a series of runs: a sweep over learning rates on held-out images, unless the rate is fixed,
+    then a run for each seed with the best rate. Calling it again with the same arguments goes on where it
+    was, and repeats nothing that has ended. `report.html` in the folder says what came of each arm.
+
+    Returns:
+        The comparison of each arm with the base, and the folder.
+
+    Raises:
+        VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
+            something else.
+        InterruptedTraining: a signal asked to stop; the same call goes on.
+    """
+    return complete_ablation(options, "vitkit.ablate(...)")
+
+
+ablate = from_options(AblateOptions)(run_ablate)
+
+
+def complete_ablation(options: AblateOptions, command: str) -> Ablation:
+    """Do the work of `run_ablate`.
+
+    Args:
+        options: as they were given.
+        command: the one that asks for it, to be written down.
+    """
+    listener, request = options.listener, Request()
+    require_threads(options.threads)
+    out = None if options.out is None else Path(options.out)
+    design = make_arms(options)
+    base = design.arms[0].run
+    described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": options.grid}
+    study = new_study(KIND, command, described, design.arms)
+    if out is None or not (out / RECORD).exists():
+        _refuse(study.arms, options, request)
+    with listener.progress("listing images"):
+        name = request.images(base).name
+    with claim_study(study, out, lambda: numbered_folders(base, name, ENDING)) as folder:
+        completed = complete_arms(
+            study.arms,
+            folder,
+            device=options.device,
+            threads=options.threads,
+            command=study.command,
+            listener=listener,
+        )
+        with listener.progress("comparing the arms"):
+            found = Ablation(folder, design, compare_arms(folder, study.arms, completed))
+        replace_file(folder / "report.html", [_render(found, command).encode()])
+    listener.show([("report", [str(folder / "report.html")])])
+    return found
+
+
+def base_run(options: AblateOptions) -> Run:
+    """Give the run of the base.
+
+    Raises:
+        VitkitError: no such recipe, or its runs cannot be compared.
+    """
+    run = options.recipe if isinstance(options.recipe, Run) else named_recipe(options.recipe)
+    require_data(run)
+    if find_task(run.task).answering is None:
+        raise VitkitError(
+            f"{run.task} gives no answers that could be compared image by image: ablate a run that is "
+            "fine-tuned from it."
+        )
+    if run.training.minutes is not None:
+        raise VitkitError(
+            "minutes gives each arm as many steps as the clock allows, and arms are to have the same: give "
+            "--steps or --epochs."
+        )
+    return run
+
+
+def _refuse(arms: Sequence[Arm], options: AblateOptions, request: Request) -> None:
+    """Refuse arms that cannot be trained or compared, before a folder is made."""
+    check_arms(
+        arms, device=options.device, threads=options.threads, request=request, listener=options.listener
+    )
+    splits = arms[0].run.splits
+    if arms[0].series.sweeps:  # the images that it holds out become training images in the end
+        splits = replace(splits, val_fraction=0.0)
+    if not {"test", "val"} & set(request.images(replace(arms[0].run, splits=splits)).splits):
+        raise VitkitError(
+            "Arms are compared on test images, and there are none: give --splits.test-fraction."
+        )
+
+
+def make_arms(options: AblateOptions) -> Design:
+    """Make the arms of an ablation: the base first, then its variants, each once.
+
+    Raises:
+        VitkitError: an option cannot be varied, has no such value, or has no other one than the base's.
+    """
+    base = base_run(options)
+    levels: dict[str, list[Settings]] = {}
+    for name, values in read_vary(options.vary).items():
+        levels[name] = [{}]  # the base's own
+        for settings in values:
+            for option in settings:
+                _refuse_option(option)
+            run = with_options(base, settings)
+            if not any(_is_same(run, with_options(base, other)) for other in levels[name]):
+                levels[name].append(settings)
+        if len(levels[name]) == 1:
+            own = _shown(_value(base, name))
+            raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
+    if not options.fixed_rate and any(
+        list(one) == ["learning_rate"] for one in itertools.chain(*levels.values())
+    ):
+        raise VitkitError(
+            "Each arm tries several learning rates and takes the best: vary learning_rate with --fixed-rate."
+        )
+    arms: list[Arm] = []
+    cells: list[tuple[str, ...]] = []
+    for chosen in _combinations(levels, options.grid):
+        settings = _joined(chosen)
+        run = with_options(base, settings)
+        if any(_is_same(run, arm.run) for arm in arms):
+            continue
+        label = _describe(run, settings) or "the base"
+        arms.append(Arm(_folder(label, arms), label, run, _series_options(run, base, options)))
+        cells.append(tuple(_level(base, name, one) for name, one in zip(levels, chosen, strict=True)))
+    shown = {name: tuple(_level(base, name, one) for one in ones) for name, ones in levels.items()}
+    own = ", ".join(f"{name} {ones[0]}" for name, ones in shown.items())
+    model = f"{base.model or base.start.start} on {base.data}"
+    sentence = (
+        f"The base is {f'the recipe {base.recipe}' if base.recipe else 'the given run'} ({model}) with {own}."
+    )
+    return Design(sentence, _explain_rates(base, options), shown, tuple(arms), tuple(cells))
+
+
+def read_vary(vary: Vary) -> dict[str, list[Settings]]:
+    """Read what is to be varied: the options, each with its values.
+
+    Raises:
+        VitkitError: a text is not "OPTION=VALUE,VALUE".
+    """
+    if isinstance(vary, Mapping):
+        given = [(name, [values] if isinstance(values, str) else values) for name, values in vary.items()]
+    else:
+        given = []
+        for text in vary:
+            name, equals, values = text.partition("=")
+            if not (name.strip() and equals and values.strip()):
+                raise VitkitError(
+                    f"vary is an option and its values, as in position=learned,none, found {text!r}."
+                )
+            given.append((name, values.split(",")))
+    read: dict[str, list[Settings]] = {}
+    for name, ones in given:
+        option = name.strip().replace("-", "_")
+        read.setdefault(option, []).extend(_read_settings(option, one) for one in ones)
+    return read
+
+
+def _read_settings(option: str, value: Any) -> Settings:
+    """Read a value and what a + joins to it: "sgd+weight_decay=0" of the optimizer."""
+    if not isinstance(value, str):
+        return {option: value}
+    # Only a + before a name and an equals sign joins: R50+ViT-B/16 is a model.
+    first, *joined = re.split(r"\+(?=[A-Za-z_][\w.-]*=)", value.strip())
+    others = (text.partition("=") for text in joined)
+    return {option: first, **{name.replace("-", "_"): text.strip() for name, _, text in others}}
+
+
+def _refuse_option(option: str) -> None:
+    """Refuse an option that would make arms which cannot be compared.
+
+    Raises:
+        VitkitError: it is one.
+    """
+    name = option.replace("_", "-")
+    why = NOT_VARIED["data"] if name.startswith("splits.") else NOT_VARIED.get(name)
+    if why is not None:
+        raise VitkitError(f"{option} cannot be varied: {why}.")
+
+
+def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Iterator[tuple[Settings, ...]]:
+    """Yield for each arm its settings of each option, the base first; {} stands for the base's own value."""
+    if grid:
+        yield from itertools.product(*levels.values())
+        return
+    nothing: tuple[Settings, ...] = ({},) * len(levels)
+    yield nothing
+    for number, ones in enumerate(levels.values()):
+        for one in ones[1:]:
+            yield (*nothing[:number], one, *nothing[number + 1 :])
+
+
+def _joined(chosen: Sequence[Settings]) -> Settings:
+    """Put the settings of several options together.
+
+    Raises:
+        VitkitError: two of them set the same option.
+    """
+    names = [name for settings in chosen for name in settings]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise VitkitError(f"In a grid two values set {twice}: join it to one of them, or leave --grid out.")
+    return {name: value for settings in chosen for name, value in settings.items()}
+
+
+def _is_same(one: Run, other: Run) -> bool:
+    """Whether two runs train alike: the same options, and the same model however it is written.
+
+    The position embedding that a name stands for and the same one given by its option are no two arms.
+    """
+    if one == other:
+        return True
+    models = _model(one), _model(other)
+    plain = (replace(run, model="", architecture=Architecture()) for run in (one, other))
+    return None not in models and models[0] == models[1] and next(plain) == next(plain)
+
+
+def _model(run: Run) -> ModelConfig | None:
+    """Give the configuration of the model of a run; None where its start decides it, or there is none."""
+    if run.start.start:
+        return None
+    try:
+        # The number of classes is the same in all arms.
+        return run.architecture.build_config(run.model, 2, run.preprocessing)
+    except VitkitError:  # `check_arms` says it with the arm's name
+        return None
+
+
+def _value(run: Run, option: str) -> Any:
+    """Give the value of an option, or where it is left to the model's name, that of the model."""
+    value = option_value(run, option)
+    return getattr(_model(run), option, None) if value is None else value
+
+
+def _level(base: Run, option: str, settings: Settings) -> str:
+    """Write a value of an option that is varied, with what is joined to it."""
+    run = with_options(base, settings)
+    joined = [f"{name} {_shown(_value(run, name))}" for name in settings if name != option]
+    return ", ".join([_shown(_value(run, option)), *joined])
+
+
+def _describe(run: Run, settings: Settings) -> str:
+    """Name the options of settings with their values: "optimizer sgd, weight_decay 0"."""
+    return ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings)
+
+
+def _shown(value: Any) -> str:
+    """Write a value as it is given: none, true, 0.1, 32x64."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "x".join(map(_shown, value)) if isinstance(value, tuple) else str(value)
+
+
+def _folder(label: str, arms: Sequence[Arm]) -> str:
+    """Make the name of an arm's folder: safe for any file system, and unlike that of every other arm."""
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", label.removeprefix("the ")).strip("-.")[:LONGEST_NAME]
+    # Some file systems take upper and lower case for the same.
+    taken = {arm.folder.casefold() for arm in arms}
+    others = (f"{name}-{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], others) if one.casefold() not in taken)
+
+
+def _series_options(run: Run, base: Run, options: AblateOptions) -> SeriesOptions:
+    """Choose the runs of an arm."""
+    if options.fixed_rate:
+        return SeriesOptions(runs=options.seeds)
+    if options.rates is not None:
+        rates = tuple(float(rate) for rate in options.rates)
+    elif run.optimizer.learning_rate != base.optimizer.learning_rate:
+        rates = sweep_rates(
+            replace(run, recipe=""), MULTIPLES
+        )  # an arm that sets a rate tries those around it
+    else:
+        rates = sweep_rates(run, MULTIPLES)
+    return SeriesOptions(sweep_rates=rates, runs=options.seeds)
+
+
+def _explain_rates(base: Run, options: AblateOptions) -> str:
+    """Say how the learning rate of each arm is chosen."""
+    if options.fixed_rate:
+        return (
+            "Every arm was trained at its own learning rate, which suits the base and may not suit another."
+        )
+    held_out = "on images held out of the training images, and was trained with the best one"
+    if options.rates is not None:
+        return f"Every arm tried the rates {_listed(options.rates)} {held_out}."
+    recipes = sweep_rates(base, ())
+    if recipes:
+        return f"Every arm tried the rates of the recipe, {_listed(recipes)}, {held_out}."
+    return (
+        f"Every arm tried 1/3, 1 and 3 times its own learning rate {held_out}, because the recipe names no "
+        "rates to try."
+    )
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return join_names([f"{rate:g}" for rate in rates])
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The runs of an arm, and how long they take on this machine."""
+
+    label: str
+    rates: tuple[float, ...]
+    runs: int
+    """All of them, those of the sweep too."""
+    seconds: float
+
+
+def plan_ablation(options: AblateOptions) -> list[Expected]:
+    """Say what an ablation will train, and how long each arm takes as measured now; nothing is kept.
+
+    Raises:
+        VitkitError: as `run_ablate`, before it trains.
+    """
+    request = Request()
+    require_threads(options.threads)
+    design = make_arms(options)
+    _refuse(design.arms, options, request)
+    expected = []
+    for arm in design.arms:
+        plan = plan_run(arm.run, None, device=options.device, request=request)
+        with options.listener.progress(f"measuring the speed of {arm.label}"):
+            model = request.build(plan.run, plan.config, options.listener)
+            pace = measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
+        training, count = plan.run.training, len(plan.data.splits["train"])
+        steps = training.total_steps(count)
+        pauses = math.ceil(steps / training.evaluation_interval(count))
+        rates = arm.series.sweep_rates
+        runs = arm.series.runs + (len(rates) if len(rates) > 1 else 0)
+        expected.append(
+            Expected(arm.label, rates, runs, runs * (steps * pace.step + pauses * pace.validation))
+        )
+    return expected
+
+
+def _render(found: Ablation, command: str) -> str:
+    """Make the page of an ablation, as HTML."""
+    from vitkit.report.template import SeriesSection, render_series
+
+    comparison, design = found.comparison, found.design
+    explained = (
+        design.rates,
+        "A difference is the mean over seeds of the arm's score less the base's on the same images. Its "
+        "variance is that of the seeds over their number and the bootstrap's over images. The p by Holm hold "
+        "for all arms together.",
+        "The last column is the true difference that 8 of 10 studies of this size find, at p below 0.05 for "
+        "that arm alone.",
+    )
+    sections = [SeriesSection("Arms", explained, arm_table(comparison), difference_plot(comparison))]
+    table = _cell_table(found)
+    if table is not None:
+        sections.append(SeriesSection(f"Mean {comparison.score} by value", (), table))
+    pages = [
+        path.parent for arm in design.arms for path in sorted(found.folder.glob(f"{arm.folder}/report.html"))
+    ]
+    pages += [
+        path.parent
+        for arm in design.arms
+        for path in sorted(found.folder.glob(f"{arm.folder}/*/report.html"))
+    ]
+    folders = [page.relative_to(found.folder).as_posix() for page in pages]
+    answer = [design.base, *conclusions(comparison)]
+    return render_series(found.folder.resolve().name, answer, sections, folders, shown_command(command))
+
+
+def _cell_table(found: Ablation) -> Table | None:
+    """Make the table of the means of a grid of two options; None of any other ablation."""
+    design, comparison = found.design, found.comparison
+    levels = list(design.levels.items())
+    if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
+        return None
+    results = (comparison.base, *comparison.arms)
+    means = {value: share(comparison, one.mean) for value, one in zip(design.values, results, strict=True)}
+    (first, rows), (second, columns) = levels
+    headings = (first, *(f"{second} {value}" for value in columns))
+    return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))
