@@ -28,8 +28,10 @@ from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
+from vitkit.evaluation.paired import paired_difference
 from vitkit.jobs.advice.forecast import FINETUNED, Outcome, fit, predict
 from vitkit.jobs.vtab.result import PAPER, TaskScore, mean_of
+from vitkit.text import pluralize
 
 TRIALS = 1_000
 TRUTH = 200_000
@@ -195,6 +197,35 @@ def mean_of_tasks(tasks: int, images: int, trials: int = TRIALS) -> Row:
     return Row("VTAB mean", f"{tasks} tasks of {images:,} test images", held, trials=trials)
 
 
+def paired_study(seeds: int, images: int, spread: float, trials: int = TRIALS) -> Row:
+    """Draw studies of two ways to train, and compare the interval of their difference with the true one.
+
+    An image is right where a sum of normal numbers is above 0: how good the way to train is, how easy the
+    image is (deviation 1), how it suits this way (0.3), how well the seed went (`spread`) and what else
+    happened (0.5). About 85 % are right; a spread of 0.05 is a deviation of about 1 point over seeds.
+    """
+    draw, ways, held = np.random.default_rng(seeds), (1.3, 1.4), 0
+    whole = math.sqrt(1 + 0.3**2 + spread**2 + 0.5**2)
+    truth = _normal(ways[1] / whole) - _normal(ways[0] / whole)
+    for _ in range(trials):
+        easy, scores = draw.normal(size=images), []
+        for way in ways:
+            own = draw.normal(scale=0.3, size=images) + draw.normal(scale=spread, size=(seeds, 1))
+            sums = way + easy + own + draw.normal(scale=0.5, size=(seeds, images))
+            scores.append((sums > 0).astype(np.float64))
+        low, high = paired_difference(*scores).interval
+        held += low <= truth <= high
+    # One seed cannot know how much seeds differ: its interval is about its weights alone.
+    allowed = (0.0, 0.93) if seeds == 1 else (0.91, 0.99)
+    case = f"{pluralize(seeds, 'seed')} (deviation {20 * spread:g} points), {images:,} images"
+    return Row("paired difference of two ways to train", case, held / trials, trials=trials, allowed=allowed)
+
+
+def _normal(value: float) -> float:
+    """Give the standard normal's share below a value."""
+    return (1 + math.erf(value / math.sqrt(2))) / 2
+
+
 def outcomes() -> list[Outcome]:
     """Read the runs that have ended."""
     lines = map(json.loads, OUTCOMES.read_text().splitlines())
@@ -240,6 +271,10 @@ def rows(trials: int = TRIALS) -> Iterator[Row]:
     yield draws_of_shots(5, 5, "knn", trials)
     for tasks, images in ((2, 200), (6, 200), (19, 1_000)):
         yield mean_of_tasks(tasks, images, trials)
+    for seeds in (1, 3, 5):
+        for images in (360, 2_000):
+            for spread in (0.05, 0.1):
+                yield paired_study(seeds, images, spread, trials)
     yield forecasts()
 
 

@@ -124,8 +124,9 @@ def _print(found: "Ablation") -> None:
     sentences = [found.design.base, found.design.rates, *conclusions(found.comparison)]
     console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
     best = max((found.comparison.base, *found.comparison.arms), key=lambda arm: arm.mean or 0.0)
-    lines = [
-        f"Next:    open {found.folder / 'report.html'} in a browser",
-        f"         vitkit predict {shlex.quote(str(found.folder / best.folder))} IMAGE_OR_FOLDER",
-    ]
+    lines = [f"Next:    open {found.folder / 'report.html'} in a browser"]
+    if best.scores:  # else every run diverged
+        lines.append(
+            f"         vitkit predict {shlex.quote(str(found.folder / best.folder))} IMAGE_OR_FOLDER"
+        )
     console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)

@@ -101,18 +101,22 @@ def test_weights_of_the_runs_of_a_sweep_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) -> None:
-    with claim_study(study(seeds=2), tmp_path / "study"):
+    with claim_study(study(grid=False), tmp_path / "study"):
         pass
     longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
-    with pytest.raises(VitkitError, match="begun with other options") as caught:
-        complete(study(*longer, seeds=3), tmp_path / "study")
-    said = str(caught.value)
-    assert "--seeds 2 -> 3" in said and said.count("--steps 2 -> 5") == 1
-    assert not (tmp_path / "study/base").exists()
-    with pytest.raises(VitkitError, match="arms: base, mean -> base"):
-        complete(study(ARMS[0], seeds=2), tmp_path / "study")
+    twice = tuple(replace(arm, series=SeriesOptions(runs=2)) for arm in ARMS)
+    for made, said in (
+        (study(grid=True), "grid: False -> True"),
+        (study(*longer, grid=False), "--steps 2 -> 5"),
+        (study(*twice, grid=False), "--seeds 1 -> 2"),
+        (study(ARMS[0], grid=False), "arms: base, mean -> base"),
+    ):
+        with pytest.raises(VitkitError, match="begun with other options") as caught:
+            complete(made, tmp_path / "study")
+        assert str(caught.value).count(said) == 1
     with pytest.raises(VitkitError, match="another kind of study, test"):
-        complete(replace(study(seeds=2), kind="other"), tmp_path / "study")
+        complete(replace(study(grid=False), kind="other"), tmp_path / "study")
+    assert not (tmp_path / "study/base").exists()
 
 
 def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ every other is compared with, image by image and seed by seed.
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -214,12 +214,7 @@ def make_arms(options: AblateOptions) -> Design:
         if len(levels[name]) == 1:
             own = _shown(_value(base, name))
             raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
-    if not options.fixed_rate and any(
-        list(one) == ["learning_rate"] for one in itertools.chain(*levels.values())
-    ):
-        raise VitkitError(
-            "Each arm tries several learning rates and takes the best: vary learning_rate with --fixed-rate."
-        )
+    _refuse_rates(itertools.chain(*levels.values()), options)
     arms: list[Arm] = []
     cells: list[tuple[str, ...]] = []
     for chosen in _combinations(levels, options.grid):
@@ -237,6 +232,25 @@ def make_arms(options: AblateOptions) -> Design:
         f"The base is {f'the recipe {base.recipe}' if base.recipe else 'the given run'} ({model}) with {own}."
     )
     return Design(sentence, _explain_rates(base, options), shown, tuple(arms), tuple(cells))
+
+
+def _refuse_rates(varied: Iterable[Settings], options: AblateOptions) -> None:
+    """Refuse settings of the learning rate that the sweep of each arm would not heed.
+
+    Raises:
+        VitkitError: there are such.
+    """
+    for settings in varied:
+        if "learning_rate" in settings and options.rates is not None:
+            raise VitkitError(
+                "rates names the learning rates of every arm, and vary sets one: leave --rates out, or vary "
+                "no learning_rate."
+            )
+        if list(settings) == ["learning_rate"] and not options.fixed_rate:
+            raise VitkitError(
+                "Each arm tries several learning rates and takes the best: vary learning_rate with "
+                "--fixed-rate."
+            )
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:

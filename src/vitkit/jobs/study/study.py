@@ -159,20 +159,22 @@ def _whose(folder: Path, study: Study) -> Whose:
 
 
 def _changes(begun: Study, study: Study, where: str) -> list[str]:
-    """List the differences between a study that was begun and one that is asked for, each once.
+    """List the differences between a study that was begun and one that is asked for.
 
     The arms are compared too, though they follow from the options: nothing in a record that somebody gave
     away, or edited, is trusted.
     """
-    changes = name_options(difference(begun.options, to_json(study)["options"]))
+    changes = difference(begun.options, to_json(study)["options"])
     there, here = ([(arm.folder, arm.label) for arm in one.arms] for one in (begun, study))
-    if there != here:
+    pairs = list(zip(begun.arms, study.arms, strict=False))
+    if changes or there != here:
+        pairs = pairs[:1]  # the others are other arms; the first one shows what all arms share
+    if not changes and there != here:
         names = [", ".join(folder for folder, _ in arms) for arms in (there, here)]
-        changes.append(f"arms: {names[0]} -> {names[1]}")
-    for old, new in zip(begun.arms, study.arms, strict=False):
-        differing = changed_options(to_json(old.run), where, new.run)
-        differing += difference(to_json(old.series), to_json(new.series))
-        changes += name_options(differing)
+        changes = [f"arms: {names[0]} -> {names[1]}"]
+    for old, new in pairs:
+        changes += name_options(changed_options(to_json(old.run), where, new.run))
+        changes += map(_with_own_option, name_options(difference(to_json(old.series), to_json(new.series))))
     return list(dict.fromkeys(changes))  # an option that all arms share differs in each of them
 
 
@@ -269,8 +271,8 @@ def complete_arm(
 
 
 def _with_own_option(sentence: str) -> str:
-    """Name the option of learning rates as studies do, in a sentence of a series."""
-    return sentence.replace("--sweep-rates", "--rates")
+    """Name the options of rates and seeds as studies do, in a sentence of a series."""
+    return sentence.replace("--sweep-rates", "--rates").replace("--runs", "--seeds")
 
 
 class _ArmListener(Listener):

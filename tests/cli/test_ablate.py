@@ -1,0 +1,159 @@
+"""`vitkit ablate`: what it prints, and that a study which is killed goes on to the same table and bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitkit.cli.main import run
+from vitkit.data.stream.batch import Batch
+from vitkit.training.trainer import Trainer
+
+VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight_decay=0")
+TRAINING = (
+    *(
+        "--model",
+        "ViT-16x1x2/4",
+        "--image-size",
+        "8",
+        "--mlp-dim",
+        "32",
+        "--batch-size",
+        "16",
+        "--steps",
+        "10",
+    ),
+    *("--warmup-steps", "2", "--evaluate-every", "5", "--checkpoint-every", "2", "--dropout", "0.1"),
+)
+ABLATION = ("ablate", "digits", *VARY, "--seeds", "2", "--rates", "0.001,0.01", "--threads", "1", *TRAINING)
+MEMBERS = ("rate-0.001", "rate-0.01", "seed-0", "seed-1")
+ARMS = ("base", "position-none", "optimizer-sgd-weight_decay-0")
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def results(folder: Path, printed: str) -> dict[str, Any]:
+    """The logs of all runs, the weights of those that are kept, and every number of the table."""
+    found: dict[str, Any] = {
+        f"{arm}/{member}/{name}": (folder / arm / member / name).read_bytes()
+        for arm in ARMS
+        for member in MEMBERS
+        for name in ("model.safetensors", "metrics.jsonl")
+        if name == "metrics.jsonl" or member.startswith("seed")
+    }
+    return found | {"comparison": json.loads(printed)["comparison"]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ablation that nothing stopped."""
+    folder = tmp_path_factory.mktemp("ablations") / "whole"
+    assert run([*ABLATION, "--out", str(folder)]) == 0
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], folder: Path) -> str:
+    """What the finished ablation prints as JSON; nothing is trained for it."""
+    capsys.readouterr()
+    assert run([*ABLATION, "--out", str(folder), "--json"]) == 0
+    return "{" + capsys.readouterr().out.partition("{")[2]
+
+
+def test_the_table_and_the_conclusions_are_printed(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run([*ABLATION, "--out", str(whole)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The base is the recipe digits (ViT-16x1x2/4 on digits) with position learned" in said
+    assert "optimizer sgd, weight_decay 0: " in said and "p by Holm" in said
+    assert f"Next: open {whole / 'report.html'} in a browser vitkit predict {whole}" in said
+    page = (whole / "report.html").read_text()
+    assert "vitkit ablate digits --vary" in page and "<svg" in page
+
+
+def test_an_ablation_that_was_killed_goes_on_to_the_same_table_and_bits(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, steps = Trainer.launch, 0
+
+    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> StepNumbers:
+        nonlocal steps
+        steps += 1
+        if steps in (5, 67):  # in the sweep of the first arm, and in a seed of the second one
+            raise KeyError("killed")
+        return launch(self, batch, step, rate)
+
+    monkeypatch.setattr(Trainer, "launch", killed)
+    folder = tmp_path / "killed"
+    for place in ("base/rate-0.001", "position-none/seed-0"):
+        with pytest.raises(KeyError, match="killed"):
+            run([*ABLATION, "--out", str(folder)])
+        assert (folder / place).is_dir() and not (folder / place / "model.safetensors").exists()
+    assert run([*ABLATION, "--out", str(folder)]) == 0
+    assert results(folder, printed(capsys, folder)) == results(whole, printed(capsys, whole))
+
+
+def test_a_finished_ablation_trains_nothing(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Trainer, batch: Batch, step: int, rate: float) -> StepNumbers:
+        raise AssertionError("nothing is left to train")
+
+    monkeypatch.setattr(Trainer, "launch", refused)
+    assert run([*ABLATION, "--out", str(whole)]) == 0
+
+
+def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run([*ABLATION, "--out", str(tmp_path / "study"), "--plan"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "position none 0.001, 0.01 4" in said and "3 arms, 12 runs" in said
+    assert not (tmp_path / "study").exists()
+
+
+def test_other_options_of_training_in_the_same_folder_are_refused(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*ABLATION, "--steps", "20", "--out", str(whole)]) == 1
+    assert "--steps 10 -> 20" in capsys.readouterr().err
+
+
+def test_the_options_of_a_series_are_no_options_of_an_ablation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ablate", "digits", "--vary", "pool=mean", "--runs", "3"]) == 1
+    assert "give --seeds and --rates" in capsys.readouterr().err
+    assert run(["ablate", "--vary", "pool=mean", "digits"]) == 1
+    assert "vitkit ablate RECIPE" in capsys.readouterr().err
+
+
+def test_what_is_left_out_suits_the_start(whole: Path, tmp_path: Path) -> None:
+    """The base fine-tunes as vitkit finetune would: with the start's model and a rate for it."""
+    start = whole / "base/seed-0"
+    words = "--data digits --vary head=ridge --fixed-rate --seeds 1 --steps 2 --batch-size 16 --image-size 8"
+    line = ["ablate", "paper", "--start", str(start), *words.split(), "--warmup-steps", "0"]
+    assert run([*line, "--out", str(tmp_path / "study")]) == 0
+    base, other = json.loads((tmp_path / "study/study.json").read_text())["arms"]
+    assert base["run"]["model"] == "ViT-16x1x2x32/4" and base["run"]["start"]["head"] == "new"
+    assert other["folder"] == "head-ridge" and other["run"]["start"]["head"] == "ridge"
+
+
+@pytest.mark.slow
+def test_an_ablation_killed_at_any_moment_ends_in_the_same_bits(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """kill -9, ten times at random, to the process and its children."""
+    folder, draw = tmp_path / "killed", random.Random(18)
+    line = [sys.executable, "-m", "vitkit", *ABLATION, "--out", str(folder)]
+    for _ in range(10):
+        process = subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(draw.uniform(2, 8))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
+    last = "{" + done.stdout.partition("{")[2]
+    assert results(folder, last) == results(whole, printed(capsys, whole))

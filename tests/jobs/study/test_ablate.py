@@ -1,0 +1,277 @@
+"""Arms made of options, trained with the same seeds, and what is said of them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import OTHER_RATES
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
+from vitkit.jobs.study.options import AblateOptions
+from vitkit.runs.config import Architecture, Run, StartConfig, read_run
+from vitkit.runs.series_record import read_series
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    augmentation=Augmentation(crop_area=None, flip=False),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
+    training=TrainingConfig(steps=4, batch_size=16),
+)
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def designed(vary: Mapping[str, Sequence[Any]] | Sequence[str], run: Run = SMALL, **options: Any) -> Design:
+    return make_arms(AblateOptions(run, vary, **options))
+
+
+def labels(design: Design) -> list[str]:
+    return [arm.label for arm in design.arms]
+
+
+def test_one_option_at_a_time_is_changed_against_the_base() -> None:
+    design = designed(["position=learned,none,learned_2d", "pool=token,mean"])
+    assert labels(design) == ["the base", "position none", "position learned_2d", "pool mean"]
+    assert [arm.folder for arm in design.arms] == [
+        "base",
+        "position-none",
+        "position-learned_2d",
+        "pool-mean",
+    ]
+    assert design.arms[0].run == SMALL
+    assert design.arms[1].run == replace(SMALL, architecture=Architecture(position="none"))
+    assert design.arms[3].run == replace(SMALL, architecture=Architecture(pool="mean"))
+    assert design.levels == {"position": ("learned", "none", "learned_2d"), "pool": ("token", "mean")}
+    assert "position learned, pool token" in design.base
+
+
+def test_a_grid_has_every_combination_the_base_first() -> None:
+    design = designed({"position": ["none", "learned"], "pool": ["token", "mean"]}, grid=True)
+    assert design.values == (("learned", "token"), ("learned", "mean"), ("none", "token"), ("none", "mean"))
+    assert labels(design)[-1] == "position none, pool mean"
+    assert design.arms[-1].run.architecture == Architecture(position="none", pool="mean")
+
+
+def test_the_value_of_the_base_need_not_be_listed() -> None:
+    """The recipe's own mixup, 0, is compared with all the same."""
+    design = designed({"mixup": [0.2, "0.4"]})
+    assert design.levels == {"mixup": ("0", "0.2", "0.4")}
+    assert [arm.run.objective.mixup for arm in design.arms] == [0.0, 0.2, 0.4]
+
+
+def test_values_that_make_the_same_run_are_one_arm() -> None:
+    # The name of the model stands for learned positions and an MLP of 64, which can be said otherwise too.
+    models = ["ViT-16x1x2/4", "ViT-16x2x2/4"]
+    design = designed({"position": ["learned", "none", "none"], "mlp_dim": [64, 32], "model": models})
+    assert labels(design) == ["the base", "position none", "mlp_dim 32", "model ViT-16x2x2/4"]
+
+
+def test_settings_can_be_joined_to_a_value() -> None:
+    design = designed(["optimizer=adamw,adam+weight-decay=0,sgd+learning_rate=0.1+weight_decay=0"])
+    adam, sgd = (arm.run.optimizer for arm in design.arms[1:])
+    # Adam refuses the base's decay: the two are right only together.
+    assert (adam.optimizer, adam.weight_decay) == ("adam", 0.0)
+    assert (sgd.optimizer, sgd.learning_rate, sgd.weight_decay) == ("sgd", 0.1, 0.0)
+    assert labels(design)[2] == "optimizer sgd, learning_rate 0.1, weight_decay 0"
+    assert design.arms[2].folder == "optimizer-sgd-learning_rate-0.1-weight_decay-0"
+
+
+def test_models_are_varied_though_a_plus_stands_in_their_names() -> None:
+    design = designed(["model=ViT-Ti/16,BiT-R50x1,R26+ViT-S/32"])
+    assert [arm.run.model for arm in design.arms[1:]] == ["ViT-Ti/16", "BiT-R50x1", "R26+ViT-S/32"]
+    assert [arm.folder for arm in design.arms[1:]] == [
+        "model-ViT-Ti-16",
+        "model-BiT-R50x1",
+        "model-R26-ViT-S-32",
+    ]
+
+
+def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
+    start = replace(SMALL, start=StartConfig("base.npz"))
+    design = designed({"start": ["a/b", "A+b", "a b", "x" * 300]}, run=start, fixed_rate=True)
+    names = [arm.folder for arm in design.arms]
+    assert len({name.casefold() for name in names}) == len(names) == 5
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and len(name) < 100 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        (["positoin=none"], "No option of training is named positoin. Did you mean 'position'"),
+        (["position=learnt"], "position: expected one of 'learned', .*, found 'learnt'"),
+        (["label_smoothing=2"], "Expected label_smoothing from 0 to below 1"),
+        (["optimizer=sgd+momentun=0.5"], "Did you mean 'momentum'"),
+        (["position"], "an option and its values, as in position=learned,none, found 'position'"),
+        (["position="], "an option and its values"),
+        (["position=learned"], "position has the value learned in the base already"),
+        (["data=a,b"], "data cannot be varied: .* same test images"),
+        (["splits.seed=1"], "splits.seed cannot be varied"),
+        (["position=none+seed=3"], "seed cannot be varied: .*--seeds"),
+        (["learning_rate=0.1,0.2"], "vary learning_rate with --fixed-rate"),
+        ([], "What is to be varied"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(vary: Sequence[str], said: str) -> None:
+    with pytest.raises(VitkitError, match=said):
+        designed(vary)
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(VitkitError, match="two values set weight_decay"):
+        designed(["optimizer=sgd+weight_decay=0", "weight_decay=0.2"], grid=True)
+    with pytest.raises(VitkitError, match="give one of the two"):
+        designed(["pool=mean"], fixed_rate=True, rates=(0.1,))
+    with pytest.raises(VitkitError, match="leave --rates out"):
+        designed(["optimizer=sgd+learning_rate=0.1"], rates=(0.1,))
+    with pytest.raises(VitkitError, match="seeds is from 1"):
+        designed(["pool=mean"], seeds=0)
+    timed = replace(SMALL, training=TrainingConfig(minutes=3))
+    with pytest.raises(VitkitError, match="give --steps or --epochs"):
+        designed(["pool=mean"], run=timed)
+
+
+def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> None:
+    design = designed(["optimizer=sgd+learning_rate=0.3"], seeds=2)
+    assert [arm.series.sweep_rates for arm in design.arms] == [(0.00333, 0.01, 0.03), (0.1, 0.3, 0.9)]
+    assert all(arm.series.runs == 2 for arm in design.arms)
+    assert "1/3, 1 and 3 times" in design.rates
+    finetuned = replace(recipe("finetune-cifar10"), data="digits", start=StartConfig("a.npz"))
+    design = designed(["freeze=trunk"], run=finetuned)
+    assert {arm.series.sweep_rates for arm in design.arms} == {OTHER_RATES}
+    assert "of the recipe" in design.rates
+    design = designed(["pool=mean"], rates=(0.2, 0.1))
+    assert {arm.series.sweep_rates for arm in design.arms} == {(0.2, 0.1)}
+    design = designed(["learning_rate=0.02"], fixed_rate=True)
+    assert [arm.series.sweeps for arm in design.arms] == [False, False]
+
+
+def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: Path) -> None:
+    """The seeds, the order of images and all that is drawn are shared."""
+    hearing = Hearing()
+    found = vitkit.ablate(
+        SMALL,
+        {"log_every": [3], "position": ["none"]},
+        seeds=2,
+        fixed_rate=True,
+        out=tmp_path,
+        listener=hearing,
+    )
+    same, other = found.comparison.arms
+    assert same.difference is not None and other.difference is not None
+    assert (same.difference.mean, same.difference.interval, same.adjusted_p) == (0.0, (0.0, 0.0), 1.0)
+    assert same.scores == found.comparison.base.scores and set(same.scores) == {"0", "1"}
+    assert other.difference.image_variance > 0
+    # As the runs themselves say, seed by seed.
+    series = read_series(tmp_path / "position-none")
+    assert {str(one.seed): one.score.value for one in series.members if one.score} == other.scores
+    expected = np.mean([other.scores[seed] - found.comparison.base.scores[seed] for seed in ("0", "1")])
+    assert other.difference.mean == pytest.approx(expected)
+    page = (tmp_path / "report.html").read_text()
+    assert "log_every 3: the same as the base on every test image" in page
+    for place in ("base", "position-none", "position-none/seed-1"):
+        assert f'href="{place}/report.html"' in page
+    json.dumps(found.to_json())
+
+
+def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_path: Path) -> None:
+    found = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
+    for arm in (found.comparison.base, *found.comparison.arms):
+        series = read_series(tmp_path / arm.folder)
+        assert [one.folder for one in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
+        assert arm.learning_rate == series.chosen
+        assert read_run(tmp_path / arm.folder / "final").optimizer.learning_rate == series.chosen
+        assert not (tmp_path / arm.folder / "rate-0.001/evaluation/test.json").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert "this is about these weights only" in page
+    assert "Every arm tried the rates 0.001, 0.02 on images held out" in page
+
+
+def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:
+    vary = {"position": ["none"], "pool": ["mean"]}
+    found = vitkit.ablate(SMALL, vary, grid=True, seeds=1, fixed_rate=True, out=tmp_path)
+    assert len(found.comparison.arms) == 3
+    page = (tmp_path / "report.html").read_text()
+    assert "Mean accuracy by value" in page and "pool mean" in page
+
+
+def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path) -> None:
+    vary: dict[str, Sequence[Any]] = {"learning_rate": [1e36], "pool": ["mean"]}
+    found = vitkit.ablate(SMALL, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    wild, mean = found.comparison.arms
+    assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
+    assert mean.difference is not None and mean.adjusted_p == mean.difference.p  # one comparison alone
+    page = (tmp_path / "report.html").read_text()
+    assert "learning_rate 1e+36: not compared, because training diverged with every seed" in page
+
+
+def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
+    found = vitkit.ablate(wild, {"learning_rate": [0.01]}, seeds=1, fixed_rate=True, out=tmp_path)
+    assert found.comparison.arms[0].difference is None
+    assert "every seed of the base" in (tmp_path / "report.html").read_text()
+
+
+def test_an_arm_that_cannot_be_trained_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    wide = replace(SMALL, architecture=Architecture(mlp_dim=32))
+    with pytest.raises(VitkitError, match="model BiT-R50x1: BiT-R50x1 has no mlp_dim"):
+        vitkit.ablate(wide, {"model": ["BiT-R50x1"]}, out=tmp_path / "study")
+    untested = replace(SMALL, splits=Splits(test_fraction=0.0))
+    with pytest.raises(VitkitError, match=r"give --splits\.test-fraction"):
+        vitkit.ablate(untested, {"pool": ["mean"]}, seeds=1, out=tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_other_options_in_the_same_folder_are_refused(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"seeds": 1, "fixed_rate": True, "out": tmp_path / "study"}
+    vitkit.ablate(SMALL, {"pool": ["mean"]}, **given)
+    with pytest.raises(VitkitError, match=r"vary\.pool: \['token', 'mean'\] -> \['token', 'max'\]"):
+        vitkit.ablate(SMALL, {"pool": ["max"]}, **given)
+    with pytest.raises(VitkitError, match="--seeds 1 -> 2"):
+        vitkit.ablate(SMALL, {"pool": ["mean"]}, **given | {"seeds": 2})
+    with pytest.raises(VitkitError, match=r"--rates \[\] -> \[0\.1, 0\.2\]"):
+        vitkit.ablate(SMALL, {"pool": ["mean"]}, **given | {"fixed_rate": False, "rates": (0.1, 0.2)})
+
+
+def test_a_folder_is_found_again_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [
+        vitkit.ablate(SMALL, {"pool": [pool]}, seeds=1, fixed_rate=True).folder.name
+        for pool in ("mean", "max", "mean")
+    ]
+    first = "digits-ViT-16x1x2-4-ablation"
+    assert folders == [first, f"{first}-2", first]
+
+
+def test_an_evaluation_of_other_images_is_refused(tmp_path: Path) -> None:
+    vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
+    other = replace(SMALL, splits=Splits(test_fraction=0.3))
+    vitkit.ablate(other, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "other")
+    for end in ("json", "npz"):
+        place = f"pool-mean/final/evaluation/test.{end}"
+        (tmp_path / "study" / place).write_bytes((tmp_path / "other" / place).read_bytes())
+    with pytest.raises(VitkitError, match="images that the other arms were tested on"):
+        vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
+
+
+def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = plan_ablation(AblateOptions(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3)))
+    assert [(one.label, one.runs, one.rates) for one in expected] == [
+        ("the base", 5, (0.1, 0.2, 0.3)),
+        ("pool mean", 5, (0.1, 0.2, 0.3)),
+    ]
+    assert all(one.seconds > 0 for one in expected)
+    assert list(tmp_path.iterdir()) == []
