@@ -112,8 +112,8 @@ def test_points_that_are_no_law_are_said_to_be_none(errors: list[float], objecti
 def test_seeds_that_agree_leave_no_noise_to_explain_a_misfit() -> None:
     """The same points, once with a noise of seeds that explains their zigzag, once without."""
     zigzag = [0.52, 0.37, 0.33, 0.24, 0.215, 0.155]
-    alike = [Point(x, (e, e, e + 0.001), 0.01) for x, e in zip(PLACES, zigzag, strict=True)]
-    apart = [Point(x, (e - 0.03, e, e + 0.03), 0.01) for x, e in zip(PLACES, zigzag, strict=True)]
+    alike = [Point(x, (e, e, e + 0.001), 0.008) for x, e in zip(PLACES, zigzag, strict=True)]
+    apart = [Point(x, (e - 0.03, e, e + 0.03), 0.008) for x, e in zip(PLACES, zigzag, strict=True)]
     assert "farther" in fit_power_law(alike).objection()
     assert fit_power_law(apart).objection() == ""
 

@@ -268,10 +268,13 @@ def scale_plot(
         if held_out is not None:
             drawn.append(([held_out], VERMILION, "D", "held out: predicted first, then measured"))
         for places, colour, marker, name in drawn:
+            heights = [max(one.error, floor) for one in places]
+            reach = [1.96 * math.sqrt(one.variance) if one.noise is not None else 0.0 for one in places]
+            below = [min(up, height - 0.95 * floor) for up, height in zip(reach, heights, strict=True)]
             axes.errorbar(
                 [one.x for one in places],
-                [max(one.error, floor) for one in places],
-                yerr=[1.96 * math.sqrt(one.variance) if one.noise is not None else 0.0 for one in places],
+                heights,
+                yerr=[below, reach],
                 color=colour,
                 linestyle="none",
                 marker=marker,
@@ -282,6 +285,7 @@ def scale_plot(
             )
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
         axes.set_ylim(bottom=0.9 * floor)
+        axes.xaxis.set_minor_formatter(NullFormatter())
         # Images and steps are written out, FLOPs have too many digits.
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e7 else format_count(value))

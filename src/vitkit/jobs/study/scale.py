@@ -48,9 +48,8 @@ from vitkit.jobs.study.study import (
     read_study,
 )
 from vitkit.jobs.train import check_run
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
-from vitkit.models.zoo import ModelConfig, changed_name
+from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
 from vitkit.runs.budget import Pace, measure_pace, with_steps
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
@@ -356,35 +355,27 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     Raises:
         VitkitError: it is no Vision Transformer on patches of pixels.
     """
-    config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
-    if not isinstance(config, ViTConfig) or config.backbone is not None or config.stem_channels:
+    size, own = run.preprocessing.image_size, run.architecture
+    named = model_config(run.model, num_classes, size)
+    stem = own.stem_channels if own.stem_channels is not None else getattr(named, "stem_channels", ())
+    if not hasattr(named, "depth") or getattr(named, "backbone", None) is not None or stem:
         raise VitkitError(
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
             "convolutions before it. Give another --model, such as ViT-192x6x3/4."
         )
-    if factor == 1:
-        return config, run
-    depth = max(1, round(config.depth * factor ** (1 / 3)))
-    width = config.width * math.sqrt(factor * config.depth / depth)
-    num_heads = max(1, round(width * config.num_heads / config.width))
-    multiple = 4 * num_heads  # sines and cosines of two coordinates need a width that 4 divides
-    width = max(1, round(width / multiple)) * multiple
-    scaled = replace(
-        config,
-        width=width,
-        depth=depth,
-        num_heads=num_heads,
-        mlp_dim=max(1, round(width * config.mlp_dim / config.width)),
-        representation_size=None if config.representation_size is None else width,
-    )
-    name = changed_name(run.model, scaled)
-    if not name:
-        raise VitkitError(
-            f"No name says what {run.model} becomes at {factor:.2g} times its FLOPs: leave options of its "
-            "architecture out, or write them into the name, as in ViT-192x6x3/4-gap."
-        )
-    architecture = replace(run.architecture, mlp_dim=None, representation_size=scaled.representation_size)
-    return scaled, replace(run, model=name, architecture=architecture)
+    named = vit_config(run.model, num_classes, size)
+    if factor != 1:
+        depth = max(1, round(named.depth * factor ** (1 / 3)))
+        width = named.width * math.sqrt(factor * named.depth / depth)
+        num_heads = max(1, round(width * named.num_heads / named.width))
+        multiple = 4 * num_heads  # sines and cosines of two coordinates need a width that 4 divides
+        width = max(1, round(width / multiple)) * multiple
+        mlp_dim = max(1, round(width * (own.mlp_dim or named.mlp_dim) / named.width))
+        grown = replace(named, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
+        before_head = own.representation_size and width
+        own = replace(own, mlp_dim=None, representation_size=before_head)
+        run = replace(run, model=changed_name(run.model, grown), architecture=own)
+    return own.build_config(run.model, num_classes, run.preprocessing), run
 
 
 def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Request) -> list[Pace]:
