@@ -284,13 +284,16 @@ def scale_plot(
                 zorder=3,
             )
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
-        axes.set_ylim(bottom=0.9 * floor)
+        top = max(one.high for one in (*law, *beyond)) if law else axes.get_ylim()[1]
+        bottom = max(floor, min([lowest, *(one.low for one in (*law, *beyond))]))
+        axes.set_ylim(0.9 * bottom, 1.1 * top)
         axes.xaxis.set_minor_formatter(NullFormatter())
         # Images and steps are written out, FLOPs have too many digits.
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e7 else format_count(value))
         )
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        # Over less than half a decade there would be a single round number.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else MaxNLocator(6))
         axes.yaxis.set_minor_formatter(NullFormatter())
         percent = FuncFormatter(lambda share, _: f"{100 * share:.4g} %")
         axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))

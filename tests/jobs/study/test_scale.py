@@ -359,6 +359,12 @@ def test_what_is_said_of_a_law_that_holds() -> None:
     assert point_table(found).rows[-1][-1] == "held out"
 
 
+def test_an_extrapolation_that_may_be_no_gain_is_said_to_be_one() -> None:
+    flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.335)
+    assert "The 66.5 % of now lie inside that interval" in " ".join(conclusions(flat))
+    assert "of now" not in " ".join(conclusions(result(LAW, 0.087, noise=0.001)))
+
+
 def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
     found = result(LAW, 0.3)
     said = " ".join(conclusions(found))

@@ -66,7 +66,7 @@ SPAN = 10**1.5
 """The largest fitted x over the smallest: a decade and a half."""
 BEYOND = 3.0
 """The held-out x over the largest fitted one."""
-FINISHING = 5.0
+FINISHING = 4.0
 """Seconds of a run besides its steps, validations and tests: listing, checkpoints, the report. Two to four
 were measured for small models on two cores."""
 FEWEST_STEPS = 10
@@ -508,7 +508,7 @@ def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Predi
         "prediction": to_json(prediction),
     }
     if path.exists():
-        if read_json(path) != said:
+        if not _is_same_prediction(read_json(path), said):
             raise VitkitError(
                 f"{path}: expected the prediction that the points in {folder} make, found another. Put the "
                 "original file back, or begin again with another --out."
@@ -520,6 +520,21 @@ def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Predi
         )
     else:
         replace_json(path, said)
+
+
+def _is_same_prediction(recorded: Any, said: dict[str, Any]) -> bool:
+    """Whether a prediction that was recorded is the one that the points make now: to a millionth, because
+    another machine may sum in another order."""
+    if not isinstance(recorded, dict) or recorded.get("points") != said["points"]:
+        return False
+    there, here = recorded.get("prediction"), said["prediction"]
+    if not isinstance(there, dict) or there.keys() != here.keys():
+        return False
+    return all(
+        isinstance(there[name], int | float)
+        and math.isclose(there[name], here[name], rel_tol=1e-6, abs_tol=1e-9)
+        for name in here
+    )
 
 
 def _conclude(

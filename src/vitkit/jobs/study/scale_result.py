@@ -96,6 +96,11 @@ def conclusions(result: Scale) -> list[str]:
             f"EXTRAPOLATION: ten times {more} would reach about {shown(result, result.tenfold.error)} "
             f"{metric} ({interval(result, result.tenfold)}), if the law went on."
         )
+        if point is not None and result.tenfold.holds(point.error):
+            said.append(
+                f"The {shown(result, point.error)} of now lie inside that interval: these points do not tell "
+                "the gain from none."
+            )
     return said
 
 
