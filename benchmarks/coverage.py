@@ -215,8 +215,9 @@ def paired_study(seeds: int, images: int, spread: float, trials: int = TRIALS) -
             scores.append((sums > 0).astype(np.float64))
         low, high = paired_difference(*scores).interval
         held += low <= truth <= high
-    # One seed cannot know how much seeds differ: its interval is about its weights alone.
-    allowed = (0.0, 0.93) if seeds == 1 else (0.91, 0.99)
+    # One seed cannot know how much seeds differ: its interval is about its weights alone. Two may agree by
+    # chance, which makes their interval too narrow.
+    allowed = {1: (0.0, 0.93), 2: (0.85, 0.99)}.get(seeds, (0.91, 0.99))
     case = f"{pluralize(seeds, 'seed')} (deviation {20 * spread:g} points), {images:,} images"
     return Row("paired difference of two ways to train", case, held / trials, trials=trials, allowed=allowed)
 
@@ -271,7 +272,7 @@ def rows(trials: int = TRIALS) -> Iterator[Row]:
     yield draws_of_shots(5, 5, "knn", trials)
     for tasks, images in ((2, 200), (6, 200), (19, 1_000)):
         yield mean_of_tasks(tasks, images, trials)
-    for seeds in (1, 3, 5):
+    for seeds in (1, 2, 3, 5):
         for images in (360, 2_000):
             for spread in (0.05, 0.1):
                 yield paired_study(seeds, images, spread, trials)

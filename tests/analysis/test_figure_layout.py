@@ -16,6 +16,7 @@ from matplotlib.transforms import Bbox
 from vitkit.analysis import drawing, figures, model_figures
 from vitkit.analysis.study_figures import (
     METHOD_NAMES,
+    difference_figure,
     fewshot_plot,
     pretraining_plot,
     rate_plot,
@@ -210,6 +211,14 @@ def laws(word: str) -> list[Figure]:
     ]
 
 
+def differences(word: str) -> list[Figure]:
+    wide, axis = (-0.05, 0.02), "share of labels right less that of the base, in points"
+    return [
+        difference_figure([f"{word} {i}" for i in range(count)], [-0.015] * count, [wide] * count, axis)
+        for count in (1, 2, 12)
+    ]
+
+
 def insides(word: str) -> list[Figure]:
     pictures = list(RNG.integers(0, 256, (7, 16, 16, 3), dtype=np.uint8))
     captions = [f"{word}/{i}.png: predicted {word} ({i}%)" for i in range(7)]
@@ -238,6 +247,7 @@ FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
     "benchmarks": benchmarks,
     "laws of scale": laws,
     "learning rates": rates,
+    "differences": differences,
     "inside a model": insides,
 }
 

@@ -299,3 +299,9 @@ def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
     assert widths == sorted(widths)
     assert f"the {BARS_SHOWN} worst of {BARS_SHOWN + 5} labels" in figure.get_suptitle()
     assert not any(label.get_text().startswith("label 0 ") for label in axes.get_yticklabels())
+
+
+def test_an_image_is_scored_by_the_labels_that_are_right() -> None:
+    answering = answering_of(Card(task=Task("multi-label", "sigmoid")))
+    found = predictions([[3, -1, 2, -4], [1, 1, -1, -1]], [[1, 1, 1, 0], [0, 0, 1, 1]])
+    assert answering is not None and answering.score_images(found).tolist() == [0.75, 0.0]

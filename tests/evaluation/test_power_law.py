@@ -126,6 +126,13 @@ def test_a_loss_has_no_upper_end_and_no_stated_noise() -> None:
     assert fit.objection() == ""
 
 
+def test_a_point_without_a_stated_noise_weighs_as_much_as_others() -> None:
+    """A single one in units of its own would draw the law to itself, or away."""
+    errors = [0.5, 0.4, 0.31, 0.26, 0.2, 0.17]
+    mixed = [*points(errors)[:5], Point(PLACES[5], (0.17,), None)]
+    assert fit_power_law(mixed).law == fit_power_law(points(errors, noise=None)).law
+
+
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(VitkitError, match="5 places or more, found 4"):
         fit_power_law(points([0.5, 0.4, 0.3, 0.2, 0.15, 0.1])[:4])

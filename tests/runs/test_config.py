@@ -10,7 +10,7 @@ from vitkit.cli.main import run
 from vitkit.config import difference, from_json, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.runs.config import Run, changed_options, name_options, train_longer
+from vitkit.runs.config import Run, changed_options, name_options, option_value, train_longer, with_options
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 
 
@@ -69,3 +69,56 @@ def test_objective_and_task_belong_together(monkeypatch: pytest.MonkeyPatch) -> 
         Run(task="multi-label")
     with pytest.raises(VitkitError, match="name of the task's own evaluator"):
         Run(evaluators={"validation": FewShotTracking("digits")})
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "value"),
+    [
+        ("steps", "20", 20),
+        ("learning-rate", "1", 1.0),
+        ("learning_rate", 2, 2.0),
+        ("flip", "false", False),
+        ("clip_norm", "none", None),
+        ("position", "none", "none"),  # a kind of position, and no missing value
+        ("polyak", None, None),
+        ("image_size", "32x64", (32, 64)),
+        ("image_size", "32", (32, 32)),
+        ("crop_area", "0.5 1", (0.5, 1.0)),
+        ("stem_strides", (1, 2, 2), (1, 2, 2)),
+        ("splits.seed", "3", 3),
+        ("max-pixels", "1000", 1000),
+        ("model", "BiT-R50x1", "BiT-R50x1"),
+    ],
+)
+def test_an_option_is_set_by_its_name(option: str, given: object, value: object) -> None:
+    run = with_options(Run(), {option: given})
+    found = option_value(run, option)
+    assert found == value and type(found) is type(value)
+    assert len(difference(to_json(Run()), to_json(run))) <= 1  # nothing else has changed
+
+
+def test_options_that_are_right_only_together_are_set_together() -> None:
+    found = with_options(Run(), {"optimizer": "adam", "weight_decay": "0", "steps": 3})
+    assert (found.optimizer.optimizer, found.optimizer.weight_decay, found.training.steps) == ("adam", 0.0, 3)
+    with pytest.raises(VitkitError, match="Adam here has no weight decay"):
+        with_options(Run(), {"optimizer": "adam"})
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        ("lerning_rate", "1", "No option of training is named lerning_rate. Did you mean 'learning-rate'?"),
+        ("val_fraction", "0.1", "Did you mean 'splits.val-fraction'?"),
+        ("position", "learnt", "position: expected one of 'learned', .* found 'learnt'"),
+        ("steps", "2.5", "steps: expected int, found '2.5'"),
+        ("steps", 2.5, "steps: expected int, found 2.5"),
+        ("flip", "perhaps", "flip: expected bool, found 'perhaps'"),
+        ("image_size", "1x2x3", "image_size: expected"),
+        ("steps", "0", "steps is at least 1, found 0"),
+    ],
+)
+def test_an_option_that_is_none_and_a_value_that_is_none_of_it_are_refused(
+    option: str, given: object, said: str
+) -> None:
+    with pytest.raises(VitkitError, match=said):
+        with_options(Run(), {option: given})

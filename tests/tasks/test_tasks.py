@@ -14,6 +14,7 @@ from tests.training.test_objective_state import Centred
 from vitkit.config import to_json
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
+from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config.card import Card, TaskName
 from vitkit.models.config.card import Task as LearnedTask
 from vitkit.runs.config import changed_options
@@ -132,3 +133,12 @@ def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
     assert task.guess_headings(1) == ("class", "probability")
     assert task.guess_cells(guesses[:1], 1) == [["cat"], ["75.0%"]]
     assert task.guess_json(guesses[:1]) == {"predictions": [{"class": "cat", "probability": 0.75}]}
+
+
+def test_an_image_of_a_classifier_is_right_or_wrong() -> None:
+    outputs = np.array([[2, 0, 1], [0, 3, 1], [1, 0, 2]], np.float32)
+    labels, ids = np.array([0, 2, 2]), np.arange(3)
+    found = Predictions(outputs, labels, ids, np.zeros(0, np.int64))
+    task = ClassificationAnswering()
+    assert task.score_images(found).tolist() == [1.0, 0.0, 1.0]
+    assert task.measure(found, ("cat", "dog", "owl")).accuracy == pytest.approx(2 / 3)

@@ -19,7 +19,7 @@ them, their binomial noise comes on top.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -233,6 +233,8 @@ def fit_power_law(points: Sequence[Point]) -> LawFit:
             raise VitkitError(
                 f"A law of scale needs finite errors at places above 0, found {point.errors} at {point.x:g}."
             )
+    if any(point.noise is None for point in points):  # then the stated ones of others are no measure either
+        points = [replace(point, noise=None) for point in points]
     exponents = EXPONENTS
     for _ in range(4):  # each of the last three looks 50 times as closely: 1 % becomes a ten-millionth
         misfits, offsets, scales = _profile(points, exponents)

@@ -151,9 +151,10 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
     finetuned = replace(recipe("finetune-cifar10"), data="digits", start=StartConfig("a.npz"))
     design = designed(["freeze=trunk"], run=finetuned)
     assert {arm.series.sweep_rates for arm in design.arms} == {OTHER_RATES}
-    assert "of the recipe" in design.rates
+    assert "the recipe's learning rates" in design.rates
     design = designed(["pool=mean"], rates=(0.2, 0.1))
     assert {arm.series.sweep_rates for arm in design.arms} == {(0.2, 0.1)}
+    assert designed(["pool=mean"], rates=(0.2,)).rates == "Every arm was trained at a learning rate of 0.2."
     design = designed(["learning_rate=0.02"], fixed_rate=True)
     assert [arm.series.sweeps for arm in design.arms] == [False, False]
 
@@ -186,17 +187,27 @@ def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: P
     json.dumps(found.to_json())
 
 
+def test_the_p_of_several_arms_are_adjusted_together(tmp_path: Path) -> None:
+    longer = replace(SMALL, training=replace(SMALL.training, steps=40))
+    vary = {"learning_rate": [1e-7], "log_every": [3]}  # one that learns nothing, and one that is the same
+    found = vitkit.ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    slow, same = found.comparison.arms
+    assert slow.difference is not None and slow.difference.mean < -0.2 and slow.difference.p < 0.25
+    assert slow.adjusted_p == 2 * slow.difference.p and same.adjusted_p == 1.0
+
+
 def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_path: Path) -> None:
     found = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
     for arm in (found.comparison.base, *found.comparison.arms):
         series = read_series(tmp_path / arm.folder)
         assert [one.folder for one in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
         assert arm.learning_rate == series.chosen
+        assert arm.end_of_sweep == ("lowest" if series.chosen == 0.001 else "highest")
         assert read_run(tmp_path / arm.folder / "final").optimizer.learning_rate == series.chosen
         assert not (tmp_path / arm.folder / "rate-0.001/evaluation/test.json").exists()
     page = (tmp_path / "report.html").read_text()
     assert "this is about these weights only" in page
-    assert "Every arm tried the rates 0.001, 0.02 on images held out" in page
+    assert "Every arm tried learning rates of 0.001, 0.02 on images held out" in page
 
 
 def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:

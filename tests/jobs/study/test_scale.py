@@ -24,7 +24,7 @@ from vitkit.jobs.study.study import Arm
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
-from vitkit.runs.config import Architecture, Run
+from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request
 from vitkit.runs.series_options import SeriesOptions
@@ -181,6 +181,21 @@ def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, An
 def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(VitkitError, match=words):
         options(**changes)
+
+
+def test_a_start_that_has_seen_the_images_is_warned_of(paced: list[Run], finished: Scale) -> None:
+    for along, is_warned in (("data", True), ("steps", False)):
+        hearing = Hearing()
+        start = finished.folder / "data-06"
+        run = replace(SMALL, training=replace(SMALL.training, steps=950), start=StartConfig(str(start)))
+        plan(along=along, recipe=run, listener=hearing)
+        assert any("was trained on these images" in one for one in hearing.warnings) == is_warned
+
+
+def test_what_is_left_out_suits_the_start(paced: list[Run], finished: Scale) -> None:
+    made = plan(recipe="", start=finished.folder / "data-06")
+    assert {arm.run.model for arm in made.arms} == {"ViT-16x1x2/4"}
+    assert {arm.run.optimizer.learning_rate for arm in made.arms} == {5e-4}  # that of vitkit finetune
 
 
 def test_a_budget_is_read_as_people_write_it() -> None:

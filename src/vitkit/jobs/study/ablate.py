@@ -44,7 +44,7 @@ from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.page import Table
-from vitkit.text import join_names
+from vitkit.text import join_names, without_places
 
 KIND = "ablation"
 ENDING = "-ablation"
@@ -142,9 +142,11 @@ def complete_ablation(options: AblateOptions, command: str) -> Ablation:
     study = new_study(KIND, command, described, design.arms)
     if out is None or not (out / RECORD).exists():
         _refuse(study.arms, options, request)
-    with listener.progress("listing images"):
-        name = request.images(base).name
-    with claim_study(study, out, lambda: numbered_folders(base, name, ENDING)) as folder:
+
+    def numbered() -> Iterator[Path]:
+        return numbered_folders(base, request.images(base).name, ENDING)
+
+    with claim_study(study, out, numbered) as folder:
         completed = complete_arms(
             study.arms,
             folder,
@@ -156,7 +158,6 @@ def complete_ablation(options: AblateOptions, command: str) -> Ablation:
         with listener.progress("comparing the arms"):
             found = Ablation(folder, design, compare_arms(folder, study.arms, completed))
         replace_file(folder / "report.html", [_render(found, command).encode()])
-    listener.show([("report", [str(folder / "report.html")])])
     return found
 
 
@@ -227,10 +228,10 @@ def make_arms(options: AblateOptions) -> Design:
         cells.append(tuple(_level(base, name, one) for name, one in zip(levels, chosen, strict=True)))
     shown = {name: tuple(_level(base, name, one) for one in ones) for name, ones in levels.items()}
     own = ", ".join(f"{name} {ones[0]}" for name, ones in shown.items())
-    model = f"{base.model or base.start.start} on {base.data}"
-    sentence = (
-        f"The base is {f'the recipe {base.recipe}' if base.recipe else 'the given run'} ({model}) with {own}."
-    )
+    # Where images and start lie on this machine is nobody's concern who reads the page.
+    model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
+    recipe = f"the recipe {base.recipe}" if base.recipe else "the given run"
+    sentence = f"The base is {recipe} ({model}) with {own}."
     return Design(sentence, _explain_rates(base, options), shown, tuple(arms), tuple(cells))
 
 
@@ -404,20 +405,16 @@ def _explain_rates(base: Run, options: AblateOptions) -> str:
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
         )
-    held_out = "on images held out of the training images, and was trained with the best one"
-    if options.rates is not None:
-        return f"Every arm tried the rates {_listed(options.rates)} {held_out}."
-    recipes = sweep_rates(base, ())
-    if recipes:
-        return f"Every arm tried the rates of the recipe, {_listed(recipes)}, {held_out}."
+    rates = options.rates or sweep_rates(base, ())
+    listed = join_names([f"{rate:g}" for rate in rates])
+    if len(rates) == 1:
+        return f"Every arm was trained at a learning rate of {listed}."
+    tried = "1/3, 1 and 3 times its own learning rate"
+    if rates:
+        tried = f"learning rates of {listed}" if options.rates else f"the recipe's learning rates ({listed})"
     return (
-        f"Every arm tried 1/3, 1 and 3 times its own learning rate {held_out}, because the recipe names no "
-        "rates to try."
+        f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
     )
-
-
-def _listed(rates: Sequence[float]) -> str:
-    return join_names([f"{rate:g}" for rate in rates])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Everything is read from the series of the arms; the words, the table and the fig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class ArmResult:
     """Mean score of the test images, from 0 to 1, by seed; without the seeds whose training diverged."""
     diverged: tuple[int, ...]
     """The seeds whose training diverged."""
+    end_of_sweep: Literal["lowest", "highest"] | None = None
+    """Whether the rate is the lowest or highest one of a sweep, so that a better one may lie beyond it."""
     difference: PairedDifference | None = None
     """Against the base, over the seeds that finished in both; None of the base, and where there is none."""
     adjusted_p: float | None = None
@@ -106,7 +108,8 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
         if series.chosen is None:
             diverged = tuple(member.seed for member in series.members)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
-        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged))
+        end = _end_of_sweep(series)
+        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end))
         scored.append(scores)
     for number in range(1, len(results)):
         shared = [seed for seed in scored[0] if seed in scored[number]]
@@ -122,11 +125,26 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
     return Comparison(answering.image_score, split, images, seeds, results[0], tuple(results[1:]))
 
 
+def _end_of_sweep(series: Series) -> Literal["lowest", "highest"] | None:
+    """Say at which end of the rates that were tried the chosen one lies; None between them."""
+    tried = [member.learning_rate for member in series.rates]
+    if not tried or series.chosen not in (tried[0], tried[-1]):
+        return None
+    return "lowest" if series.chosen == tried[0] else "highest"
+
+
 def conclusions(found: Comparison) -> list[str]:
     """Say what a comparison came to: a sentence for each arm, and what all of them are about."""
     if not found.images:
         return ["Training diverged in every run: there is nothing to compare. Give lower rates."]
     said = [_conclusion(found, arm) for arm in found.arms]
+    for end, beyond in (("lowest", "a lower"), ("highest", "a higher")):
+        names = [arm.label for arm in (found.base, *found.arms) if arm.end_of_sweep == end]
+        if names:
+            said.append(
+                f"The {end} learning rate that was tried was the best for {join_names(names)}: {beyond} one "
+                "may be better still (--rates)."
+            )
     where = describe_images(found.images, found.split)
     if len(found.seeds) == 1:
         said.append(

@@ -57,6 +57,7 @@ from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, plan_run, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
+from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, join_names
 
@@ -209,6 +210,11 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
         raise VitkitError(
             "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
         )
+    if options.along == "data" and run.start.start and is_training_data(request.start(run).card, run.data):
+        options.listener.warn(
+            f"{run.start.start} was trained on these images: it has seen those that the smaller points lack, "
+            "and the law says nothing about more images."
+        )
     return data
 
 
@@ -219,7 +225,9 @@ def _recorded(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
         return None
     recorded = read_study(out).options
     steps, seconds = recorded.get("steps"), recorded.get("seconds")
-    if not isinstance(steps, int) or steps < 1 or not isinstance(seconds, int | float):
+    if not isinstance(steps, int) or steps < 1:
+        return None
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         return None
     return steps, float(seconds)
 
