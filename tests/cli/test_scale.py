@@ -96,6 +96,10 @@ def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.Cap
     assert "449 training images, 10 steps 1,347 training images, 10 steps (held out" in said
     assert "3 seeds each" in said
     assert "in all, as measured on this machine" in said
+    assert run([*SCALE, "--out", str(tmp_path / "law"), "--plan", "--json"]) == 0
+    plan = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    assert [point["x"] for point in plan["points"]] == [14, 34, 80, 189, 449, 1347]
+    assert plan["steps"] == 10
     assert not (tmp_path / "law").exists()
 
 

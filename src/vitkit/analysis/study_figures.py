@@ -245,21 +245,23 @@ def scale_plot(
     with styled():
         figure = Figure((WIDTH * 0.72, 4.2), layout="constrained")
         axes = figure.subplots()
-        lowest = min(error for one in (*points, held_out) if one is not None for error in one.errors)
+        lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
         # Nothing is 0 on a logarithmic axis: intervals that reach it are cut off at half of the least.
-        floor = 0.5 * max(1e-6, min([lowest, *(one.error for one in (*law, *beyond))]))
+        floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
             (law, BLUE, "-", "the law, and where 95 % of what is measured should lie"),
             (beyond, GREY, "--", "extrapolation, if the law went on"),
         ):
-            x = [one.x for one in part]
+            x = [place.x for place in part]
             if not x:
                 continue
-            axes.plot(x, [max(one.error, floor) for one in part], color=colour, linestyle=dashes, label=name)
+            axes.plot(
+                x, [max(place.error, floor) for place in part], color=colour, linestyle=dashes, label=name
+            )
             axes.fill_between(
                 x,
-                [max(one.low, floor) for one in part],
-                [max(one.high, floor) for one in part],
+                [max(place.low, floor) for place in part],
+                [max(place.high, floor) for place in part],
                 color=colour,
                 alpha=0.13,
                 linewidth=0,
@@ -268,11 +270,11 @@ def scale_plot(
         if held_out is not None:
             drawn.append(([held_out], VERMILION, "D", "held out: predicted first, then measured"))
         for places, colour, marker, name in drawn:
-            heights = [max(one.error, floor) for one in places]
-            reach = [1.96 * math.sqrt(one.variance) if one.noise is not None else 0.0 for one in places]
+            heights = [max(place.error, floor) for place in places]
+            reach = [1.96 * math.sqrt(place.variance) if place.noise is not None else 0.0 for place in places]
             below = [min(up, height - 0.95 * floor) for up, height in zip(reach, heights, strict=True)]
             axes.errorbar(
-                [one.x for one in places],
+                [place.x for place in places],
                 heights,
                 yerr=[below, reach],
                 color=colour,
@@ -284,8 +286,8 @@ def scale_plot(
                 zorder=3,
             )
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
-        top = max(one.high for one in (*law, *beyond)) if law else axes.get_ylim()[1]
-        bottom = max(floor, min([lowest, *(one.low for one in (*law, *beyond))]))
+        top = max(place.high for place in (*law, *beyond)) if law else axes.get_ylim()[1]
+        bottom = max(floor, min([lowest, *(place.low for place in (*law, *beyond))]))
         axes.set_ylim(0.9 * bottom, 1.1 * top)
         axes.xaxis.set_minor_formatter(NullFormatter())
         # Images and steps are written out, FLOPs have too many digits.

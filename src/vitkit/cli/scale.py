@@ -56,14 +56,18 @@ def main(arguments: list[str]) -> None:
 
     if command.plan:
         plan = plan_scale(options)
+        if command.json_output:
+            points = [{"label": arm.label, "x": x} for x, arm in zip(plan.places, plan.arms, strict=True)]
+            console.print_json({"points": points, "steps": plan.steps, "seconds": plan.seconds})
+            return
         console.out.print(*describe_plan(plan, options), sep="\n", markup=False, soft_wrap=True)
         console.out.print("Next: the same command without --plan trains them")
         return
-    found = complete_scale(options, line)
+    result = complete_scale(options, line)
     if command.json_output:
-        console.print_json(found.to_json())
+        console.print_json(result.to_json())
     else:
-        _print(found)
+        _print(result)
 
 
 def _base(command: Command, arguments: list[str]) -> Run:
@@ -75,35 +79,35 @@ def _base(command: Command, arguments: list[str]) -> Run:
     """
     given = ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
     default = recipe(command.recipe) if command.recipe else Run()
-    asked = parse_line([*arguments, *given], default, "train", SeriesOptions())
-    if asked.series != SeriesOptions() or {"--processes", "--from-scratch"} & asked.given:
+    parsed = parse_line([*arguments, *given], default, "train", SeriesOptions())
+    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
         raise VitkitError(
             "The scale lab chooses its runs by itself, one after another in one process: give --seeds, "
             "without --runs, --sweep, --cross-validate, --processes or --from-scratch."
         )
-    length = [option for option in ("--steps", "--epochs") if option in asked.given]
+    length = [option for option in ("--steps", "--epochs") if option in parsed.given]
     if command.budget is not None and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without {length[0]}.")
     if not command.start:
-        return asked.run
+        return parsed.run
     with importing():
         from vitkit.runs.plan import Request
 
     # What is left out suits the start and the data, as in vitkit finetune.
-    return asked.over(suited(asked, command.recipe, Request(), command.listener)).run
+    return parsed.over(suited(parsed, command.recipe, Request(), command.listener)).run
 
 
-def _print(found: "Scale") -> None:
+def _print(result: "Scale") -> None:
     """Print the points, what came out, and what can follow."""
     from vitkit.jobs.study.scale_result import conclusions, point_table, remarks
 
     console.out.print()
-    console.out.print(lay_out(point_table(found)))
-    sentences = [*conclusions(found), *remarks(found)]
+    console.out.print(lay_out(point_table(result)))
+    sentences = [*conclusions(result), *remarks(result)]
     console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
-    held_out = found.folder / found.held_out.folder
+    held_out = result.folder / result.held_out.folder
     lines = [
-        f"Next:    open {found.folder / 'report.html'} in a browser",
+        f"Next:    open {result.folder / 'report.html'} in a browser",
         f"         vitkit predict {shlex.quote(str(held_out))} IMAGE_OR_FOLDER",
     ]
     console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)

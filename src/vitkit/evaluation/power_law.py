@@ -181,11 +181,11 @@ class LawFit:
 
         if self._rises():
             return "the error rises from point to point"
-        pure, known = self.pure_noise
+        pure, pure_degrees = self.pure_noise
         stated = MOST_NOISE**2 if self.is_fraction else math.inf
         explained = stated * float(chdtri(self.residuals, 1 - CONTRADICTED))
         if any(len(point.errors) > 1 for point in self.points):
-            seen = pure * self.residuals * float(fdtri(self.residuals, known, CONTRADICTED))
+            seen = pure * self.residuals * float(fdtri(self.residuals, pure_degrees, CONTRADICTED))
             # Seeds share their training images, so that they differ less than the choice of few images does.
             explained = max(explained, seen) if self.is_fraction else seen
         if self.misfit > explained:

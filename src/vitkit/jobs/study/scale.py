@@ -281,7 +281,8 @@ def _plan(
         )
     several = SeriesOptions(runs=options.seeds)
     arms = tuple(
-        Arm(f"{options.along}-{n:02d}", label, one, several) for n, (_, label, one) in enumerate(points, 1)
+        Arm(f"{options.along}-{n:02d}", label, point, several)
+        for n, (_, label, point) in enumerate(points, 1)
     )
     return ScalePlan(tuple(places), arms, steps, seconds)
 
@@ -325,8 +326,8 @@ def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> li
     for size in sizes:
         own = steps if options.hold == "steps" else max(1, round(steps * size / count))
         splits = replace(run.splits, subset=None if size == count else f"[:{size}]")
-        one = _with_length(replace(run, splits=splits), own, steps, count)
-        points.append((float(size), f"{size:,} training images", one))
+        point = _with_length(replace(run, splits=splits), own, steps, count)
+        points.append((float(size), f"{size:,} training images", point))
     return points
 
 
@@ -391,10 +392,10 @@ def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Re
     if options.threads is not None:
         torch.set_num_threads(options.threads)  # the speed depends on them
     steps = run.training.total_steps(len(data.splits["train"]))
-    runs = [one for _, _, one in _lay_out(options, run, data, steps)]
+    runs = [point for _, _, point in _lay_out(options, run, data, steps)]
     if options.along != "size":
         return [_measure_pace(runs[-1], options, request)] * len(runs)
-    return [_measure_pace(one, options, request) for one in runs]
+    return [_measure_pace(point, options, request) for point in runs]
 
 
 def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
@@ -488,8 +489,8 @@ def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
     Raises:
         VitkitError: training diverged at so many that too few are left.
     """
-    points = [one.point for one in measured if one.point is not None]
-    lost = [one.label for one in measured if one.point is None]
+    points = [place.point for place in measured if place.point is not None]
+    lost = [place.label for place in measured if place.point is None]
     try:
         return fit_power_law(points)
     except VitkitError as error:

@@ -72,7 +72,7 @@ def conclusions(result: Scale) -> list[str]:
     """Say what came out, in sentences: the held-out point, then ten times as much or why not."""
     label, more, _ = AXES[result.along]
     metric = result.metric.replace("_", " ")
-    low, high = (format_count(one.x) for one in (result.measured[0], result.measured[-1]))
+    low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
     said = [
         f"From {low} to {high} {label} the {'error' if result.is_fraction else metric} is "
         f"{result.fit.law.describe()}."
@@ -83,9 +83,9 @@ def conclusions(result: Scale) -> list[str]:
     if point is None:
         said.append(f"{where}, {expected}; training diverged.")
     else:
-        place = "inside" if prediction.holds(point.error) else "OUTSIDE of"
+        side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
         said.append(
-            f"{where}, {expected}; {shown(result, point.error)} {metric} came out, {place} the interval."
+            f"{where}, {expected}; {shown(result, point.error)} {metric} came out, {side} the interval."
         )
     if result.objection:
         said.append(
@@ -126,9 +126,9 @@ def remarks(result: Scale) -> list[str]:
     return [
         *said,
         *(
-            f"{one.label}: training diverged in {pluralize(one.diverged, 'run')}, left out."
-            for one in (*result.measured, result.held_out)
-            if one.diverged
+            f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
+            for place in (*result.measured, result.held_out)
+            if place.diverged
         ),
     ]
 
@@ -149,16 +149,16 @@ def point_table(result: Scale) -> Table:
     """Make the table of the points: x, what was measured, and what the law says there."""
     metric = result.metric.replace("_", " ")
     rows = []
-    for one in (*result.measured, result.held_out):
-        law = shown(result, result.fit.law.at(one.x))
-        is_last = one is result.held_out
+    for place in (*result.measured, result.held_out):
+        law = shown(result, result.fit.law.at(place.x))
+        is_last = place is result.held_out
         law += f" ({interval(result, result.prediction)})" if is_last else ""
         remark = "held out" if is_last else ""
-        if one.point is None:
-            rows.append((one.label, "–", "–", law, "diverged"))
+        if place.point is None:
+            rows.append((place.label, "–", "–", law, "diverged"))
             continue
-        seeds = ", ".join(shown(result, error) for error in one.point.errors)
-        rows.append((one.label, shown(result, one.point.error), seeds, law, remark))
+        seeds = ", ".join(shown(result, error) for error in place.point.errors)
+        rows.append((place.label, shown(result, place.point.error), seeds, law, remark))
     return Table(
         (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"), tuple(rows)
     )
@@ -169,7 +169,7 @@ def write_result(result: Scale, command: str) -> Path:
 
     Args:
         result: what came out.
-        command: the one that asked for it.
+        command: that asked for it.
 
     Returns:
         The page.
@@ -179,7 +179,7 @@ def write_result(result: Scale, command: str) -> Path:
     folder = result.folder
     replace_json(folder / "scale.json", without_places(result.to_json()))
     section = SeriesSection("Points", tuple(remarks(result)), point_table(result), _plot(result))
-    folders = [one.folder for one in (*result.measured, result.held_out)]
+    folders = [place.folder for place in (*result.measured, result.held_out)]
     pages = [name for name in folders if (folder / name / "report.html").exists()]
     page = render_series(folder.resolve().name, conclusions(result), [section], pages, shown_command(command))
     path = folder / "report.html"
