@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.report import write_report
     from vitkit.jobs.series.series import train_series
     from vitkit.jobs.study.ablate import ablate
+    from vitkit.jobs.study.scale import scale
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
     from vitkit.models.build import build_model, create_model
@@ -70,6 +71,7 @@ _HOMES = {
     "read_series": "vitkit.runs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
+    "scale": "vitkit.jobs.study.scale",
     "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
     "train_series": "vitkit.jobs.series.series",
@@ -108,6 +110,7 @@ __all__ = [
     "read_series",
     "recipe",
     "save_model",
+    "scale",
     "starts",
     "train",
     "train_series",
