@@ -105,7 +105,7 @@ def compare_pretraining(
     def folders() -> Iterator[Path]:
         return numbered_folders(run, name, ENDING)
 
-    tuning = _fine_tuning(run, options, request, listener)
+    tuning = fine_tune_without(run, options, request, listener)
     where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
     steps = _recorded_steps(where) or _matched_steps(run, tuning, device, request, listener)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
@@ -129,7 +129,7 @@ def compare_pretraining(
 
         completed = complete(study.arms)
         start = replace(study.arms[1].run, start=StartConfig(str(folder.resolve() / PRETRAINING)), model="")
-        arm = Arm(WITH, "with pre-training", _from_start(start, options, listener), series)
+        arm = Arm(WITH, "with pre-training", fine_tune_from(start, options, listener), series)
         completed += complete([arm])
         without, late = study.arms[1:]
         with listener.progress("comparing the arms"):
@@ -161,7 +161,7 @@ def _recorded_steps(folder: Path) -> int | None:
     return steps
 
 
-def _fine_tuning(run: Run, options: ThenOptions, request: Request, listener: Listener) -> Run:
+def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener: Listener) -> Run:
     """Make the fine-tuning without the pre-training: from the start of the pre-training, or from scratch."""
     # All labelled images are trained on, and the weights of the last step are taken: few labels are no
     # images to validate on.
@@ -171,12 +171,13 @@ def _fine_tuning(run: Run, options: ThenOptions, request: Request, listener: Lis
         model=run.model,
         architecture=run.architecture,
         preprocessing=run.preprocessing,
+        augmentation=run.augmentation,
         loading=run.loading,
         splits=Splits(val_fraction=0.0, subset=subset),
     )
     base = replace(base, training=replace(base.training, seed=run.training.seed))
     if run.start.start:
-        return _from_start(replace(base, start=run.start, model=""), options, listener)
+        return fine_tune_from(replace(base, start=run.start, model=""), options, listener)
     with listener.progress("listing images"):
         images = Request().images(base).splits
     if "test" not in images:
@@ -189,7 +190,7 @@ def _fine_tuning(run: Run, options: ThenOptions, request: Request, listener: Lis
     return _with_length(tuned, base, options)
 
 
-def _from_start(base: Run, options: ThenOptions, listener: Listener) -> Run:
+def fine_tune_from(base: Run, options: ThenOptions, listener: Listener) -> Run:
     """Make the fine-tuning of a start, as `vitkit finetune` makes it."""
     request = Request()
     suited = suit_run(replace(base, splits=base.splits), request, listener).run
@@ -210,7 +211,8 @@ def _with_length(tuned: Run, base: Run, options: ThenOptions) -> Run:
         checkpoint_every=max(1, math.ceil(steps / 4)),
     )
     optimizer = replace(tuned.optimizer, warmup_steps=steps // 20)
-    return replace(tuned, optimizer=optimizer, training=training)
+    # Images are changed as in the pre-training: who mirrors no digits there means none to be mirrored here.
+    return replace(tuned, augmentation=base.augmentation, optimizer=optimizer, training=training)
 
 
 def _matched_steps(run: Run, tuning: Run, device: str, request: Request, listener: Listener) -> int:
