@@ -124,7 +124,7 @@ def test_what_it_makes_fine_tunes_converts_and_predicts_like_all_others(
     assert np.load(tmp_path / "f.npy").shape == (12, 16)
     capsys.readouterr()
     card = json.loads((trained / "model.json").read_text())
-    assert card["task"] == {"name": "simmim", "loss": None}  # there are no logits that could mean anything
+    assert card["task"] == {"name": "simmim", "loss": "none"}  # there are no logits that could mean anything
     for refused in (["predict", str(trained), str(tmp_path / "classes/a/0.png")], ["evaluate", str(trained)]):
         assert run(refused) == 1
         assert "answers nothing" in capsys.readouterr().err
@@ -197,7 +197,9 @@ def test_what_needs_no_answers_works_without(
     assert run(["card", str(trained)]) == 0
     printed = capsys.readouterr().out
     assert "vitkit inspect" in printed and "vitkit predict" not in printed and "loss none" not in printed
-    assert run(["inspect", str(trained), "--images", str(images / "0.png"), "--out", str(tmp_path / "i")]) == 0
+    assert (
+        run(["inspect", str(trained), "--images", str(images / "0.png"), "--out", str(tmp_path / "i")]) == 0
+    )
     assert (tmp_path / "i/attention-rollout.png").exists()
     assert run(["data", "check", str(images), "--task", "mae"]) == 0
     printed = capsys.readouterr().out
