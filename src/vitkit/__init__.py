@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
+    from vitkit.jobs.pretrain import pretrain
     from vitkit.jobs.recipes import recipe
     from vitkit.jobs.report import write_report
     from vitkit.jobs.reproduce.reproduce import reproduce
     from vitkit.jobs.series.series import train_series
     from vitkit.jobs.study.ablate import ablate
+    from vitkit.jobs.study.scale import scale
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
     from vitkit.models.build import build_model, create_model
@@ -66,10 +68,12 @@ _HOMES = {
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.runs.checkpoints",
     "model_config": "vitkit.models.zoo",
+    "pretrain": "vitkit.jobs.pretrain",
     "read_series": "vitkit.runs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "reproduce": "vitkit.jobs.reproduce.reproduce",
     "save_model": "vitkit.weights",
+    "scale": "vitkit.jobs.study.scale",
     "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
     "train_series": "vitkit.jobs.series.series",
@@ -104,10 +108,12 @@ __all__ = [
     "list_models",
     "load_model",
     "model_config",
+    "pretrain",
     "read_series",
     "recipe",
     "reproduce",
     "save_model",
+    "scale",
     "starts",
     "train",
     "train_series",

@@ -20,12 +20,14 @@ from vitkit.analysis.study_figures import (
     fewshot_plot,
     pretraining_plot,
     rate_plot,
+    scale_plot,
     throughput_figure,
     tracking_plot,
 )
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot.scores import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
+from vitkit.evaluation.power_law import Point, Prediction
 from vitkit.evaluation.predictions import Predictions
 
 SLACK = 1.0
@@ -193,6 +195,22 @@ def rates(word: str) -> list[Figure]:
     ]
 
 
+def laws(word: str) -> list[Figure]:
+    def point(x: float, error: float) -> Point:
+        return Point(x, (error, 0.9 * error), 0.01)
+
+    def law(*places: float) -> list[Prediction]:
+        return [Prediction(x, 3 / x, 0.0, 6 / x) for x in places]
+
+    axis = "test error (1 - mean average precision)"
+    few = [point(x, 3 / x) for x in (14, 34, 80, 189, 449)]
+    flops = [point(1e15 * x, 3 / x) for x in (14, 34, 80, 189, 449)]
+    return [
+        scale_plot(few, law(14, 80, 1347), point(1347, 0.0), law(1347, 13470), "images", axis, True),
+        scale_plot(flops, [], None, [], "FLOPs of training", axis, False),
+    ]
+
+
 def differences(word: str) -> list[Figure]:
     wide, axis = (-0.05, 0.02), "share of labels right less that of the base, in points"
     return [
@@ -227,6 +245,7 @@ FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
     "labels": labels,
     "few-shot": learned,
     "benchmarks": benchmarks,
+    "laws of scale": laws,
     "learning rates": rates,
     "differences": differences,
     "inside a model": insides,

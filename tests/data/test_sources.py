@@ -638,3 +638,26 @@ def test_images_without_labels_open_where_none_are_needed(tmp_path: Path) -> Non
     digits = open_data("digits", labelled=False)
     assert digits.class_names == () and not digits.splits["train"].targets
     assert open_data("digits").splits["train"].targets.keys() == {"labels"}
+
+
+def test_tables_need_no_labels_where_none_are_learned(tmp_path: Path) -> None:
+    """Rows that have a label and rows that have none count alike; class folders are folders."""
+    encoded = []
+    for number in range(6):
+        place = tmp_path / "images" / ("a" if number % 2 else "b/c") / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), 40 * number, np.uint8)).save(place)
+        encoded.append({"bytes": place.read_bytes(), "path": place.name})
+    names = [str(path.relative_to(tmp_path)) for path in sorted((tmp_path / "images").rglob("*.png"))]
+    (tmp_path / "plain.csv").write_text("path\n" + "\n".join(names) + "\n")
+    (tmp_path / "other.csv").write_text("path,label\n" + "\n".join(f"{name}," for name in names) + "\n")
+    pq.write_table(pa.table({"image": encoded}), tmp_path / "plain.parquet")
+    pq.write_table(pa.table({"image": encoded, "label": [0, -1, 1, -1, None, 0]}), tmp_path / "other.parquet")
+    for spec in ("images", "plain.csv", "other.csv", "plain.parquet", "other.parquet"):
+        data = open_data(str(tmp_path / spec), Splits(val_fraction=0, test_fraction=0), labelled=False)
+        assert len(data.splits["train"]) == 6 and not data.class_names, spec
+        assert data.splits["train"].targets == {}, spec
+        shades = {int(data.splits["train"].decode(index)[0, 0, 0]) for index in range(6)}
+        assert shades == {0, 40, 80, 120, 160, 200}, spec
+    with pytest.raises(VitkitError, match="no label column"):
+        open_data(str(tmp_path / "plain.csv"))

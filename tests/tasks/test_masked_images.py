@@ -124,7 +124,7 @@ def test_what_it_makes_fine_tunes_converts_and_predicts_like_all_others(
     assert np.load(tmp_path / "f.npy").shape == (12, 16)
     capsys.readouterr()
     card = json.loads((trained / "model.json").read_text())
-    assert card["task"] == {"name": "simmim", "loss": None}  # there are no logits that could mean anything
+    assert card["task"] == {"name": "simmim", "loss": "none"}  # there are no logits that could mean anything
     for refused in (["predict", str(trained), str(tmp_path / "classes/a/0.png")], ["evaluate", str(trained)]):
         assert run(refused) == 1
         assert "answers nothing" in capsys.readouterr().err
@@ -187,4 +187,20 @@ def test_two_processes_hide_the_same_patches(name: str, images: Path, tmp_path: 
     assert train(images, tmp_path / "one", TASKS[name]) == 0
     assert train(images, tmp_path / "two", TASKS[name], "--processes", "2") == 0
     for alone, together in zip(lines_of(tmp_path / "one"), lines_of(tmp_path / "two"), strict=True):
+        assert alone.pop("kind") == together.pop("kind")
         assert alone == pytest.approx(together, rel=1e-4)
+
+
+def test_what_needs_no_answers_works_without(
+    trained: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["card", str(trained)]) == 0
+    printed = capsys.readouterr().out
+    assert "vitkit inspect" in printed and "vitkit predict" not in printed and "loss none" not in printed
+    assert (
+        run(["inspect", str(trained), "--images", str(images / "0.png"), "--out", str(tmp_path / "i")]) == 0
+    )
+    assert (tmp_path / "i/attention-rollout.png").exists()
+    assert run(["data", "check", str(images), "--task", "mae"]) == 0
+    printed = capsys.readouterr().out
+    assert f"vitkit pretrain {images} --objective mae" in printed and "from scratch" not in printed

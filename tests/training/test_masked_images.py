@@ -16,9 +16,11 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import BatchRows
+from vitkit.models.position import sincos_2d
 from vitkit.models.vit import ViT
 from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
 from vitkit.training.masked_images import (
+    MAE,
     OBJECTIVE_OF,
     AbsoluteBaseline,
     ClassBaseline,
@@ -289,6 +291,27 @@ def test_the_encoder_of_mae_sees_the_class_token_and_the_other_patches_in_their_
         visible = sorted(set(range(24)) - set(hidden.index[image].tolist()))
         assert torch.equal(seen[0][image], whole[image][[0, *(1 + patch for patch in visible)]])
     assert not {"position"} & set(dict(objective.named_parameters()))
+
+
+def test_the_decoder_of_mae_predicts_each_hidden_patch_in_its_place() -> None:
+    model, objective = parts(SMALL_MAE)
+    assert isinstance(objective, MAE)
+    hidden = objective.predict(model, images(2))
+    placed = model.embed(images(2))
+    for image in range(2):
+        places = hidden.index[image].tolist()
+        visible = sorted(set(range(24)) - set(places))
+        seen = objective.project(
+            model.encode(placed[image : image + 1, [0, *(1 + patch for patch in visible)]])
+        )
+        tokens = objective.mask_token.expand(1, 24, -1).clone()
+        for number, patch in enumerate(visible):
+            tokens[0, patch] = seen[0, 1 + number]
+        decoded = torch.cat([seen[:, :1], tokens + sincos_2d((4, 6), 16)], dim=1)
+        for block in objective.blocks:
+            decoded = block(decoded)
+        expected = objective.head(objective.norm(decoded))[0, [1 + patch for patch in places]]
+        torch.testing.assert_close(hidden.outputs[image], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("config", OBJECTIVES)

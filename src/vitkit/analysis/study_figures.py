@@ -1,6 +1,7 @@
 """The pictures of studies: few-shot accuracy, a sweep over learning rates, speed against image size."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from vitkit.analysis.drawing import (
 )
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.evaluation.power_law import Point, Prediction
+from vitkit.text import format_count
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
 """Okabe & Ito's; more lines than these are told apart by their dashes."""
@@ -217,6 +220,87 @@ def rate_plot(
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         axes.set(xlabel="learning rate", ylabel=label)
         axes.grid(True)
+    return figure
+
+
+def scale_plot(
+    points: Sequence[Point],
+    law: Sequence[Prediction],
+    held_out: Point | None,
+    beyond: Sequence[Prediction],
+    across: str,
+    label: str,
+    is_fraction: bool,
+) -> Figure:
+    """Draw errors against what grows, with the law that was fitted to them, on logarithmic axes.
+
+    Args:
+        points: that the law was fitted to.
+        law: its predictions from the first point to the held-out one, with their intervals.
+        held_out: the point that was predicted and then measured; None where training diverged.
+        beyond: predictions from there on by the law that knows the held-out point too; may be empty.
+        across, label: of the axes.
+        is_fraction: whether errors are fractions, written as percentages.
+    """
+    with styled():
+        figure = Figure((WIDTH * 0.72, 4.2), layout="constrained")
+        axes = figure.subplots()
+        lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
+        # Nothing is 0 on a logarithmic axis: intervals that reach it are cut off at half of the least.
+        floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
+        for part, colour, dashes, name in (
+            (law, BLUE, "-", "the law, and where 95 % of what is measured should lie"),
+            (beyond, GREY, "--", "extrapolation, if the law went on"),
+        ):
+            x = [place.x for place in part]
+            if not x:
+                continue
+            axes.plot(
+                x, [max(place.error, floor) for place in part], color=colour, linestyle=dashes, label=name
+            )
+            axes.fill_between(
+                x,
+                [max(place.low, floor) for place in part],
+                [max(place.high, floor) for place in part],
+                color=colour,
+                alpha=0.13,
+                linewidth=0,
+            )
+        drawn = [(points, BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)")]
+        if held_out is not None:
+            drawn.append(([held_out], VERMILION, "D", "held out: predicted first, then measured"))
+        for places, colour, marker, name in drawn:
+            heights = [max(place.error, floor) for place in places]
+            reach = [1.96 * math.sqrt(place.variance) if place.noise is not None else 0.0 for place in places]
+            below = [min(up, height - 0.95 * floor) for up, height in zip(reach, heights, strict=True)]
+            axes.errorbar(
+                [place.x for place in places],
+                heights,
+                yerr=[below, reach],
+                color=colour,
+                linestyle="none",
+                marker=marker,
+                markersize=5,
+                capsize=2,
+                label=name,
+                zorder=3,
+            )
+        axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
+        top = max(place.high for place in (*law, *beyond)) if law else axes.get_ylim()[1]
+        bottom = max(floor, min([lowest, *(place.low for place in (*law, *beyond))]))
+        axes.set_ylim(0.9 * bottom, 1.1 * top)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        # Images and steps are written out, FLOPs have too many digits.
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e7 else format_count(value))
+        )
+        # Over less than half a decade there would be a single round number.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else MaxNLocator(6))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        percent = FuncFormatter(lambda share, _: f"{100 * share:.4g} %")
+        axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
+        axes.grid(True)
+        add_legend(figure)
     return figure
 
 

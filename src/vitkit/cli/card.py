@@ -46,11 +46,11 @@ def print_card(identity: "Identity", file: str) -> None:
         file: how it was named on the command line.
     """
     from vitkit.jobs.card import summary
-    from vitkit.tasks import answering_of
+    from vitkit.tasks import answers
 
     TerminalListener().show(summary(identity))
     checkpoint = shlex.quote(file)
     following = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
-    if not answering_of(identity.card).explain_unfit(identity.config):
+    if answers(identity.card, identity.config):
         following = [f"vitkit predict {checkpoint} IMAGE", *following]
     console.out.print("\nNext: " + "\n      ".join(following), markup=False, soft_wrap=True)

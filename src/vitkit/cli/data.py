@@ -74,6 +74,9 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
     command = f"vitkit {begin} --data {shlex.quote(options.path)}"
     if options.task != "classification":
         command += f" --task {options.task}"
+    if not any(found.counts.values()):  # no class was counted: images alone are learned from
+        command = f"vitkit pretrain {shlex.quote(options.path)} --objective {options.task}"
+        lists = "it needs no labels"
     console.out.print(
         f"\nNext: {command}   ({lists})",
         markup=False,

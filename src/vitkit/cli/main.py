@@ -24,11 +24,13 @@ VERBS = {
     "advise": ("what to expect of images and starts, before training", "vitkit.cli.advise"),
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
+    "pretrain": ("train a model on images without labels", "vitkit.cli.pretrain"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
+    "scale": ("what ten times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
@@ -145,7 +147,10 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     world = world_of_environment()
     if world.rank:  # another process parses the command line and prints
-        if verb not in ("train", "finetune", "vtab", "evaluate", "fewshot") or {"-h", "--help"} & {*rest}:
+        if verb not in ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot") or {
+            "-h",
+            "--help",
+        } & {*rest}:
             return 0
         processes = importlib.import_module("vitkit.cli.processes")
         if verb in ("evaluate", "fewshot"):

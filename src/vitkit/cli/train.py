@@ -17,8 +17,9 @@ from vitkit.cli.options import CONSTRUCTORS, importing, spell_out, take_option
 from vitkit.cli.processes import start_several
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
+from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.jobs.options import MachineOptions
+from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
@@ -69,18 +70,27 @@ class RunOptions(Run):
     @classmethod
     def from_run(cls, run: Run) -> "RunOptions":
         """Make options whose defaults are those of a run."""
-        fewshot = run.evaluators.get(FEWSHOT, FewShotTracking())
+        # Where no labels are learned, the features are all there is to judge.
+        learns_labels = isinstance(run.objective, ClassificationConfig)
+        left_out = FewShotTracking() if learns_labels else FewShotTracking(methods=("ridge", "knn"))
+        fewshot = run.evaluators.get(FEWSHOT, left_out)
         return cls(fewshot=fewshot, **{one.name: getattr(run, one.name) for one in fields(Run)})
 
     def run(self) -> Run:
         """Return the run that the options stand for."""
         run = Run(**{one.name: getattr(self, one.name) for one in fields(Run)})
-        others = {name: config for name, config in run.evaluators.items() if name != FEWSHOT}
-        return replace(run, evaluators={**others, **({FEWSHOT: self.fewshot} if self.fewshot.data else {})})
+        evaluators = {name: run.evaluators[name] for name in run.evaluators if name not in (FEWSHOT, PROBE)}
+        if self.fewshot.data:
+            evaluators[FEWSHOT] = self.fewshot
+            if not isinstance(run.objective, ClassificationConfig):
+                evaluators[PROBE] = linear_probe(self.fewshot.data)
+        return replace(run, evaluators=evaluators)
 
 
 FEWSHOT = "fewshot"
 """The name of the evaluator that --fewshot options ask for."""
+PROBE = "probe"
+"""The name of the linear probe at the end of a run that learns no labels."""
 PREFIXED = ("splits", "fewshot")
 """Parts of a run whose options carry their name."""
 
@@ -96,6 +106,13 @@ START is a run folder, a file or folder of weights, or an address (hf:org/name, 
 replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
 paper's fine-tuning, --resume RUN continues a run folder. --sweep tries learning rates first, --runs 3 trains
 with three seeds, --minutes 20 chooses the length.""",
+    "pretrain": """Train a Vision Transformer on images without labels: vitkit pretrain PATH.
+
+PATH is a folder of images in any depth, a .csv or .parquet files; labels that are there are left out.
+--objective chooses what is learned: masked-patches (the paper), simmim or mae. What is left out suits the
+size of the images; --recipe masked-patches is the paper's. --start begins from weights, --resume RUN
+continues a run folder, --minutes 20 chooses the length, --fewshot.data LABELLED measures on the way what the
+features are worth.""",
 }
 """The first paragraph of each verb's help."""
 
@@ -112,6 +129,7 @@ class Asked:
     threads: int | None
     from_scratch: bool
     series: SeriesOptions
+    then: ThenOptions
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -158,13 +176,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
     start = take_option(list(arguments), "--start")
     begun, trained = (None if path is None else kind_of(path) for path in (resume, start))
     series = None if begun is None or begun.kind != "series" else _read_series(begun.path)
+    unlabelled = verb == "pretrain"
     longer = verb == "train" and trained is not None and trained.is_run and name is None and resume is None
     if begun is not None:
         default = begun.run() if series is None else series.run
     elif longer and trained is not None:
         default = _trained_for_longer(trained)
     else:
-        default = recipe(name) if name else Run()
+        # Without labels the size of the images chooses the model, once they are looked at.
+        default = recipe(name) if name else Run(model="") if verb == "pretrain" else Run()
     asked = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
     from vitkit.cli.listener import TerminalListener
@@ -175,16 +195,26 @@ def run_verb(arguments: list[str], verb: str) -> None:
     if asked.run.data:
         listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
     with importing():
+        from vitkit.jobs.pretrain import fit_batch_and_length
         from vitkit.jobs.train import train
         from vitkit.runs.plan import Request
 
     request = Request(*(place for place in (begun, trained) if place is not None))
-    if asked.run.start.start and not resume and not longer:
+    if unlabelled and resume is None:
+        default = _suited_to_images(asked, name or "", request, listener)
+        asked = asked.over(default)
+        given = {option[2:].replace("-", "_") for option in asked.given}
+        count = len(request.images(asked.run).splits["train"])
+        asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
+    elif asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
         default = suited(asked, name or "", request, listener)
         asked = asked.over(default)
     if asked.run.training.minutes is not None and not resume:
         asked = _timed(asked, default, request, listener)
+    if asked.then.then:
+        _compare_and_tell(asked, line, listener)
+        return
     if asked.series.is_series:
         if asked.from_scratch:
             raise VitkitError(
@@ -217,6 +247,39 @@ def run_verb(arguments: list[str], verb: str) -> None:
     _print_what_comes_next(folder, asked.run)
 
 
+def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
+    """Pre-train, fine-tune with and without it, and print whether it helped."""
+    if asked.series.is_series or asked.from_scratch:
+        raise VitkitError(
+            "--then chooses the runs by itself: give --draws, without --runs, --sweep, --cross-validate or "
+            "--from-scratch."
+        )
+    with importing():
+        from vitkit.jobs.study.comparison import arm_table
+        from vitkit.jobs.study.pretraining import WITH, compare_pretraining
+
+    helped = compare_pretraining(
+        asked.run,
+        asked.then,
+        None if asked.out is None else Path(asked.out),
+        device=asked.device,
+        threads=asked.threads,
+        command=line,
+        listener=listener,
+    )
+    console.out.print()
+    console.out.print(lay_out(arm_table(helped.comparison)))
+    console.out.print("", *helped.answers(), sep="\n", markup=False, soft_wrap=True)
+    console.out.print(
+        "",
+        f"Next:    open {helped.folder / 'report.html'} in a browser",
+        f"         vitkit predict {shlex.quote(str(helped.folder / WITH))} IMAGE_OR_FOLDER",
+        sep="\n",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
 def _trained_for_longer(start: Place) -> Run:
     """Give the run that goes on from a run as a new one: with its own options and its own head."""
     before = start.run()
@@ -241,9 +304,13 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
-        defaults = replace(defaults, task=task, objective=kind())
+        # Where no labels are learned, there is nothing to test.
+        fraction = defaults.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
+        splits = replace(defaults.splits, test_fraction=fraction)
+        defaults = replace(defaults, task=task, objective=kind(), splits=splits)
     default, here = RunOptions.from_run(defaults), MachineOptions()
     given = _names(arguments)
+    hidden = () if verb == "pretrain" else (tyro.conf.Suppress, tyro.conf.Fixed)
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
@@ -252,6 +319,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         processes: int = 1,
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
+        then: Annotated[ThenOptions, tyro.conf.arg(name=""), *hidden] = ThenOptions(),  # noqa: B008 (frozen)
     ) -> Asked:
         """Give what was asked for.
 
@@ -263,8 +331,9 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
                 result is that of one process but for rounding. On several machines: torchrun ... -m vitkit.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
+            then: what is compared after a pre-training.
         """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series)
+        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then)
 
     read: Asked = tyro.cli(
         command,
@@ -292,6 +361,17 @@ def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listene
     return fit_length(replace(suited.run, training=training), suited.num_images)
 
 
+def _suited_to_images(
+    asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener"
+) -> Run:
+    """Choose what is left out of a command line without labels, so that it suits the images and the start."""
+    from vitkit.cli.console import download
+    from vitkit.jobs.pretrain import suit_pretraining
+
+    download(asked.run.start.start)
+    return suit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
+
+
 def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalListener") -> Asked:
     """Choose the steps of a command line with --minutes: as many as fit into them."""
     given = [option for option in ("--steps", "--epochs") if option in asked.given]
@@ -313,10 +393,15 @@ def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalL
         # Warm-up and head-first of the defaults become a part of the new length; what is given stays.
         return asked.over(with_steps(defaults, steps, num_images)).run
 
-    is_series = asked.series.is_series
+    is_series = asked.series.is_series or bool(asked.then.then)
+    out = None if asked.out is None else Path(asked.out)
+    if asked.then.then:
+        if out is None:
+            raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
+        out = out / "pretraining"
     run = settle_minutes(
         asked.run,
-        None if asked.out is None else Path(asked.out),
+        out,
         request,
         device=asked.device,
         ending=asked.series.ending if is_series else "",
@@ -332,8 +417,11 @@ def _purpose(run: Run, folder: str | None) -> str:
     """Say what a run is about to do, before anything of it was looked at."""
     height, width = run.preprocessing.image_size
     where = "" if folder is None else f", in {folder}"
+    if not run.model:
+        return f"a model learns from {run.data} without labels{where}"
     if run.start.start:
-        return f"{run.start.start} is fine-tuned on {run.data}{where}"
+        learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
+        return f"{run.start.start} is {learned} on {run.data}{where}"
     return f"{run.model} at {height}x{width} is trained on {run.data}{where}"
 
 
@@ -344,12 +432,15 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
     quoted = shlex.quote(str(folder))
     from vitkit.tasks import find_task
 
-    use = f"predict {quoted} IMAGE_OR_FOLDER"
+    uses = [f"         vitkit predict {quoted} IMAGE_OR_FOLDER"]
     if find_task(run.task).answering is None:
-        use = f"finetune {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS"
+        uses = [
+            f"         vitkit finetune {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS",
+            f"         vitkit fewshot {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS",
+        ]
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",
-        f"         vitkit {use}",
+        *uses,
         f"         vitkit inspect {quoted}",
     ]
     if run.data == "digits":

@@ -116,7 +116,9 @@ def check_data(
     leaks = _leaks(duplicates, tuple(data.splits))
     summary = _summary(sizes)
     images = {split: len(samples) for split, samples in data.splits.items()}
-    start = advise_on_start(data.spec, images.get("train", 0), len(data.class_names))
+    start = ""
+    if data.class_names:  # advice is about classes
+        start = advise_on_start(data.spec, images.get("train", 0), len(data.class_names))
     warnings = [
         *_about_bad_files(bad, images, bad_quota),
         *_about_images(sizes, read.modes, read.channels),

@@ -229,6 +229,9 @@ class Splits:
     """Train on a part of the training images that the cuts leave: 0.1 for a tenth of every class, or a slice
     such as "[:500]" or "[-10%:]". The images are taken in an order that the seed draws and in which every
     class is spread evenly, so that a tenth is within every larger part. --subset is the same."""
+    subset_seed: int | None = None
+    """Seed of that order; left out, that of the cut. Another one draws another part of the same training
+    images."""
     rule: int | None = None
     """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
     together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
@@ -259,8 +262,9 @@ class Splits:
                 "val_fraction and test_fraction must be 0 or more and leave something to train on, found "
                 f"{self.val_fraction} and {self.test_fraction}."
             )
-        if not 0 <= self.seed < 2**63:
-            raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {self.seed}.")
+        for seed in (self.seed, self.subset_seed or 0):
+            if not 0 <= seed < 2**63:
+                raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {seed}.")
         if self.label_separator is not None and not self.label_separator.strip("\r\n"):
             raise VitkitError(
                 f"label_separator is what stands between two labels in a cell, found "

@@ -215,12 +215,13 @@ class ListedData:
         notes, same = [*found.notes, *cut.notes], cut.same
         if splits.subset is not None and "train" in samples:
             train = samples["train"]
-            rows = _rows_of(parse_subset(splits.subset), train.labels, splits.seed)
+            seed = splits.seed if splits.subset_seed is None else splits.subset_seed
+            rows = _rows_of(parse_subset(splits.subset), train.labels, seed)
             samples["train"] = train.take(rows)
             same = {**same, "train": same["train"][rows]} if "train" in same else same
             notes.append(
                 f"train: {len(rows):,} of {pluralize(len(train), 'image')}, of each class the same fraction, "
-                f"seed {splits.seed} (subset {splits.subset})."
+                f"seed {seed} (subset {splits.subset})."
             )
             before, after = (
                 count_labels(part.labels, len(found.class_names)) for part in (train, samples["train"])
@@ -365,12 +366,12 @@ def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
 
 def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> Listing:
     if path.suffix.lower() == ".csv":
-        return list_csv(path, group)
+        return list_csv(path, group, labelled)
     stage = list_of(path)
     if path.suffix.lower() == ".parquet":
         if stage is not None:
             return list_split_parquets(path.parent, _parquet_files(path.parent), stage, group)
-        return list_parquet(path.parent, [path], group=group)
+        return list_parquet(path.parent, [path], group=group, labelled=labelled)
     if stage is not None or holds_lists(path):
         return list_split_lists(path if stage is None else path.parent, stage)
     if not path.is_dir():
@@ -379,7 +380,7 @@ def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> 
     if holds_split_parquets(parquets):
         return list_split_parquets(path, parquets, group=group)
     if parquets:
-        return list_parquet(path, parquets, group=group)
+        return list_parquet(path, parquets, group=group, labelled=labelled)
     return list_folders(path, partial, group) if labelled else list_images(path)
 
 

@@ -24,6 +24,7 @@ from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import is_training_data
+from vitkit.tasks import task_of
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 
 # Training images below which: epochs, batch. Chosen so that two cores finish a small ViT in minutes: few
@@ -150,12 +151,16 @@ def suit_run(asked: Run, request: Request | None = None, listener: Listener = SI
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
     trained_on, splits = start.card.data, asked.splits
-    if trained_on is not None and is_training_data(start.card, asked.data):
+    has_seen = trained_on is not None and is_training_data(start.card, asked.data)
+    # A start that learned no labels was trained on all images, whatever is tested: its cut says nothing.
+    unlabelled = task_of(start.card).answering is None
+    if trained_on is not None and has_seen and not unlabelled:
         part = trained_on.splits.subset
-        if replace(splits, subset=None) == Splits():
+        if replace(splits, subset=None, subset_seed=None) == Splits():
             # The start's own images, cut as they were there: the test images are none of its training images.
             rule = trained_on.splits.rule or FIRST_RULE
-            splits = replace(trained_on.splits, rule=rule, subset=splits.subset)
+            own = splits
+            splits = replace(trained_on.splits, rule=rule, subset=own.subset, subset_seed=own.subset_seed)
         if part is not None and splits.subset is None:
             listener.note(
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "
@@ -164,6 +169,11 @@ def suit_run(asked: Run, request: Request | None = None, listener: Listener = SI
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
     listed = request.images(run)
     count = len(listed.splits["train"])
+    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.found.splits:
+        listener.note(
+            f"{start.name} was trained on these images without their labels, also on those that are tested: "
+            "on images it has not seen it may do worse."
+        )
     if not run.recipe:
         run = fit_data(run, start.config, count, asked.optimizer.freeze)
         if len(listed.splits.get("val", ())) < LEAST_VALIDATED:

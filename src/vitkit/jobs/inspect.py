@@ -31,7 +31,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.trained_model import open_model_data
-from vitkit.tasks import answering_of
+from vitkit.tasks import answering_of, answers
 from vitkit.weights.card import card_of, preprocessing_of
 
 IMAGES = 128
@@ -103,7 +103,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
         figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
         written += drawing.save_figure(figure, folder / "attention-distance")
         captions = names[:SHOWN]
-        if not answering_of(model.card).explain_unfit(model.config):
+        if answers(model.card, model.config):
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         maps = attention_rollout(model, batch[:SHOWN])

@@ -48,6 +48,7 @@ from vitkit.tasks.page import (
     describe_images,
     fraction_cell,
 )
+from vitkit.text import join_names
 from vitkit.weights.card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
@@ -491,7 +492,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
         lines = [measured[step] for step in sorted(measured)]
         keys = dict.fromkeys(key for line in lines for key in line)
-        names = [name for name in keys if name.endswith("_shots")]
+        names = [name for name in keys if name.endswith(("_shots", "_all"))]
         if names:
             # Runs of the time before evaluators were a mapping hold the options of this one at the top.
             options = config.get("evaluators", config).get(evaluator, {})
@@ -518,9 +519,9 @@ def _fewshot_section(
         (
             Plot(tracking_plot(steps, shares, images), evaluator, alt),
             Text(
-                "Least squares in closed form (the paper's few-shot accuracy) on the features of the model "
-                f"as it was, with the same images of each class at every step; the mean of {draws} "
-                f"draw{'s' * (draws != 1)}. It decided nothing in the training.",
+                f"{_ways(options)} on the features of the model as it was, with the same images of each "
+                f"class at every step; the mean of {draws} draw{'s' * (draws != 1)}. It decided nothing in "
+                "the training.",
                 "caption",
             ),
             Table(("step", *shares), rows, sortable=True),
@@ -528,10 +529,25 @@ def _fewshot_section(
     )
 
 
+def _ways(options: Mapping[str, Any]) -> str:
+    """Name the ways to learn from features, to begin a sentence."""
+    words = {
+        "ridge": "least squares in closed form (the paper's few-shot accuracy)",
+        "knn": "nearest neighbours by the cosine (knn)",
+        "logistic": "logistic regression",
+    }
+    named = join_names([words.get(str(method), str(method)) for method in options.get("methods", ["ridge"])])
+    return f"{named[0].upper()}{named[1:]}"
+
+
 def _label(name: str) -> str:
-    """Turn "ridge_5_shots" into "5 shots"."""
-    shots = name.split("_")[1]
-    return "1 shot" if shots == "1" else f"{shots} shots"
+    """Turn "ridge_5_shots" into "5 shots", "knn_5_shots" into "5 shots, knn", "logistic_all" into "linear
+    probe"."""
+    method, shots = name.split("_")[:2]
+    if shots == "all":
+        return "linear probe" if method == "logistic" else f"all images, {method}"
+    words = "1 shot" if shots == "1" else f"{shots} shots"
+    return words if method == "ridge" else f"{words}, {method}"
 
 
 def _cell(share: float) -> Number:

@@ -42,6 +42,8 @@ class Architecture:
     pool: ImagePoolKind | None = None
     """How the tokens become one vector: the class token (token), the mean or maximum of the patches (mean,
     max), or attention pooling (map)."""
+    extra_class_token: bool | None = None
+    """Give the encoder a class token although the pooling does not read it, as MAE's has one."""
     stem_channels: tuple[int, ...] | None = None
     """Channels of 3x3 convolutions before the patches, of which the last halve the image until a position is
     a patch. A name that ends in -conv chooses them."""

@@ -26,6 +26,9 @@ class SeriesOptions:
     runs: int = 1
     """Number of runs, with seeds that follow one another from --seed, for mean and standard deviation; their
     splits are the same."""
+    redraw: bool = False
+    """Train each of several runs on another part of the training images, of the size that --subset says: the
+    spread is then that of the draw too. The test images are the same."""
     cross_validate: int | None = None
     """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
     image is tested exactly once. Every class is dealt round the folds."""
@@ -43,6 +46,8 @@ class SeriesOptions:
             )
         if self.sweep_data and not self.sweeps:
             raise VitkitError("sweep_data has the images of a sweep: give --sweep as well, or leave it out.")
+        if self.redraw and self.runs < 2:
+            raise VitkitError("redraw draws another part for each of several runs: give --runs as well.")
         if not 1 <= self.runs <= MOST_RUNS:
             raise VitkitError(f"runs is at least 1 and at most {MOST_RUNS:,}, found {self.runs}.")
         if self.cross_validate is not None and self.cross_validate < 2:

@@ -7,6 +7,7 @@ from typing import Any
 from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import Card, TaskName
+from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Answering
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
@@ -55,6 +56,12 @@ def learned_by(known: Card) -> card.Task:
 def task_of(known: Card) -> Task:
     """Return the task that a model was trained for, by its card."""
     return find_task(learned_by(known).name)
+
+
+def answers(known: Card, config: ModelConfig) -> bool:
+    """Whether a model with this card and configuration has answers."""
+    answering = task_of(known).answering
+    return answering is not None and not answering.explain_unfit(config)
 
 
 def answering_of(known: Card) -> Answering[Any, Any]:

@@ -77,7 +77,7 @@ class MaskedImagesLearning:
 
     def learned(self, config: MaskedImagesConfig) -> card.Task:
         """Record the task; there are no logits, so that no loss says what they mean."""
-        return card.Task(self.name, None)
+        return card.Task(self.name, "none")
 
     def objective(
         self, config: MaskedImagesConfig, model_config: ModelConfig, train: "Samples"

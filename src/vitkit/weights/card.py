@@ -53,7 +53,8 @@ class ModelCard(Card):
         """Return the origin together with the loss and the data of the training, as people are shown it."""
         history = {key: value for key, value in self.origin.items() if key == "recipe"}
         if self.task is not None:
-            history["loss"] = self.task.loss
+            if self.task.loss != "none":
+                history["loss"] = self.task.loss
             if self.task.name != Task().name:
                 history["task"] = self.task.name
         if self.data is not None:

@@ -497,7 +497,8 @@ def test_the_options_of_following_are_those_of_the_command(data: str, tmp_path: 
     followed = "--fewshot.data other --fewshot.every 1 --fewshot.shots 1,3 --fewshot.seeds 1"
     assert run([*command.split(), *followed.split()]) == 0
     recorded = json.loads(Path("run/config.json").read_text())["run"]["evaluators"]["fewshot"]
-    assert recorded == {"data": str(tmp_path / "other"), "every": 1, "shots": [1, 3], "seeds": 1}
+    other = str(tmp_path / "other")
+    assert recorded == {"data": other, "every": 1, "shots": [1, 3], "seeds": 1, "methods": ["ridge"]}
     log = Path("run/metrics.jsonl").read_text()
     assert log.count("ridge_3_shots") == 2
 

@@ -18,7 +18,7 @@ from vitkit.jobs.finetune_recipes import OTHER_RATES
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
 from vitkit.jobs.study.options import AblateOptions
-from vitkit.runs.config import Architecture, Run, StartConfig, read_run
+from vitkit.runs.config import Architecture, Run, StartConfig, option_value, read_run
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 
@@ -69,7 +69,7 @@ def test_the_value_of_the_base_need_not_be_listed() -> None:
     """The recipe's own mixup, 0, is compared with all the same."""
     design = designed({"mixup": [0.2, "0.4"]})
     assert design.levels == {"mixup": ("0", "0.2", "0.4")}
-    assert [arm.run.objective.mixup for arm in design.arms] == [0.0, 0.2, 0.4]
+    assert [option_value(arm.run, "mixup") for arm in design.arms] == [0.0, 0.2, 0.4]
 
 
 def test_values_that_make_the_same_run_are_one_arm() -> None:

@@ -259,29 +259,31 @@ def list_parquet(
     split_of_file: Sequence[str] | None = None,
     class_names: tuple[str, ...] | None = None,
     group: str | None = None,
+    labelled: bool = True,
 ) -> Listing:
     """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels.
 
     The split of each file is read from its name, and class names from the files, where they are not given.
-    `group` is the name of a column that says which images stay in one split.
+    `group` is the name of a column that says which images stay in one split. Without `labelled` no label is
+    needed or read, and rows without one count like all others.
     """
     files = [_read_metadata(path) for path in paths]
     columns = {name: name for name in files[0].schema.names}
     image_column = find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
-    label_column = find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label")
+    needed = [image_column]
+    if labelled:
+        needed.append(find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label"))
     for file in files:
-        if not all(file.schema.names.count(name) == 1 for name in (image_column, label_column)):
+        if not all(file.schema.names.count(name) == 1 for name in needed):
             raise VitkitError(
-                f"{file.path} lacks the columns {image_column} and {label_column} that {paths[0].name} has, "
-                f"or has one twice; found {join_names(file.schema.names, 30)}. Keep one data set in a folder."
+                f"{file.path} lacks the columns {' and '.join(needed)} that {paths[0].name} has, or has one "
+                f"twice; found {join_names(file.schema.names, 30)}. Keep one data set in a folder."
             )
     leaves = {_image_leaf(file, image_column) for file in files}
     if len(leaves) > 1:
         raise VitkitError(
             f"{root}: the column {image_column} is of other types in other files. Make them one."
         )
-    declared = _declared_names(root, files, label_column)
-    values = _read_labels(files, label_column)
     rows = _ParquetRows(root, files, leaves.pop())
     split_of = np.repeat(split_of_file or _parquet_splits(root, paths), np.diff(rows.file_starts))
     notes = []
@@ -289,6 +291,11 @@ def list_parquet(
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
     groups = None if group is None else _parquet_groups(files, group)
+    if not labelled:
+        nothing = np.zeros((len(split_of), 0), dtype=bool)
+        return Listing("Parquet", (), rows, by_split(split_of, nothing), tuple(notes), groups)
+    declared = _declared_names(root, files, needed[1])
+    values = _read_labels(files, needed[1])
     splits, unlabelled = _labelled(split_of, values)
     if unlabelled:
         notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")

@@ -58,16 +58,19 @@ class CsvRows:
         return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
 
 
-def list_csv(path: Path, group: str | None = None) -> Listing:
+def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
-    Paths are below the folder of the CSV.
+    Paths are below the folder of the CSV. Without `labelled` no label is needed or read.
     """
-    rows = read_csv(path, group=group)
+    rows = read_csv(path, group=group, labelled=labelled)
+    if not labelled:
+        nothing = np.zeros((len(rows.paths), 0), dtype=bool)
+        return Listing("CSV", (), rows.files(path), by_split(rows.split_of, nothing), rows.notes, rows.groups)
     # Not as an array of text, in which every cell would be as wide as the longest.
     splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
-    names, labelled = named_by_value(path, splits)
-    return Listing("CSV", names, rows.files(path), labelled, rows.notes, rows.groups)
+    names, numbered = named_by_value(path, splits)
+    return Listing("CSV", names, rows.files(path), numbered, rows.notes, rows.groups)
 
 
 def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
@@ -100,7 +103,9 @@ def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
     )
 
 
-def read_csv(path: Path, several_labels: bool = False, group: str | None = None) -> CsvRows:
+def read_csv(
+    path: Path, several_labels: bool = False, group: str | None = None, labelled: bool = True
+) -> CsvRows:
     """Read the lines of a CSV of images.
 
     Args:
@@ -108,6 +113,7 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
         several_labels: whether a cell holds several labels, or none; its column may then have a name in the
             plural.
         group: the column that says what an image belongs to; None: there is none.
+        labelled: whether there is a column of labels; else none is read.
 
     Raises:
         VitkitError: it is no CSV in UTF-8, lacks a column or has one twice, has an empty cell where there may
@@ -130,7 +136,7 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
             header = next(rows, [])
             columns = _columns(path, header)
             path_at = header.index(find_column(path, columns, _PATH_COLUMNS, "path"))
-            label_at = header.index(_label_column(path, columns, several_labels))
+            label_at = header.index(_label_column(path, columns, several_labels)) if labelled else None
             split_at = next((header.index(columns[name]) for name in _SPLIT_COLUMNS if name in columns), None)
             group_at = None if group is None else header.index(find_group_column(path, columns, group))
             line, prefix, folder = rows.line_num + 1, f"{path} line ", path.parent
@@ -141,8 +147,8 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
                 line = rows.line_num + 1
                 if not row:  # a blank line
                     continue
-                name, label = _cell(row, path_at), _cell(row, label_at)
-                if not name or not (label or several_labels):
+                name, label = _cell(row, path_at), "" if label_at is None else _cell(row, label_at)
+                if not name or not (label or several_labels or not labelled):
                     raise VitkitError(f"{where}: path or label is empty. Fill it or remove it.")
                 check_label(where, label, csv.field_size_limit() if several_labels else LONGEST_LABEL)
                 if several_labels and len(row) > len(header):

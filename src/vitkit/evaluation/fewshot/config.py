@@ -11,6 +11,9 @@ METHODS: tuple[Method, ...] = get_args(Method)
 SHOTS = (1, 5, 10, 25)
 """The numbers of shots of the original code (big_vision `configs/common_fewshot.py`)."""
 
+ALL_SHOTS = 2**31
+"""A number of shots that no class has: all of its images are learned from, as in a linear probe."""
+
 
 def listed(values: Sequence[object]) -> str:
     """Write values with commas between; none in words."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.config import SHOTS, Method, listed
+from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Method, listed
 from vitkit.world import ALONE, World, prepared_together
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class FewShotTracking:
     """Numbers of images of each class to learn from, with commas between."""
     seeds: int = 3
     """Number of times the shots are drawn, each with another seed."""
+    methods: tuple[Method, ...] = ("ridge",)
+    """Ways to learn from the features: ridge (the paper's few-shot accuracy), knn (nearest neighbours),
+    logistic (regression), with commas between."""
 
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1 or self.seeds < 1:
@@ -43,6 +46,8 @@ class FewShotTracking:
                 "The few-shot evaluation expects shots and seeds of 1 or more, found "
                 f"{listed(self.shots)} and {self.seeds}."
             )
+        if not self.methods or not set(self.methods) <= set(METHODS):
+            raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
         if self.every is not None and self.every < 1:
             raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
 
@@ -79,6 +84,7 @@ class FewShotTracking:
             preprocessing,
             shots=self.shots,
             seeds=self.seeds,
+            methods=self.methods,
             device=device,
             precision=precision,
             batch_size=batch_size,
@@ -88,13 +94,28 @@ class FewShotTracking:
         )
 
     def line(self, measured: Mapping[str, float]) -> str:
-        """Write the accuracy of the most shots in a few words: "25 shots 43.2%"."""
-        name, accuracy = list(measured.items())[-1]
-        return f"{name.split('_')[1]} shots {accuracy:.1%}"
+        """Write the accuracy of the most shots in a few words: "25 shots 43.2%", of several methods "25 shots
+        43.2% knn 40.1%"."""
+        first, *others = self.methods
+        accuracies = [f"{measured[_name(method, max(self.shots))]:.1%}" for method in self.methods]
+        beside = "".join(f" {method} {value}" for method, value in zip(others, accuracies[1:], strict=True))
+        if max(self.shots) == ALL_SHOTS:
+            return f"{'linear probe' if first == 'logistic' else first} {accuracies[0]}{beside}"
+        return f"{max(self.shots)} shots {accuracies[0]}{beside}"
 
     def describe(self) -> str:
         """Name what is measured, for a sentence: "few-shot accuracy on digits"."""
         return f"few-shot accuracy on {self.data}"
+
+
+AT_THE_END = 10**12
+"""An interval in steps that no run gets through: after the last step every evaluator measures."""
+
+
+def linear_probe(data: str) -> FewShotTracking:
+    """Ask for logistic regression on the features of all training images of `data`, once, at the end of a
+    run."""
+    return FewShotTracking(data, every=AT_THE_END, shots=(ALL_SHOTS,), seeds=1, methods=("logistic",))
 
 
 def fewshot_evaluator(
@@ -160,6 +181,11 @@ def fewshot_evaluator(
             scores = measure(
                 draws, shots, methods, drawn.features, test, opened.classes, unreadable=list(drawn.unreadable)
             )
-        return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
+        return {_name(score.method, score.shots): score.mean for score in scores}
 
     return evaluate
+
+
+def _name(method: Method, shots: int) -> str:
+    """Name an accuracy in the metrics log: "ridge_5_shots", or "logistic_all" of all images."""
+    return f"{method}_all" if shots == ALL_SHOTS else f"{method}_{shots}_shots"

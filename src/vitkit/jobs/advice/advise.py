@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.data.advice import suggest_recipe
+from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import TrainLoader
-from vitkit.errors import DecodeError, VitkitError
+from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
@@ -46,8 +46,6 @@ from vitkit.weights.card import fit_preprocessing
 CHECKED, CHECKED_PIXELS = 100_000, 2e9
 """Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a
 minute of one core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
-LOOKED_AT = 500
-"""Headers that are read of more images than that, to learn their sizes."""
 SIZES = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
 """Models to look for without a start: those that public checkpoints come in, and one machine trains."""
 SIDE = 224
@@ -80,7 +78,7 @@ def run_advise(options: AdviseOptions) -> Advice:
     with listener.progress("listing images"):
         splits = options.cut if options.cut.rule else replace(options.cut, rule=NEWEST_RULE)
         data = find_task("classification").learning.open_data(options.data, splits, options.decode)
-    sizes = _sizes(data)
+    sizes = sample_sizes(data.splits["train"])
     check, leaks = _look(data, sizes, listener)
     variants = [sized for run in asked for sized in _with_sizes(run, data, sizes)]
     share = options.seconds / max(len(variants), 1)
@@ -231,7 +229,7 @@ def _scratch(
         base,
         data=absolute_spec(options.data),
         splits=replace(base.splits, subset=options.cut.subset)
-        if replace(options.cut, subset=None) == Splits()
+        if replace(options.cut, subset=None, subset_seed=None) == Splits()
         else options.cut,
     )
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
@@ -298,17 +296,6 @@ def _cost(
 
 def _count(data: ImageData, split: str) -> int:
     return len(data.splits[split]) if split in data.splits else 0
-
-
-def _sizes(data: ImageData) -> list[tuple[int, int]]:
-    """Read the sizes of some training images, evenly spread."""
-    samples, found = data.splits["train"], []
-    for index in np.unique(np.linspace(0, len(samples) - 1, LOOKED_AT).astype(np.int64)).tolist():
-        try:
-            found.append(samples.size(index))
-        except DecodeError:
-            continue
-    return found
 
 
 def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float:

@@ -240,6 +240,10 @@ def _plan(run: Run, options: SeriesOptions, command: str, request: Request, list
     data = request.images(_run_after_sweep(run, options))
     if tried:
         _refuse_sweep(run, options, data, request, listener)
+    if options.redraw and run.splits.subset is None:
+        raise VitkitError(
+            "redraw draws another part of the training images for each run: say how large with --subset."
+        )
     if options.runs > 1 and not {"val", "test"} & set(data.splits):
         raise VitkitError(
             "Several runs are compared on test or validation images, and there are none: give "
@@ -324,7 +328,7 @@ def _cut(splits: Splits) -> Splits:
     rule = splits.rule or FIRST_RULE
     # Rule 3 differs from rule 2 in folds alone.
     rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
-    return replace(splits, label_separator=None, rule=rule, subset=None)
+    return replace(splits, label_separator=None, rule=rule, subset=None, subset_seed=None)
 
 
 def _uncut(splits: Splits) -> Splits:
@@ -352,6 +356,8 @@ def _member_run(base: Run, series: Series, member: Member) -> Run:
     if member.fold is not None:
         cut = replace(run.splits, folds=series.options.cross_validate, fold=member.fold)
         run = replace(run, splits=cut)
+    if series.options.redraw:
+        run = replace(run, splits=replace(run.splits, subset_seed=member.seed))
     return replace(
         run,
         optimizer=replace(run.optimizer, learning_rate=member.learning_rate),

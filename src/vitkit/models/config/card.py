@@ -19,8 +19,8 @@ class Task:
     """The task that a model was trained for, and its loss."""
 
     name: TaskName = "classification"
-    loss: LossFunction | None = "softmax"
-    """None where there are no logits that could mean anything."""
+    loss: LossFunction | Literal["none"] = "softmax"
+    """none where there are no logits that could mean anything."""
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ class Card:
     @property
     def loss(self) -> LossFunction:
         """The loss that decides what the logits mean; softmax where no task or no loss is recorded."""
-        return (None if self.task is None else self.task.loss) or "softmax"
+        return "softmax" if self.task is None or self.task.loss == "none" else self.task.loss

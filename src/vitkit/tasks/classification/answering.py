@@ -62,7 +62,7 @@ class ClassificationAnswering:
             device=device,
             precision=precision,
             progress=progress,
-            loss=learned.loss or "softmax",
+            loss="softmax" if learned.loss == "none" else learned.loss,
             folder=folder,
             world=world,
         )

@@ -1,0 +1,134 @@
+#!/usr/bin/env python
+"""Measure what pre-training without labels is worth where few images have labels.
+
+    python -m benchmarks.labels DATA OUT [--model ViT-64x4x4/7] [--image-size 28] [--labels 10,100]
+        [--draws 20] [--seeds 2] [--steps 4000] [--arms ...] [--parts 1] [--part 0]
+
+DATA is pre-trained on without its labels, by each objective and with each seed; OUT keeps every run, and the
+same command goes on there. Then each start, and new weights, are fine-tuned on some labelled images, drawn
+anew in every draw and the same for all of them, and tested on the test images of DATA. The tables show the
+mean accuracy over the draws, and the difference from new weights draw by draw, with its 95 % interval
+(`vitkit.evaluation.paired`).
+
+With --parts 2 two such commands share the work: each takes every second run.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vitkit.jobs.train
+from vitkit.data.config import Preprocessing
+from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.study.comparison import arm_table, compare_arms
+from vitkit.jobs.study.pretraining import fine_tune_from, fine_tune_without
+from vitkit.jobs.study.study import Arm, complete_arm
+from vitkit.listener import SILENT
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.plan import Request
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.training.config import MaskedPatchesConfig
+
+ARMS = {
+    "mean-colour": ("masked-patches", "mean-colour"),
+    "4x4-colours": ("masked-patches", "4x4-colours"),
+    "pixels": ("masked-patches", "pixels"),
+    "simmim": ("simmim", ""),
+    "mae": ("mae", ""),
+}
+
+
+def pretraining(name: str, options: argparse.Namespace, seed: int) -> Run:
+    """Make the run that pre-trains by an objective."""
+    task, target = ARMS[name]
+    run = recipe(f"{task}-small")
+    objective = (
+        replace(run.objective, target=target) if isinstance(run.objective, MaskedPatchesConfig) else None
+    )
+    return replace(
+        run,
+        data=options.data,
+        model=options.model,
+        objective=objective or run.objective,
+        preprocessing=Preprocessing(image_size=(options.image_size, options.image_size)),
+        augmentation=replace(run.augmentation, flip=options.flip, crop_area=(0.7, 1.0)),
+        training=replace(run.training, steps=options.steps, batch_size=options.batch_size, seed=seed),
+    )
+
+
+def write_no_report(folder: Path, **_: Any) -> Path:
+    """Write a page without pictures: those of hundreds of runs take longer than the runs."""
+    path: Path = folder / "report.html"
+    path.write_text("vitkit report writes this page")
+    return path
+
+
+def main() -> None:
+    """Pre-train, fine-tune and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--model", default="ViT-64x4x4/7")
+    parser.add_argument("--image-size", type=int, default=28)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--flip", action="store_true")
+    parser.add_argument("--labels", default="10,100")
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--part", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(max(1, torch.get_num_threads() // options.parts))
+    threads = torch.get_num_threads()
+    vitkit.jobs.train.write_report = write_no_report
+    options.data, number = str(Path(options.data).resolve()), 0
+    starts = [(name, seed) for seed in range(options.seeds) for name in options.arms.split(",")]
+    for name, seed in starts:
+        number += 1
+        if number % options.parts == options.part:
+            arm = Arm(f"pretrain-{name}-{seed}", name, pretraining(name, options, seed), SeriesOptions())
+            began = time.monotonic()
+            complete_arm(arm, options.out, name, threads=threads, listener=SILENT)
+            print(f"{name} seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
+    for labels in map(int, options.labels.split(",")):
+        then = ThenOptions(then=options.data, labels=labels, draws=options.draws)
+        base = pretraining("mean-colour", options, 0)
+        without = fine_tune_without(base, then, Request(), SILENT)
+        longer = replace(without, training=replace(without.training, steps=5 * (without.training.steps or 1)))
+        arms = [("new weights", "new", without), ("new weights, five times as long", "longer", longer)]
+        for name, seed in starts:
+            folder = options.out / f"pretrain-{name}-{seed}"
+            while not (folder / "model.safetensors").exists():
+                time.sleep(5)  # another part is at work on it
+            start = replace(without, model="", start=StartConfig(str(folder.resolve())))
+            arms.append((f"{name}, seed {seed}", f"{name}-{seed}", fine_tune_from(start, then, SILENT)))
+        series, whole, completed = SeriesOptions(runs=options.draws, redraw=True), [], []
+        for label, folder, run in arms:
+            number += 1
+            arm = Arm(f"{labels}-{folder}", label, run, series)
+            if number % options.parts == options.part:
+                complete_arm(arm, options.out, label, threads=threads, listener=SILENT)
+            whole.append(arm)
+        if options.part == 0:
+            for arm in whole:
+                while not (options.out / arm.folder / "model.safetensors").exists():
+                    time.sleep(5)
+                completed.append(complete_arm(arm, options.out, arm.label, threads=threads, listener=SILENT))
+            table = arm_table(compare_arms(options.out, whole, completed))
+            print(f"\n{labels} labels, {options.draws} draws\n")
+            shown = [0, 1, *range(len(table.headings) - 6, len(table.headings))]
+            for row in (table.headings, ["---"] * len(table.headings), *table.rows):
+                print("| " + " | ".join(str(row[column]) for column in shown) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""`vitkit pretrain`: `vitkit train` on images without labels, which are named first."""
+
+import shlex
+
+from vitkit.cli import train
+from vitkit.errors import VitkitError
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and pre-train: the first argument is the data, the others are as for train."""
+    arguments = [
+        f"--task{one.removeprefix('--objective')}" if one.partition("=")[0] == "--objective" else one
+        for one in arguments
+    ]
+    if arguments and not arguments[0].startswith("-"):
+        data, *others = arguments
+        if others and not others[0].startswith("-"):
+            raise VitkitError(
+                f"A start is given with --start: vitkit pretrain {shlex.quote(data)} --start "
+                f"{shlex.quote(others[0])}. The images to learn from stand first."
+            )
+        arguments = ["--data", *arguments]
+    elif not any(one.partition("=")[0] in ("--data", "--resume", "--help", "-h") for one in arguments):
+        raise VitkitError(
+            "Which images to learn from? Give a folder or file first: vitkit pretrain PATH. They need no "
+            "labels."
+        )
+    if not any(one.partition("=")[0] in ("--task", "--recipe", "--resume") for one in arguments):
+        arguments = [*arguments, "--task", "masked-patches"]
+    train.run_verb(arguments, "pretrain")

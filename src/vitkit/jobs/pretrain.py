@@ -1,0 +1,127 @@
+"""The job of pre-training: a run that learns from images without labels."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
+from vitkit.errors import VitkitError
+from vitkit.jobs.options import from_options
+from vitkit.jobs.pretrain_options import PretrainOptions
+from vitkit.jobs.recipes import photos
+from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.train import require_data, train
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.machine import require_threads
+from vitkit.runs.plan import Request, settle_minutes
+from vitkit.tasks import find_task
+
+SCALED = ("simmim", "mae")
+"""Objectives whose authors scale the learning rate with the batch: MAE `main_pretrain.py`, SimMIM
+`main_simmim.py`. The paper says nothing of it for masked patch prediction."""
+STARTED_RATE = 0.25
+"""Factor of a recipe's learning rate where the weights are not new: they have something to forget. It was not
+measured."""
+
+
+def run_pretrain(options: PretrainOptions) -> Path:
+    """Pre-train a model on images without labels, and write its report.
+
+    The result gives features: fine-tune it on images with labels, or ask `vitkit.fewshot` what they are
+    worth. Calling it again with the same arguments and folder continues from the last committed checkpoint.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        VitkitError, InterruptedTraining: as `vitkit.train`.
+    """
+    require_threads(options.threads)
+    request, listener, out = Request(), options.listener, options.out
+    asked = Run(data=options.data, start=StartConfig(options.start), recipe=options.recipe)
+    asked = replace(
+        asked, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
+    )
+    run = suit_pretraining(asked, request, listener)
+    if options.minutes is not None:
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)  # the speed depends on them
+        run = replace(run, training=replace(run.training, minutes=options.minutes))
+        where = None if out is None else Path(out)
+        run = settle_minutes(run, where, request, device=options.device, again=True, listener=listener)
+    return train(run, out, device=options.device, threads=options.threads, request=request, listener=listener)
+
+
+pretrain = from_options(PretrainOptions)(run_pretrain)
+
+
+def suit_pretraining(asked: Run, request: Request, listener: Listener = SILENT) -> Run:
+    """Choose the options of a run without labels that suit its images, its start and its batch.
+
+    Args:
+        asked: with data, task, start, splits, and its recipe where there is one; its batch size where it is
+            not the recipe's.
+        request: keeps what is looked at here.
+        listener: hears how far it is.
+
+    Raises:
+        VitkitError: there are no such images or no such start, or the recipe learns another task.
+    """
+    require_data(asked)
+    name = asked.recipe or f"{asked.task}-small"
+    if find_task(asked.task).answering is not None:
+        raise VitkitError(
+            "Expected an objective that needs no labels (masked-patches, simmim, mae), found "
+            f"{asked.task}: labels are learned with vitkit train."
+        )
+    base = named_recipe(name)
+    if base.task != asked.task:
+        raise VitkitError(
+            f"The recipe {name} learns {base.task}, found the objective {asked.task}: give one of the two."
+        )
+    run = replace(base, data=asked.data, start=asked.start, loading=asked.loading)
+    if asked.start.start:
+        with listener.progress("looking at the start"):
+            start = request.start(asked)
+        rate = float(f"{STARTED_RATE * run.optimizer.learning_rate:.3g}")
+        return replace(
+            run,
+            model=start.model,
+            architecture=Architecture(),  # that of the start
+            preprocessing=start.preprocessing,
+            optimizer=replace(run.optimizer, learning_rate=rate),
+        )
+    if not asked.recipe:
+        with listener.progress("looking at the images"):
+            side = usual_side(sample_sizes(request.images(run).splits["train"]))
+        if side > SMALL_SIDE:
+            larger = photos()
+            run = replace(
+                run,
+                model=larger.model,
+                preprocessing=larger.preprocessing,
+                augmentation=replace(run.augmentation, crop_area=larger.augmentation.crop_area),
+            )
+    return run
+
+
+def fit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:
+    """Fit a learning rate and a warm-up that are left out to another batch and another length.
+
+    Args:
+        run: with its own batch size and length, and the base's rate and warm-up.
+        base: the run that it was made of.
+        given: the fields of the optimiser that are not left out.
+        num_images: training images.
+    """
+    optimizer = run.optimizer
+    if "learning_rate" not in given and run.task in SCALED:
+        factor = run.training.batch_size / base.training.batch_size
+        optimizer = replace(optimizer, learning_rate=float(f"{factor * optimizer.learning_rate:.3g}"))
+    if "warmup_steps" not in given:
+        shortest = run.training.total_steps(num_images) // 10
+        optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, shortest))
+    return replace(run, optimizer=optimizer)

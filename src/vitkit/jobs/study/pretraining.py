@@ -1,0 +1,251 @@
+"""Did the unlabelled images help? Fine-tuning with and without a pre-training, on the same test images.
+
+STUDY/pretraining   the run without labels
+STUDY/without       fine-tuning from the start, or from scratch where there is none
+STUDY/longer        the same for as long as pre-training and fine-tuning take together
+STUDY/with          the same fine-tuning from the pre-trained model
+
+Each of the last three has as many runs as there are draws. Run number k of each has the same seed, the same
+labelled images and the same test images as run number k of the others.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.data.config import Splits
+from vitkit.durable import replace_file
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune import LEAST_STEPS, fit_data, suit_run
+from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
+from vitkit.jobs.study.study import (
+    RECORD,
+    Arm,
+    check_arms,
+    claim_study,
+    complete_arms,
+    new_study,
+    read_study,
+)
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.budget import measure_pace
+from vitkit.runs.config import Run, StartConfig, shown_command
+from vitkit.runs.folder import numbered_folders
+from vitkit.runs.plan import Request, plan_run
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Series
+from vitkit.training.config import OptimizerConfig
+
+KIND, ENDING = "pretraining", "-helped"
+PRETRAINING, WITHOUT, LONGER, WITH = "pretraining", "without", "longer", "with"
+"""The folders of the arms."""
+SCRATCH = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05)
+"""The optimiser of fine-tuning where there is no start: new weights learn nothing at the low rates of layers
+that know something. It is that of the recipes for two cores."""
+
+
+@dataclass(frozen=True)
+class Helped:
+    """The result of a study of a pre-training."""
+
+    folder: Path
+    comparison: Comparison
+    """The arms against fine-tuning without the pre-training."""
+    against_longer: Comparison
+    """Fine-tuning with the pre-training, against as much time without it."""
+
+    def answers(self) -> list[str]:
+        """Say in sentences whether the pre-training helped."""
+        first, second = (conclusions(one) for one in (self.comparison, self.against_longer))
+        return [*first[:-1], second[0], first[-1]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return {
+            "folder": str(self.folder),
+            "answers": self.answers(),
+            "comparison": self.comparison.to_json(),
+            "against_longer": self.against_longer.to_json(),
+        }
+
+
+def compare_pretraining(
+    run: Run,
+    options: ThenOptions,
+    out: Path | None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    command: str = "vitkit.pretrain(...)",
+    listener: Listener = SILENT,
+) -> Helped:
+    """Pre-train, fine-tune with and without it, and compare on the same test images.
+
+    Calling it again with the same arguments goes on where it was.
+
+    Args:
+        run: the pre-training.
+        options: the labelled images, and how many runs.
+        out: the folder of the study; None: one below `runs/`.
+        device, threads: as for `vitkit.train`.
+        command: the one that asks for it, to be written down.
+        listener: hears how it goes.
+
+    Raises:
+        VitkitError: the images leave nothing to test on, or `out` holds something else.
+        InterruptedTraining: a signal asked to stop; the same call goes on.
+    """
+    request = Request()
+    with listener.progress("listing images"):
+        name = request.images(run).name
+
+    def folders() -> Iterator[Path]:
+        return numbered_folders(run, name, ENDING)
+
+    tuning = fine_tune_without(run, options, request, listener)
+    where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
+    steps = _recorded_steps(where) or _matched_steps(run, tuning, device, request, listener)
+    longer = replace(tuning, training=replace(tuning.training, steps=steps))
+    series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
+    arms = (
+        Arm(PRETRAINING, "pre-training", run, SeriesOptions()),
+        Arm(WITHOUT, "without pre-training", tuning, series),
+        Arm(LONGER, "longer without pre-training", longer, series),
+    )
+    described = {"then": options.then, "labels": options.labels, "draws": options.draws, "steps": steps}
+    study = new_study(KIND, command, described, arms)
+    begun = (where / RECORD).exists()
+    if not begun:
+        check_arms(study.arms, device=device, threads=threads, listener=listener)
+    with claim_study(study, where, folders) as folder:
+
+        def complete(arms: Sequence[Arm]) -> list[Series]:
+            return complete_arms(
+                arms, folder, device=device, threads=threads, command=study.command, listener=listener
+            )
+
+        completed = complete(study.arms)
+        start = replace(study.arms[1].run, start=StartConfig(str(folder.resolve() / PRETRAINING)), model="")
+        arm = Arm(WITH, "with pre-training", fine_tune_from(start, options, listener), series)
+        completed += complete([arm])
+        without, late = study.arms[1:]
+        with listener.progress("comparing the arms"):
+            first = compare_arms(folder, (without, arm, late), [completed[1], completed[3], completed[2]])
+            second = compare_arms(folder, (late, arm), [completed[2], completed[3]])
+        helped = Helped(folder, first, second)
+        replace_file(folder / "report.html", [_render(helped, command).encode()])
+    listener.show([("report", [str(folder / "report.html")])])
+    return helped
+
+
+def _is_free(folder: Path, command: str) -> bool:
+    """Whether a folder below `runs/` is new, or holds the study that the same command began."""
+    if not folder.is_dir():
+        return True
+    return (folder / RECORD).exists() and read_study(folder).command == command
+
+
+def _recorded_steps(folder: Path) -> int | None:
+    """Read how many steps the longer fine-tuning of a study that has begun takes; None where none has."""
+    if not (folder / RECORD).exists():
+        return None
+    steps = read_study(folder).options.get("steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise VitkitError(
+            f"{folder / RECORD}: steps: expected a number of steps, found {steps!r}. Put the original file "
+            "back, or begin again with another --out."
+        )
+    return steps
+
+
+def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener: Listener) -> Run:
+    """Make the fine-tuning without the pre-training: from the start of the pre-training, or from scratch."""
+    # All labelled images are trained on, and the weights of the last step are taken: few labels are no
+    # images to validate on.
+    subset = None if options.labels is None else f"[:{options.labels}]"
+    base = Run(
+        data=options.then,
+        model=run.model,
+        architecture=run.architecture,
+        preprocessing=run.preprocessing,
+        augmentation=run.augmentation,
+        loading=run.loading,
+        splits=Splits(val_fraction=0.0, subset=subset),
+    )
+    base = replace(base, training=replace(base.training, seed=run.training.seed))
+    if run.start.start:
+        return fine_tune_from(replace(base, start=run.start, model=""), options, listener)
+    with listener.progress("listing images"):
+        images = Request().images(base).splits
+    if "test" not in images:
+        raise VitkitError(
+            f"{options.then} leaves no images to test on: give labelled images with a test split, or with "
+            "two images or more of each class."
+        )
+    tuned = fit_data(base, plan_run(run, None, request=request).config, len(images["train"]))
+    tuned = replace(tuned, optimizer=replace(SCRATCH, warmup_steps=tuned.optimizer.warmup_steps))
+    return _with_length(tuned, base, options)
+
+
+def fine_tune_from(base: Run, options: ThenOptions, listener: Listener) -> Run:
+    """Make the fine-tuning of a start, as `vitkit finetune` makes it."""
+    request = Request()
+    suited = suit_run(replace(base, splits=base.splits), request, listener).run
+    suited = replace(suited, splits=base.splits, architecture=Run().architecture, loading=base.loading)
+    return _with_length(suited, base, options)
+
+
+def _with_length(tuned: Run, base: Run, options: ThenOptions) -> Run:
+    """Give a fine-tuning the seed of the study, and a number of steps that all arms share."""
+    count = len(Request().images(base).splits["train"])
+    steps = options.tune_steps or max(LEAST_STEPS, tuned.training.total_steps(count))
+    training = replace(
+        tuned.training,
+        steps=steps,
+        seed=base.training.seed,
+        select="last",
+        evaluate_every=None,
+        checkpoint_every=max(1, math.ceil(steps / 4)),
+    )
+    optimizer = replace(tuned.optimizer, warmup_steps=steps // 20)
+    # Images are changed as in the pre-training: who mirrors no digits there means none to be mirrored here.
+    return replace(tuned, augmentation=base.augmentation, optimizer=optimizer, training=training)
+
+
+def _matched_steps(run: Run, tuning: Run, device: str, request: Request, listener: Listener) -> int:
+    """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together."""
+    seconds = []
+    for part, looked_at in ((run, request), (tuning, Request())):
+        plan = plan_run(part, None, device=device, request=looked_at, listener=listener)
+        model = looked_at.build(plan.run, plan.config, listener)
+        pace = measure_pace(plan.run, plan.data, plan.start, plan.device, model, listener)
+        steps = plan.run.training.total_steps(len(plan.data.splits["train"]))
+        seconds.append((steps * pace.step, pace.step, steps))
+    (whole, _, _), (_, step, steps) = seconds
+    return steps + math.ceil(whole / step)
+
+
+def _render(helped: Helped, command: str) -> str:
+    """Make the page of the study, as HTML."""
+    from vitkit.report.template import SeriesSection, render_series
+
+    folder = helped.folder
+    explained = (
+        "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
+        "same images. The weights are those of the last step.",
+        "A difference is the mean over draws on the same images. Its variance is that of the draws over "
+        "their number and the bootstrap's over images.",
+        "The longer arm takes as many steps as the pre-training and the fine-tuning take time together, as "
+        "measured before it began.",
+    )
+    sections = [
+        SeriesSection("Arms", explained, arm_table(helped.comparison), difference_plot(helped.comparison)),
+        SeriesSection("Against as much time without it", (), arm_table(helped.against_longer)),
+    ]
+    pages = sorted(path.parent for path in folder.glob("*/report.html"))
+    pages += sorted(path.parent for path in folder.glob("*/*/report.html"))
+    shown = [page.relative_to(folder).as_posix() for page in pages]
+    return render_series(folder.resolve().name, helped.answers(), sections, shown, shown_command(command))

@@ -1,0 +1,589 @@
+"""The scale lab: how test error falls with data, steps or size, and what ten times more would buy.
+
+STUDY/study.json        the points, and the steps that fit into the budget, written before the first begins
+STUDY/data-01/...       the series of runs of each point, the smallest first
+STUDY/prediction.json   the law, and the error that it predicts three times beyond, before that is trained
+STUDY/scale.json, report.html   what came out
+
+The test images are the same at every point, and so are the validation images, by which each run takes its
+best weights, as the paper does with early stopping (Figure 4). Along data every point makes the same number
+of updates. With the same number of passes, thirty times fewer images would also be thirty times fewer
+updates, and the law would mix data with training time; and a budget can plan steps. `hold="epochs"` does it
+the other way. Along steps each point is a training of its own whose schedule ends with it: a longer run
+broken off early has not lowered its learning rate yet (Hoffmann et al. 2022, "Training Compute-Optimal Large
+Language Models", section 3.1). Along size, width and depth grow together, and x is the FLOPs of training:
+parameters do not count the tokens that each of them works on, and cost is what a larger model is weighed
+against (Figure 5).
+"""
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitkit.config import to_json
+from vitkit.data.config import NEWEST_RULE
+from vitkit.data.sources import ImageData
+from vitkit.durable import read_json, replace_json
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
+from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.options import from_options
+from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.study.options import ScaleOptions
+from vitkit.jobs.study.scale_result import Measured, Scale, write_result
+from vitkit.jobs.study.study import (
+    RECORD,
+    Arm,
+    check_arms,
+    claim_study,
+    complete_arm,
+    complete_arms,
+    new_study,
+    read_study,
+)
+from vitkit.jobs.train import check_run
+from vitkit.models.measure import training_flops
+from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
+from vitkit.runs.budget import Pace, measure_pace, with_steps
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.folder import numbered_folders
+from vitkit.runs.machine import require_threads
+from vitkit.runs.plan import Request, plan_run, with_absolute_paths
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Series, read_series
+from vitkit.runs.trained_model import is_training_data
+from vitkit.tasks import find_task
+from vitkit.text import format_duration, join_names
+
+KIND = "scale"
+PREDICTION = "prediction.json"
+SPAN = 10**1.5
+"""The largest fitted x over the smallest: a decade and a half."""
+BEYOND = 3.0
+"""The held-out x over the largest fitted one."""
+FINISHING = 4.0
+"""Seconds of a run besides its steps, validations and tests: listing, checkpoints, the report. Two to four
+were measured for small models on two cores."""
+FEWEST_STEPS = 10
+"""Updates of the shortest point along steps, and of any, where a budget chooses: fewer are no training."""
+NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
+
+
+@dataclass(frozen=True)
+class ScalePlan:
+    """The points of a study, the held-out one last."""
+
+    places: tuple[float, ...]
+    """x of each."""
+    arms: tuple[Arm, ...]
+    steps: int
+    """Updates of the held-out point, which the others are a part of along steps, and have too along data."""
+    seconds: float | None
+    """The time of all of them together, as it was measured; None where nothing was."""
+
+
+def run_scale(options: ScaleOptions) -> Scale:
+    """Measure how test error falls along an axis, predict a point three times beyond, train it, and compare.
+
+    Five points or more over a factor of 30 are trained and a law with offset is fitted to their test errors.
+    Its prediction is written down before the held-out point is trained. Calling it again with the same
+    options goes on where it was.
+
+    Returns:
+        The law, the prediction and what came out; the page is `report.html` in its folder.
+
+    Raises:
+        VitkitError: the images, the options or the machine do not allow it, the budget is too small, or `out`
+            holds something else.
+        InterruptedTraining: a signal asked to stop; the same call goes on.
+    """
+    return complete_scale(options, "vitkit.scale(...)")
+
+
+scale = from_options(ScaleOptions)(run_scale)
+
+
+def complete_scale(options: ScaleOptions, command: str) -> Scale:
+    """Do the work of `run_scale`.
+
+    Args:
+        options: as they were given.
+        command: the one that asks for it, to be written down.
+    """
+    listener, request, run = options.listener, Request(), base_run(options)
+    data = _list_images(run, request, options)
+    out = scale_folder(options, run, data.name)
+    plan = _plan(options, run, data, request, _recorded(out, options))
+    study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
+    machine: dict[str, Any] = {"device": options.device, "threads": options.threads}
+    if not (out / RECORD).exists():
+        check_arms(study.arms, **machine, request=request, listener=listener)
+    *fitted, last = study.arms
+    with claim_study(study, out) as folder:
+        listener.show([("points", describe_plan(plan, options))])
+        completed = complete_arms(fitted, folder, **machine, command=command, listener=listener)
+        measured = tuple(
+            _measure(x, arm, series) for x, arm, series in zip(plan.places, fitted, completed, strict=False)
+        )
+        fit = _fit(measured, folder)
+        prediction = fit.predict(plan.places[-1])
+        _keep_prediction(folder, last.folder, fit, prediction)
+        listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point comes after it.")
+        place = f"the held-out point, {last.label}"
+        try:
+            held = complete_arm(last, folder, place, **machine, command=command, listener=listener)
+        except NonFiniteError as error:
+            listener.warn(str(error))
+            held = read_series(folder / last.folder)
+        outcome = _measure(plan.places[-1], last, held)
+        result = _conclude(folder, options, plan, measured, fit, prediction, outcome)
+        listener.show([("report", [str(write_result(result, command))])])
+    return result
+
+
+def scale_folder(options: ScaleOptions, run: Run, data_name: str) -> Path:
+    """Return the folder of a study: the given one, else one below `runs/` that names data, model and axis."""
+    if options.out is not None:
+        return Path(options.out)
+    return next(numbered_folders(run, data_name, f"-scale-{options.along}"))
+
+
+def plan_scale(options: ScaleOptions) -> ScalePlan:
+    """Choose the points of a study and measure how long they take, without training them.
+
+    Raises:
+        VitkitError: as `run_scale`.
+    """
+    request, run = Request(), base_run(options)
+    data = _list_images(run, request, options)
+    plan = _plan(options, run, data, request, None, measure=True)
+    check_arms(
+        plan.arms,
+        device=options.device,
+        threads=options.threads,
+        request=request,
+        listener=options.listener,
+    )
+    return plan
+
+
+def base_run(options: ScaleOptions) -> Run:
+    """Make the run that the points differ from: that of the recipe, or what suits the start."""
+    if isinstance(options.recipe, Run):
+        run = options.recipe
+    else:
+        run = named_recipe(options.recipe) if options.recipe else Run()
+    run = replace(run, data=str(options.data))
+    if options.start:
+        run = suit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
+    return with_absolute_paths(replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE)))
+
+
+def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData:
+    """List the images, and refuse those that no law can be measured on.
+
+    Raises:
+        VitkitError: there are no test images, or options that the points themselves decide.
+    """
+    require_threads(options.threads)
+    if run.splits.subset is not None:
+        raise VitkitError(
+            "The points of a law are parts of the training images themselves: leave --subset out."
+        )
+    if run.training.minutes is not None:
+        raise VitkitError("--minutes is the length of one run: give --budget, the time of all points.")
+    curve, monitor = find_task(run.task).learning.curve, find_task(run.task).learning.monitor
+    if curve.is_fraction != (monitor.direction == "max"):
+        raise VitkitError(
+            f"A law of scale is one of errors, and {run.task} is judged by {monitor.metric}: neither "
+            "a fraction that is right nor a loss. Choose another --task."
+        )
+    with options.listener.progress("listing images"):
+        data = request.images(run)
+    if "test" not in data.splits:
+        raise VitkitError(
+            "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
+        )
+    if options.along == "data" and run.start.start and is_training_data(request.start(run).card, run.data):
+        options.listener.warn(
+            f"{run.start.start} was trained on these images: it has seen those that the smaller points lack, "
+            "and the law says nothing about more images."
+        )
+    return data
+
+
+def _recorded(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
+    """Read the steps, and the seconds, that the budget of a study that has begun came to; None where there is
+    nothing to read, or where the study is another one, which `claim_study` refuses."""
+    if options.budget is None or not (out / RECORD).exists():
+        return None
+    recorded = read_study(out).options
+    steps, seconds = recorded.get("steps"), recorded.get("seconds")
+    if not isinstance(steps, int) or steps < 1:
+        return None
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        return None
+    return steps, float(seconds)
+
+
+def _describe_options(options: ScaleOptions, plan: ScalePlan) -> dict[str, Any]:
+    """Give the options that decide the points, and what a budget came to."""
+    names = ("along", "points", "seeds", "hold", "budget")
+    chosen = {name: getattr(options, name) for name in names}
+    if options.budget is not None:  # by the clock, once: whoever continues takes it from here
+        chosen |= {"steps": plan.steps, "seconds": plan.seconds}
+    return chosen
+
+
+def _plan(
+    options: ScaleOptions,
+    run: Run,
+    data: ImageData,
+    request: Request,
+    recorded: tuple[int, float] | None,
+    measure: bool = False,
+) -> ScalePlan:
+    """Choose the points, by the clock where there is a budget that is not settled yet.
+
+    Raises:
+        VitkitError: the images or the model are too small for such points, or the budget is.
+    """
+    count, budget = len(data.splits["train"]), options.budget_seconds
+    steps, seconds = run.training.total_steps(count), None
+    if recorded is not None:
+        steps, seconds = recorded
+    elif budget is not None or measure:
+        paces = _measure_paces(options, run, data, request)
+
+        def cost(steps: int) -> float:
+            return _seconds(_lay_out(options, run, data, steps), paces, data, options.seeds)
+
+        if budget is not None:
+            steps = _steps_within(budget, cost, _fewest(options, run, count))
+        seconds = cost(steps)
+    points = _lay_out(options, run, data, steps)
+    places = [x for x, _, _ in points]
+    if len(set(places)) < len(places):
+        few = {
+            "data": "there are too few training images",
+            "steps": f"{steps:,} steps are too few",
+            "size": f"{run.model} is too small",
+        }
+        raise VitkitError(
+            f"Two of the {len(places)} points are the same: {few[options.along]} for points over a factor of "
+            f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
+        )
+    several = SeriesOptions(runs=options.seeds)
+    arms = tuple(
+        Arm(f"{options.along}-{n:02d}", label, point, several)
+        for n, (_, label, point) in enumerate(points, 1)
+    )
+    return ScalePlan(tuple(places), arms, steps, seconds)
+
+
+def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> list[tuple[float, str, Run]]:
+    """Make x, a label and the run of each point, the held-out one last.
+
+    Args:
+        options: which axis, and how many points.
+        run: that they differ from.
+        data: its images.
+        steps: updates of the held-out point.
+
+    Raises:
+        VitkitError: there are too few images, or the model has no shape to keep.
+    """
+    count = len(data.splits["train"])
+    shares = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, options.points).tolist(), 1.0]
+    if options.along == "steps":
+        lengths = [max(1, round(share * steps)) for share in shares]
+        return [(float(n), f"{n:,} steps", _with_length(run, n, steps, count)) for n in lengths]
+    if options.along == "size":
+        configs = [_scaled(run, len(data.class_names), BEYOND * share) for share in shares]
+        return [
+            (
+                float(training_flops(config, steps * run.training.batch_size)),
+                sized.model,
+                _with_length(sized, steps, steps, count),
+            )
+            for config, sized in configs
+        ]
+    sizes = [round(share * count) for share in shares]
+    if sizes[0] < max(len(data.class_names), 2):
+        least = math.ceil(max(len(data.class_names), 2) * BEYOND * SPAN)
+        raise VitkitError(
+            f"The smallest point would have {sizes[0]} of {count:,} training images, fewer than one for each "
+            f"of {len(data.class_names)} classes: expected {least:,} training images or more. Give more "
+            "images, or look --along steps."
+        )
+    points = []
+    for size in sizes:
+        own = steps if options.hold == "steps" else max(1, round(steps * size / count))
+        splits = replace(run.splits, subset=None if size == count else f"[:{size}]")
+        point = _with_length(replace(run, splits=splits), own, steps, count)
+        points.append((float(size), f"{size:,} training images", point))
+    return points
+
+
+def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
+    """Give a point its number of steps, and as many validations as the held-out point has: none has more
+    chances than others at a lucky one. The best of them counts, whatever the recipe takes.
+
+    Args:
+        run: of the point.
+        steps: of the point.
+        most: those of the held-out point.
+        count: all training images.
+    """
+    longest = replace(run.training, steps=most)
+    validations = math.ceil(most / longest.evaluation_interval(count))
+    run = with_steps(run, steps, count)
+    return replace(
+        run,
+        training=replace(
+            run.training,
+            evaluate_every=max(1, math.ceil(steps / validations)),
+            select="best" if run.splits.val_fraction else run.training.select,
+            evaluate_test=True,
+        ),
+    )
+
+
+def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run]:
+    """Give the model of a run a multiple of its FLOPs, in the same proportions, and the run that trains it.
+
+    FLOPs grow as depth times the square of the width, so that both grow by the cube root. A depth is a whole
+    number: the width makes up for what rounding it takes away. Heads keep their width, about.
+
+    Raises:
+        VitkitError: it is no Vision Transformer on patches of pixels.
+    """
+    size, own = run.preprocessing.image_size, run.architecture
+    named = model_config(run.model, num_classes, size)
+    stem = own.stem_channels if own.stem_channels is not None else getattr(named, "stem_channels", ())
+    if not hasattr(named, "depth") or getattr(named, "backbone", None) is not None or stem:
+        raise VitkitError(
+            f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
+            "convolutions before it. Give another --model, such as ViT-192x6x3/4."
+        )
+    named = vit_config(run.model, num_classes, size)
+    if factor != 1:
+        depth = max(1, round(named.depth * factor ** (1 / 3)))
+        width = named.width * math.sqrt(factor * named.depth / depth)
+        num_heads = max(1, round(width * named.num_heads / named.width))
+        multiple = 4 * num_heads  # sines and cosines of two coordinates need a width that 4 divides
+        width = max(1, round(width / multiple)) * multiple
+        mlp_dim = max(1, round(width * (own.mlp_dim or named.mlp_dim) / named.width))
+        grown = replace(named, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
+        before_head = own.representation_size and width
+        own = replace(own, mlp_dim=None, representation_size=before_head)
+        run = replace(run, model=changed_name(run.model, grown), architecture=own)
+    return own.build_config(run.model, num_classes, run.preprocessing), run
+
+
+def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Request) -> list[Pace]:
+    """Time the steps of each point, which differ along size alone."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)  # the speed depends on them
+    steps = run.training.total_steps(len(data.splits["train"]))
+    runs = [point for _, _, point in _lay_out(options, run, data, steps)]
+    if options.along != "size":
+        return [_measure_pace(runs[-1], options, request)] * len(runs)
+    return [_measure_pace(point, options, request) for point in runs]
+
+
+def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
+    """Time the steps of a point, which is refused before where the machine does not allow it."""
+    check_run(run, device=options.device, threads=options.threads, request=request)
+    plan = plan_run(run, None, device=options.device, request=request)
+    model = request.build(plan.run, plan.config, options.listener)
+    return measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
+
+
+def _seconds(
+    points: Sequence[tuple[float, str, Run]], paces: Sequence[Pace], data: ImageData, seeds: int
+) -> float:
+    """Add up the seconds of all points: steps, validations, the test and what else a run needs."""
+    validated, tested = (len(data.splits.get(split, ())) for split in ("val", "test"))
+    total = 0.0
+    for (_, _, run), pace in zip(points, paces, strict=True):
+        training = run.training
+        assert training.steps is not None and training.evaluate_every is not None  # of `_with_length`
+        # Without validation images a test is taken for as long as training on as many images.
+        test = pace.validation * tested / validated if validated else pace.step * tested / training.batch_size
+        pauses = math.ceil(training.steps / training.evaluate_every)
+        total += training.steps * pace.step + pauses * pace.validation + test + FINISHING
+    return total * seeds
+
+
+def _fewest(options: ScaleOptions, run: Run, count: int) -> int:
+    """Count the steps below which a budget is refused: along data one pass over all images at the held-out
+    point, which would else not see what it has more; along steps those of a training at the shortest."""
+    if options.along == "steps":
+        return math.ceil(FEWEST_STEPS * BEYOND * SPAN)
+    return max(FEWEST_STEPS, math.ceil(count / run.training.batch_size))
+
+
+def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> int:
+    """Find the most steps whose cost fits into a budget of seconds.
+
+    Raises:
+        VitkitError: the fewest do not.
+    """
+    if cost(fewest) > budget:
+        raise VitkitError(
+            f"A budget of {format_duration(budget)} is too small: {fewest:,} steps at the held-out point, "
+            "the fewest that say something, and the points before it take "
+            f"{format_duration(cost(fewest))} here. Give more --budget, fewer --seeds or --points, or a "
+            "smaller model."
+        )
+    most = fewest
+    while cost(most) <= budget and most < 10**9:
+        most *= 2
+    return fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
+
+
+def describe_plan(plan: ScalePlan, options: ScaleOptions) -> list[str]:
+    """Say which points there are, and how long they take where that was measured."""
+    lines = [f"{arm.label}, {arm.run.training.steps:,} steps" for arm in plan.arms]
+    lines[-1] += " (held out: predicted, then trained)"
+    if options.seeds > 1:
+        lines.append(f"{options.seeds} seeds each")
+    if plan.seconds is not None:
+        lines.append(f"about {format_duration(plan.seconds)} in all, as measured on this machine")
+    return lines
+
+
+def _measure(x: float, arm: Arm, series: Series) -> Measured:
+    """Read the test errors of a point.
+
+    Raises:
+        VitkitError: a score is not one on test images.
+    """
+    errors, noises, diverged = [], list[float](), 0
+    is_fraction = find_task(series.run.task).learning.curve.is_fraction
+    for member in series.members:
+        diverged += bool(member.diverged)
+        score = member.score
+        if score is None or score.value is None:
+            continue
+        if score.split != "test":
+            raise VitkitError(f"{arm.label}: expected a score on test images, found one on {score.split}.")
+        errors.append(1 - score.value if is_fraction else score.value)
+        if score.interval is not None:
+            noises.append((score.interval[1] - score.interval[0]) / (2 * NORMAL_95))
+    noise = math.fsum(noises) / len(noises) if is_fraction and noises else None
+    point = Point(x, tuple(errors), noise) if errors else None
+    return Measured(arm.label, arm.folder, x, point, diverged)
+
+
+def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
+    """Fit the law to the points that have an error.
+
+    Raises:
+        VitkitError: training diverged at so many that too few are left.
+    """
+    points = [place.point for place in measured if place.point is not None]
+    lost = [place.label for place in measured if place.point is None]
+    try:
+        return fit_power_law(points)
+    except VitkitError as error:
+        if not lost:
+            raise
+        raise VitkitError(
+            f"{error} In {folder} training diverged at {join_names(lost)}: give a lower --learning-rate and "
+            "another --out."
+        ) from None
+
+
+def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Prediction) -> None:
+    """Write the prediction down, before the held-out point begins; or hold the one that is there against the
+    points.
+
+    Raises:
+        VitkitError: another prediction is there, or none although the held-out point has begun.
+    """
+    path = folder / PREDICTION
+    said = {
+        "points": [to_json(point) for point in fit.points],
+        "law": to_json(fit.law),
+        "objection": fit.objection(),
+        "prediction": to_json(prediction),
+    }
+    if path.exists():
+        if not _is_same_prediction(read_json(path), said):
+            raise VitkitError(
+                f"{path}: expected the prediction that the points in {folder} make, found another. Put the "
+                "original file back, or begin again with another --out."
+            )
+    elif (folder / held_out).exists():
+        raise VitkitError(
+            f"{path} is missing, though {held_out} has begun: expected the prediction that was written "
+            "before. Put the file back, or begin again with another --out."
+        )
+    else:
+        replace_json(path, said)
+
+
+def _is_same_prediction(recorded: Any, said: dict[str, Any]) -> bool:
+    """Whether a prediction that was recorded is the one that the points make now: to a millionth, because
+    another machine may sum in another order."""
+    if not isinstance(recorded, dict) or recorded.get("points") != said["points"]:
+        return False
+    there, here = recorded.get("prediction"), said["prediction"]
+    if not isinstance(there, dict) or there.keys() != here.keys():
+        return False
+    return all(
+        isinstance(there[name], int | float)
+        and math.isclose(there[name], here[name], rel_tol=1e-6, abs_tol=1e-9)
+        for name in here
+    )
+
+
+def _conclude(
+    folder: Path,
+    options: ScaleOptions,
+    plan: ScalePlan,
+    measured: Sequence[Measured],
+    fit: LawFit,
+    prediction: Prediction,
+    held_out: Measured,
+) -> Scale:
+    """Compare the held-out point with its prediction, and look ten times further where the law holds."""
+    objection, final, tenfold = fit.objection(), None, None
+    if held_out.point is not None:
+        final = fit_power_law([*fit.points, held_out.point])
+        if not objection and not prediction.holds(held_out.point.error):
+            objection = "the held-out point lies outside the interval that was predicted"
+        with_all = final.objection()
+        if not objection and with_all:
+            objection = f"with the held-out point, {with_all}"
+    elif not objection:
+        objection = "training diverged at the held-out point"
+    if not objection and final is not None:
+        tenfold = final.predict(10 * held_out.x)
+    run = plan.arms[-1].run
+    task = find_task(run.task).learning
+    return Scale(
+        folder=folder,
+        data=run.data,
+        model=run.model,
+        along=options.along,
+        hold=options.hold,
+        metric=task.monitor.metric,
+        is_fraction=task.curve.is_fraction,
+        steps=plan.steps,
+        measured=tuple(measured),
+        held_out=held_out,
+        fit=fit,
+        prediction=prediction,
+        final=final,
+        objection=objection,
+        tenfold=tenfold,
+    )

@@ -1,0 +1,113 @@
+"""`vitkit pretrain`: what is left out suits the images, the start and the batch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.cli.main import run
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    for number in range(30):
+        place = folder / ("a/b" if number % 2 else "c") / f"{number}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        Image.fromarray(pixels.repeat(20, 0).repeat(25, 1)).save(place)
+    return folder
+
+
+def pretrain(*words: str) -> int:
+    return run(["pretrain", *words, "--workers", "0", "--threads", "1"])
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    options: dict[str, Any] = json.loads((folder / "config.json").read_text())["run"]
+    return options
+
+
+def test_photos_get_the_model_and_the_size_of_photos(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    small = ["--decoder-width", "16", "--decoder-heads", "2", "--decoder-depth", "1"]
+    short = ["--steps", "2", "--batch-size", "4", "--out", str(out)]
+    assert pretrain(str(photos), "--objective", "mae", *small, *short) == 0
+    options = recorded(out)
+    assert options["model"] == "ViT-192x9x3/8" and options["preprocessing"]["image_size"] == [128, 128]
+    assert options["architecture"]["position"] == "sincos_2d"
+    assert options["splits"]["test_fraction"] == 0  # there is nothing to test
+    # The rate of 128 images, for 4; and the warm-up is no longer than a tenth of the run.
+    assert options["optimizer"]["learning_rate"] == pytest.approx(1e-3 * 4 / 128, rel=1e-2)
+    assert options["optimizer"]["warmup_steps"] == 0
+
+
+def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    words = "--model ViT-16x1x2/8 --steps 2 --batch-size 16 --fewshot.data digits --fewshot.shots 1,5"
+    assert pretrain("digits", *words.split(), "--out", str(out)) == 0
+    options = recorded(out)
+    assert options["task"] == "masked-patches" and options["preprocessing"]["image_size"] == [32, 32]
+    assert options["optimizer"]["learning_rate"] == 1e-3  # the paper scales it with no batch
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    measured = {line["evaluator"]: line for line in lines if line["kind"] == "evaluation"}
+    assert {"ridge_1_shots", "ridge_5_shots", "knn_5_shots"} <= measured["fewshot"].keys()
+    assert 0 <= measured["probe"]["logistic_all"] <= 1
+    printed = capsys.readouterr()
+    assert "knn" in printed.err and "linear probe" in printed.err
+    assert f"vitkit fewshot {out}" in printed.out
+    page = (out / "report.html").read_text()
+    assert "linear probe" in page and "5 shots, knn" in page
+
+
+def test_a_start_brings_its_model_and_size(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    small = ["--steps", "2", "--batch-size", "8"]
+    assert (
+        pretrain("digits", *small, "--model", "ViT-16x1x2/4", "--image-size", "8", "--out", str(first)) == 0
+    )
+    assert (
+        pretrain("digits", *small, "--start", str(first), "--objective", "simmim", "--out", str(second)) == 0
+    )
+    options = recorded(second)
+    assert options["model"] == "ViT-16x1x2/4" and options["preprocessing"]["image_size"] == [8, 8]
+    rate = 0.25 * 1e-3 * 8 / 128  # a quarter, for weights that are not new, of the rate for 8 images
+    assert options["optimizer"]["learning_rate"] == pytest.approx(rate, rel=1e-2)
+    card = json.loads((second / "model.json").read_text())
+    assert card["origin"]["start"]["from"] == "first"
+
+
+def test_finetuning_on_the_same_images_cuts_a_test_split_and_says_that_the_start_has_seen_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, tuned = tmp_path / "first", tmp_path / "tuned"
+    small = ["--steps", "2", "--batch-size", "8"]
+    assert (
+        pretrain("digits", *small, "--model", "ViT-16x1x2/4", "--image-size", "8", "--out", str(first)) == 0
+    )
+    assert run(["finetune", str(first), "--data", "digits", *small, "--out", str(tuned)]) == 0
+    assert "without their labels" in capsys.readouterr().err
+    assert (tuned / "evaluation/test.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Give a folder or file first"),
+        (["photos", "runs/x"], "--start runs/x"),
+        (["digits", "--objective", "classification"], "needs no labels"),
+        (["digits", "--recipe", "mae", "--objective", "simmim"], "learns mae"),
+        (["digits", "--recipe", "photos"], "needs no labels"),
+        (["nowhere"], "No data at"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pretrain", *words]) == 1
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""`vitkit scale`: what it prints, and that a study which is killed goes on to the same law and bits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitkit.cli.main import run
+from vitkit.data.stream.batch import Batch
+from vitkit.training.trainer import Trainer
+
+SCALE = (
+    *("scale", "digits", "--recipe", "digits", "--points", "5", "--threads", "1"),
+    *("--model", "ViT-16x1x2/4", "--image-size", "8", "--mlp-dim", "32", "--batch-size", "16"),
+    *("--steps", "10", "--warmup-steps", "2", "--checkpoint-every", "2", "--dropout", "0.1"),
+)
+POINTS = tuple(f"data-0{number}" for number in range(1, 7))
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """The logs and weights of all runs, and what was predicted and came out."""
+    found: dict[str, Any] = {
+        f"{point}/{name}": (folder / point / "final" / name).read_bytes()
+        for point in POINTS
+        for name in ("model.safetensors", "metrics.jsonl")
+    }
+    scale = json.loads((folder / "scale.json").read_text())
+    return found | {"scale": {**scale, "folder": ""}, "said": (folder / "prediction.json").read_text()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that nothing stopped."""
+    folder = tmp_path_factory.mktemp("laws") / "whole"
+    assert run([*SCALE, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_points_prediction_and_conclusions_are_printed(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run([*SCALE, "--out", str(whole)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "14 training images, 10 steps" in said
+    assert "1,347 training images, 10 steps (held out: predicted, then trained)" in said
+    assert "At 1,347 training images, three times beyond, the law predicted" in said
+    assert "The law does not hold here:" in said  # of ten steps
+    assert f"Next: open {whole / 'report.html'} in a browser vitkit predict {whole / 'data-06'}" in said
+    page = (whole / "report.html").read_text()
+    assert "vitkit scale digits --recipe digits" in page
+    assert "<svg" in page
+    assert 'href="data-06/report.html"' in page
+
+
+def test_a_study_that_was_killed_goes_on_to_the_same_law_and_bits(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, steps = Trainer.launch, 0
+
+    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps in (25, 57):  # in the third point, and in the held-out one
+            raise KeyError("killed")
+        return launch(self, batch, step, rate)
+
+    monkeypatch.setattr(Trainer, "launch", killed)
+    folder = tmp_path / "killed"
+    for place, is_predicted in (("data-03", False), ("data-06", True)):
+        with pytest.raises(KeyError, match="killed"):
+            run([*SCALE, "--out", str(folder)])
+        assert (folder / place).is_dir()
+        assert not (folder / place / "final" / "model.safetensors").exists()
+        assert (folder / "prediction.json").exists() == is_predicted
+    assert run([*SCALE, "--out", str(folder)]) == 0
+    assert results(folder) == results(whole)
+
+
+def test_all_numbers_are_printed_as_json(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run([*SCALE, "--out", str(whole), "--json"]) == 0
+    found = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    assert [one["x"] for one in found["measured"]] == [14, 34, 80, 189, 449]
+    assert found["held_out"]["x"] == found["prediction"]["x"] == 1347
+    assert found["prediction"]["low"] <= found["prediction"]["error"] <= found["prediction"]["high"]
+
+
+def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run([*SCALE, "--out", str(tmp_path / "law"), "--plan", "--seeds", "3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "449 training images, 10 steps 1,347 training images, 10 steps (held out" in said
+    assert "3 seeds each" in said
+    assert "in all, as measured on this machine" in said
+    assert run([*SCALE, "--out", str(tmp_path / "law"), "--plan", "--json"]) == 0
+    plan = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    assert [point["x"] for point in plan["points"]] == [14, 34, 80, 189, 449, 1347]
+    assert plan["steps"] == 10
+    assert not (tmp_path / "law").exists()
+
+
+def test_another_recipe_in_the_same_folder_is_refused(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run([*SCALE, "--out", str(whole), "--learning-rate", "0.5"]) == 1
+    assert "--learning-rate 0.002 -> 0.5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["scale", "--along", "data"], "Which images? They stand first"),
+        (["scale", "digits", "--runs", "3"], "give --seeds, without --runs"),
+        (["scale", "digits", "--budget", "1m", "--steps", "5"], "give it without --steps"),
+        (["scale", "digits", "--along", "size", "--start", "runs/x"], "leave --start out"),
+        (["scale", "digits", "--points", "3"], "points is from 5"),
+    ],
+)
+def test_command_lines_that_are_not_meant_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 1
+    assert words in " ".join(capsys.readouterr().err.split())

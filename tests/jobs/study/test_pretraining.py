@@ -1,0 +1,134 @@
+"""Did the unlabelled images help: equal fine-tuning with and without, draw by draw, killed and continued."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitkit.cli.main import run
+from vitkit.training.trainer import Trainer
+
+TRAINING = "--model ViT-16x1x2/4 --image-size 8 --steps 6 --batch-size 8 --workers 0 --threads 1"
+COMPARING = "--then digits --labels 20 --draws 2 --tune-steps 4"
+
+
+def compare(out: Path, *more: str) -> int:
+    return run(["pretrain", "digits", *TRAINING.split(), *COMPARING.split(), *more, "--out", str(out)])
+
+
+def members(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the configuration of every run of a study."""
+    paths = folder.glob("*/*/config.json")
+    return {str(path.parent.relative_to(folder)): json.loads(path.read_text())["run"] for path in paths}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study") / "helped"
+    assert compare(folder) == 0
+    return folder
+
+
+def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path) -> None:
+    runs = members(finished)
+    for draw in (0, 1):
+        alike = [runs[f"{arm}/seed-{draw}"] for arm in ("without", "with", "longer")]
+        for key in ("data", "splits"):
+            assert alike[0][key] == alike[1][key] == alike[2][key]
+        assert {one["training"]["seed"] for one in alike} == {draw}
+        assert alike[0]["splits"]["subset"] == "[:20]" and alike[0]["splits"]["subset_seed"] == draw
+        assert alike[0]["training"]["steps"] == alike[1]["training"]["steps"] == 4
+        assert alike[2]["training"]["steps"] > 4
+        assert alike[1]["start"]["start"] == str(finished / "pretraining") and not alike[0]["start"]["start"]
+    assert runs["pretraining/final"]["task"] == "masked-patches"
+
+    def trained_on(draw: int) -> list[int]:
+        paths = sorted(finished.glob(f"*/seed-{draw}/data.json"))
+        records = [json.loads(path.read_text()) for path in paths]
+        assert len({record["fingerprint"] for record in records}) == 1  # of all arms
+        return [records[0]["images"]["train"], records[0]["images"]["test"]]
+
+    assert trained_on(0) == trained_on(1) == [20, 360]
+    hashes = {path.read_text() for path in finished.glob("without/seed-*/data.json")}
+    assert len(hashes) == 2  # other labelled images in each draw
+    ids = [np.load(path)["ids"] for path in finished.glob("*/seed-*/evaluation/test.npz")]
+    assert len(ids) == 6 and all(np.array_equal(one, ids[0]) for one in ids)
+
+
+def test_the_page_answers_the_question(finished: Path) -> None:
+    page = (finished / "report.html").read_text()
+    for words in (
+        "with pre-training",
+        "longer without pre-training",
+        "Against as much time",
+        "2 seeds on 360",
+    ):
+        assert words in page
+    assert (finished / "with/model.safetensors").exists()
+
+
+def test_a_killed_study_goes_on_to_the_same_bits(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = json.loads((finished / "study.json").read_text())["options"]["steps"]
+    # How long the longer arm is, a clock decides once; it is the same here.
+    monkeypatch.setattr("vitkit.jobs.study.pretraining._matched_steps", lambda *_: steps)
+    launch, count = Trainer.launch, 0
+
+    def killed(self: Trainer, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count % 9 == 0:
+            raise KeyError("killed")
+        return launch(self, *arguments)
+
+    folder, kills = tmp_path / "killed", 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "launch", killed)
+        while kills < 3:
+            with pytest.raises(KeyError):
+                compare(folder)
+            kills += 1
+    assert compare(folder) == 0
+    weights = sorted(path.relative_to(finished) for path in finished.glob("*/*/model.safetensors"))
+    assert len(weights) == 7
+    for path in weights:
+        assert (folder / path).read_bytes() == (finished / path).read_bytes(), path
+    answers = []
+    for study in (folder, finished):  # nothing is left to do
+        capsys.readouterr()
+        assert compare(study) == 0
+        answers.append([line for line in capsys.readouterr().out.splitlines() if "than" in line])
+    assert answers[0] == answers[1] and len(answers[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--draws", "3"], "draws: 2 -> 3"),
+        (["--learning-rate", "0.01"], "learning-rate"),
+    ],
+)
+def test_other_options_are_refused(
+    more: list[str], sentence: str, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(finished, *more) == 1
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["pretrain", "digits", "--labels", "5"], "give labelled images with it"),
+        (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is 1 or more"),
+        (["pretrain", "digits", "--then", "digits", "--runs", "2"], "chooses the runs by itself"),
+        (["pretrain", "digits", "--then", "digits", "--minutes", "1"], "needs --out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 1
+    assert sentence in capsys.readouterr().err

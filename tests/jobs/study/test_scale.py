@@ -1,0 +1,403 @@
+"""The scale lab: points along an axis, a prediction that is written before it is tested, and what is said."""
+
+import itertools
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitkit.jobs.series.series as series_job
+import vitkit.jobs.study.scale as job
+import vitkit.jobs.train as training
+from tests.jobs.hearing import Hearing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation.power_law import Point, fit_power_law
+from vitkit.jobs.study.options import ScaleOptions
+from vitkit.jobs.study.scale import ScalePlan, plan_scale, run_scale
+from vitkit.jobs.study.scale_result import Measured, Scale, conclusions, point_table, remarks
+from vitkit.jobs.study.study import Arm
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.measure import training_flops
+from vitkit.runs.budget import Pace
+from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.plan import Request
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+
+SMALL = Run(
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    augmentation=Augmentation(crop_area=None, flip=False),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+    training=TrainingConfig(steps=8, batch_size=16),
+    splits=Splits(val_fraction=0.1, test_fraction=0.2),
+)
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def options(out: Path | None = None, **changes: Any) -> ScaleOptions:
+    given: dict[str, Any] = {"points": 5, "threads": 1, "out": out, "recipe": SMALL}
+    return ScaleOptions("digits", **given | changes)
+
+
+@pytest.fixture(scope="module")
+def finished(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Scale:
+    """Complete a study once for all tests that only look at one, or at a copy."""
+    return run_scale(options(tmp_path_factory.mktemp("finished") / "law"))
+
+
+@pytest.fixture
+def copied(finished: Scale, tmp_path: Path) -> Path:
+    """Copy the finished study, to be changed."""
+    return Path(shutil.copytree(finished.folder, tmp_path / "law"))
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Measure a hundredth of a second a step and a tenth a validation; lists what was measured."""
+    measured: list[Run] = []
+
+    def measure(run: Run, options: ScaleOptions, request: Request) -> Pace:
+        measured.append(run)
+        return Pace(0.01, 0.1)
+
+    monkeypatch.setattr(job, "_measure_pace", measure)
+    return measured
+
+
+def plan(**changes: Any) -> ScalePlan:
+    return plan_scale(options(**changes))
+
+
+def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Run]) -> None:
+    made, request = plan(points=6), Request()
+    splits = [request.images(arm.run).splits for arm in made.arms]
+    counts = [len(one["train"]) for one in splits]
+    assert made.places == tuple(map(float, counts))
+    assert counts[-1] == 1257  # all that validation and test leave of 1,797
+    assert counts[-1] / counts[-2] == pytest.approx(3, rel=0.01)
+    assert counts[-2] / counts[0] == pytest.approx(10**1.5, rel=0.05)
+    for smaller, larger in itertools.pairwise(splits):
+        inside, around = (
+            {one["train"].key(i) for i in range(len(one["train"]))} for one in (smaller, larger)
+        )
+        assert inside < around
+        for split in ("val", "test"):
+            keys = [[one[split].key(i) for i in range(len(one[split]))] for one in (smaller, larger)]
+            assert keys[0] == keys[1]
+    assert {arm.run.training.steps for arm in made.arms} == {8}
+    assert {arm.run.training.select for arm in made.arms} == {"best"}
+
+
+def test_equal_passes_are_steps_in_proportion_and_equally_many_validations(paced: list[Run]) -> None:
+    run = replace(SMALL, training=replace(SMALL.training, steps=2000))
+    made = plan(hold="epochs", recipe=run)
+    steps = [arm.run.training.steps or 0 for arm in made.arms]
+    assert steps == [round(2000 * x / made.places[-1]) for x in made.places]
+    validations = [
+        math.ceil(count / (arm.run.training.evaluate_every or 0))
+        for count, arm in zip(steps, made.arms, strict=True)
+    ]
+    assert max(validations) - min(validations) <= 6  # an interval is a whole number of steps
+    assert made.arms[0].run.optimizer.warmup_steps < made.arms[-1].run.optimizer.warmup_steps
+
+
+def test_points_along_steps_are_trainings_of_their_own(paced: list[Run]) -> None:
+    run = replace(SMALL, training=replace(SMALL.training, steps=950, evaluate_every=10))
+    run = replace(run, optimizer=replace(run.optimizer, warmup_steps=95))
+    made = plan(along="steps", recipe=run)
+    assert list(made.places) == [10, 24, 56, 134, 317, 950]
+    assert [arm.run.training.steps for arm in made.arms] == list(made.places)
+    assert [arm.run.optimizer.warmup_steps for arm in made.arms] == [1, 2, 6, 13, 32, 95]
+    assert {arm.run.splits.subset for arm in made.arms} == {None}
+
+
+def test_points_along_size_keep_the_shape_of_the_model(paced: list[Run]) -> None:
+    run = replace(SMALL, model="ViT-128x8x4/4", architecture=Architecture(mlp_dim=256))
+    made = plan(along="size", recipe=run)
+    configs = [
+        arm.run.architecture.build_config(arm.run.model, 10, arm.run.preprocessing) for arm in made.arms
+    ]
+    assert made.places == tuple(float(training_flops(config, 8 * 16)) for config in configs)
+    assert configs[-2].width == 128  # the recipe's own is the last one that the law is fitted to
+    assert made.arms[-2].run == job._with_length(
+        replace(made.arms[-2].run, model="ViT-128x8x4/4", architecture=run.architecture), 8, 8, 1257
+    )
+    wanted = [made.places[-2] * factor for factor in (10**-1.5, 10**-1.125, 10**-0.75, 10**-0.375, 1, 3)]
+    for place, target, config in zip(made.places, wanted, configs, strict=True):
+        assert place == pytest.approx(target, rel=0.3)
+        assert isinstance(config, ViTConfig)
+        assert config.mlp_dim == 2 * config.width
+        assert 8 <= config.width / config.depth <= 32  # 16 in the recipe
+        assert config.width % config.num_heads == 0
+
+
+def test_a_model_without_a_shape_to_keep_is_refused(paced: list[Run]) -> None:
+    for model in ("R1-1x0.5+ViT-64x4x4/8", "BiT-R1-1x0.5", "ViT-64x4x4/8-conv"):
+        with pytest.raises(VitkitError, match="a Vision Transformer on patches of pixels grows"):
+            plan(along="size", recipe=replace(SMALL, model=model))
+    with pytest.raises(VitkitError, match="points are the same: ViT-16x1x2/4 is too small"):
+        plan(along="size")
+    with pytest.raises(VitkitError, match="points are the same: 20 steps are too few"):
+        plan(along="steps", recipe=replace(SMALL, training=replace(SMALL.training, steps=20)))
+
+
+def test_too_few_images_for_the_smallest_point_are_refused(tmp_path: Path, paced: list[Run]) -> None:
+    with pytest.raises(VitkitError, match="fewer than one for each of 10 classes: expected 949 training"):
+        plan(recipe=replace(SMALL, splits=Splits(val_fraction=0.1, test_fraction=0.6)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"splits": replace(SMALL.splits, subset="0.5")}, "leave --subset out"),
+        ({"splits": replace(SMALL.splits, test_fraction=0.0)}, "give --splits.test-fraction"),
+        ({"training": TrainingConfig(minutes=1)}, "give --budget, the time of all points"),
+    ],
+)
+def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        plan(recipe=replace(SMALL, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"points": 4}, "points is from 5 to 30, found 4"),
+        ({"seeds": 0}, "seeds is from 1"),
+        ({"budget": "soon"}, "budget is a time such as 45m, 2h or 1h30m, found 'soon'"),
+        ({"budget": "0m"}, "budget is a time"),
+        ({"along": "size", "start": "runs/x"}, "leave --start out"),
+        ({"along": "steps", "hold": "epochs"}, "hold epochs is for --along data"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        options(**changes)
+
+
+def test_a_start_that_has_seen_the_images_is_warned_of(paced: list[Run], finished: Scale) -> None:
+    for along, is_warned in (("data", True), ("steps", False)):
+        hearing = Hearing()
+        start = finished.folder / "data-06"
+        run = replace(SMALL, training=replace(SMALL.training, steps=950), start=StartConfig(str(start)))
+        plan(along=along, recipe=run, listener=hearing)
+        assert any("was trained on these images" in one for one in hearing.warnings) == is_warned
+
+
+def test_what_is_left_out_suits_the_start(paced: list[Run], finished: Scale) -> None:
+    made = plan(recipe="", start=finished.folder / "data-06")
+    assert {arm.run.model for arm in made.arms} == {"ViT-16x1x2/4"}
+    assert {arm.run.optimizer.learning_rate for arm in made.arms} == {5e-4}  # that of vitkit finetune
+
+
+def test_a_budget_is_read_as_people_write_it() -> None:
+    times = {"45m": 2700, "2h": 7200, "1h30m": 5400, "90s": 90, "1.5h": 5400, "1d 2h": 93600}
+    assert {text: options(budget=text).budget_seconds for text in times} == times
+
+
+@pytest.mark.parametrize("along", ["data", "steps"])
+def test_a_budget_is_used_and_not_exceeded(along: str, paced: list[Run]) -> None:
+    made = plan(along=along, budget="30m", seeds=2)
+    assert made.seconds is not None
+    assert made.seconds <= 1800
+    longer = plan(along=along, recipe=replace(SMALL, training=replace(SMALL.training, steps=made.steps + 60)))
+    assert longer.seconds is not None  # of one seed
+    assert 2 * longer.seconds > 1800
+    assert len(paced) == 2  # once for each plan, whatever the number of points
+
+
+def test_too_small_a_budget_says_what_is_needed(paced: list[Run]) -> None:
+    with pytest.raises(VitkitError, match=r"A budget of 10 s is too small: 79 steps .* take 3\d s here"):
+        plan(budget="10s")
+
+
+def test_the_prediction_is_written_before_the_held_out_point_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    train, keep = training.train, job._keep_prediction
+
+    def trained(run: Run, folder: Path, **given: Any) -> Path:
+        order.append(folder.parent.name)
+        assert (tmp_path / "law/prediction.json").exists() == (folder.parent.name == "data-06")
+        return train(run, folder, **given)
+
+    def kept(*given: Any) -> None:
+        keep(*given)
+        order.append("prediction")
+
+    monkeypatch.setattr(series_job, "train", trained)
+    monkeypatch.setattr(job, "_keep_prediction", kept)
+    found = run_scale(options(tmp_path / "law", listener=Hearing()))
+    assert order == [*(f"data-0{number}" for number in range(1, 6)), "prediction", "data-06"]
+    written = json.loads((tmp_path / "law/prediction.json").read_text())
+    assert written["prediction"]["x"] == found.held_out.x == 1257
+    assert written["law"]["exponent"] == found.fit.law.exponent
+    assert "report.html" in {path.name for path in (tmp_path / "law").iterdir()}
+    assert json.loads((tmp_path / "law/scale.json").read_text())["conclusions"] == conclusions(found)
+
+
+def test_a_study_that_was_stopped_goes_on_to_the_same_result(
+    finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = training.train
+    for stopped_in in ("data-03", "data-06"):
+
+        def stopped(run: Run, folder: Path, where: str = stopped_in, **given: Any) -> Path:
+            if folder.parent.name == where:
+                raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
+            return train(run, folder, **given)
+
+        monkeypatch.setattr(series_job, "train", stopped)
+        with pytest.raises(InterruptedTraining, match="the same command"):
+            run_scale(options(tmp_path / "law"))
+    monkeypatch.setattr(series_job, "train", train)
+    parts = run_scale(options(tmp_path / "law"))
+    assert replace(parts, folder=finished.folder) == finished
+    for name in ("prediction.json", "scale.json"):
+        assert (parts.folder / name).read_bytes() == (finished.folder / name).read_bytes()
+    for weights in finished.folder.glob("data-*/final/model.safetensors"):
+        assert (parts.folder / weights.relative_to(finished.folder)).read_bytes() == weights.read_bytes()
+
+
+def test_a_finished_study_is_read_and_nothing_is_trained_again(
+    finished: Scale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series_job, "train", None)
+    assert run_scale(options(finished.folder)) == finished
+
+
+def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
+    first = run_scale(options(tmp_path / "law", budget="36s", recipe=run))
+    assert first.steps > job.FEWEST_STEPS
+    monkeypatch.setattr(job, "_measure_pace", None)  # whoever measured again would fail
+    assert run_scale(options(tmp_path / "law", budget="36s", recipe=run)) == first
+    with pytest.raises(VitkitError, match="budget: '36s' -> None"):
+        run_scale(options(tmp_path / "law", recipe=run))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_prediction_that_was_changed_or_removed_is_refused(copied: Path, is_there: bool) -> None:
+    path = copied / "prediction.json"
+    if is_there:
+        said = json.loads(path.read_text())
+        said["prediction"]["low"] /= 2
+        path.write_text(json.dumps(said))
+    else:
+        path.unlink()
+    words = "expected the prediction that the points" if is_there else "is missing, though data-06 has begun"
+    with pytest.raises(VitkitError, match=words):
+        run_scale(options(copied))
+
+
+def test_points_that_were_changed_are_refused(copied: Path) -> None:
+    record = json.loads((copied / "study.json").read_text())
+    record["arms"][5]["run"]["splits"]["subset"] = "[:100]"
+    (copied / "study.json").write_text(json.dumps(record))
+    with pytest.raises(
+        VitkitError, match=r"(?s)begun with other options:.*--splits.subset '\[:100\]' -> None"
+    ):
+        run_scale(options(copied))
+
+
+def test_a_better_score_that_somebody_wrote_into_a_point_contradicts_the_prediction(copied: Path) -> None:
+    path = copied / "data-02" / "series.json"
+    record = json.loads(path.read_text())
+    record["members"][0]["score"]["value"] += 0.1
+    path.write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match="expected the prediction that the points"):
+        run_scale(options(copied))
+
+
+def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverging(run: Run, folder: Path, **given: Any) -> Path:
+        raise NonFiniteError("the loss is no number")
+
+    monkeypatch.setattr(series_job, "train", diverging)
+    shutil.rmtree(copied / "data-06")
+    found = run_scale(options(copied))
+    assert found.held_out.point is None
+    assert found.tenfold is None
+    assert any(sentence.endswith("; training diverged.") for sentence in conclusions(found))
+    assert "1,257 training images: training diverged in 1 run, left out." in remarks(found)
+    shutil.rmtree(copied / "data-02")
+    with pytest.raises(VitkitError, match=r"5 places or more, found 4.* diverged at 31 training images"):
+        run_scale(options(copied))
+
+
+def test_five_of_six_points_are_enough() -> None:
+    points = [
+        Measured(f"{x:g} steps", f"steps-{x:g}", x, Point(x, (x**-0.5,), 0.01), 0) for x in (1, 2, 4, 8, 16)
+    ]
+    lost = Measured("3 steps", "steps-3", 3.0, None, 1)
+    assert len(job._fit([*points, lost], Path("runs/x")).points) == 5
+
+
+def result(errors: list[float], held_out: float, noise: float | None = 0.005) -> Scale:
+    """Make the result of five points and a held-out one, as the job does."""
+    places = [100.0, 240.0, 560.0, 1330.0, 3160.0, 9480.0]
+    measured = [
+        Measured(f"{x:,.0f} training images", f"data-{n}", x, Point(x, (error,), noise), 0)
+        for n, (x, error) in enumerate(zip(places, [*errors, held_out], strict=True), 1)
+    ]
+    fit = fit_power_law([one.point for one in measured[:-1] if one.point is not None])
+    made = ScalePlan(tuple(places), plan_arms(), 8, None)
+    said = fit.predict(places[-1])
+    found = job._conclude(Path("runs/x"), options(), made, measured[:-1], fit, said, measured[-1])
+    return found if noise is not None else replace(found, is_fraction=False, metric="loss")
+
+
+def plan_arms() -> tuple[Arm, ...]:
+    return (Arm("data-6", "all", replace(SMALL, data="digits"), SeriesOptions()),)
+
+
+LAW = [0.5, 0.35, 0.25, 0.18, 0.13]
+
+
+def test_what_is_said_of_a_law_that_holds() -> None:
+    found = result(LAW, 0.087)
+    said = " ".join(conclusions(found))
+    assert "91.3 % accuracy came out, inside the interval" in said
+    assert "EXTRAPOLATION: ten times as many images would reach about" in said
+    assert said.endswith("if the law went on.")
+    assert found.tenfold is not None
+    assert found.tenfold.x == 94_800
+    assert point_table(found).rows[-1][-1] == "held out"
+
+
+def test_an_extrapolation_that_may_be_no_gain_is_said_to_be_one() -> None:
+    flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.335)
+    assert "The 66.5 % of now lie inside that interval" in " ".join(conclusions(flat))
+    assert "of now" not in " ".join(conclusions(result(LAW, 0.087, noise=0.001)))
+
+
+def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
+    found = result(LAW, 0.3)
+    said = " ".join(conclusions(found))
+    assert "OUTSIDE of the interval" in said
+    assert "The law does not hold here: the held-out point lies outside" in said
+    assert "EXTRAPOLATION" not in said
+    assert found.tenfold is None
+
+
+@pytest.mark.parametrize("errors", [[0.2, 0.25, 0.3, 0.35, 0.4], [0.3, 0.3, 0.3, 0.3, 0.3]])
+def test_errors_that_do_not_fall_are_no_law(errors: list[float]) -> None:
+    said = " ".join(conclusions(result(errors, errors[-1])))
+    assert "The law does not hold here: the error" in said
+    assert "EXTRAPOLATION" not in said
+
+
+def test_a_loss_is_written_as_it_is() -> None:
+    found = result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None)
+    said = " ".join(conclusions(found))
+    assert "1.3 loss came out, inside" in said
+    assert "%" not in said.replace("95 % interval", "")
