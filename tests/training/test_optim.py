@@ -308,7 +308,7 @@ def test_muon_updates_the_matrices_of_the_blocks_and_adamw_all_else() -> None:
 
 def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:
     """Five steps of the quintic iteration of Jordan et al. 2024, in the type of the matrix."""
-    x = matrix / matrix.norm()
+    x: torch.Tensor = matrix / matrix.norm()
     if x.shape[0] > x.shape[1]:
         return newton_schulz(matrix.T).T
     for _ in range(5):

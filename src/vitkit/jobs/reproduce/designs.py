@@ -503,17 +503,19 @@ TARGETS = {
 def self_supervision(base: Base) -> Design:
     """Make 4.6: the three targets and the smaller share, each fine-tuned on a few labels, against from
     scratch."""
-    labelled = replace(base.run, splits=replace(base.run.splits, subset=f"{LABELLED:g}"))
+    # The prediction of patches teaches the class token nothing: all arms read the mean of the patches.
+    run = with_options(base.run, {"pool": "mean"})
+    labelled = replace(run, splits=replace(run.splits, subset=f"{LABELLED:g}"))
     before = [
         Variant(
             f"pretrain-{name}",
             f"pre-training, {label}",
             replace(
-                base.run,
+                run,
                 task="masked-patches",
                 objective=objective,
                 # Decay and rate of B.1.2 are a long training's; these are the base's, for as short a one.
-                training=replace(base.run.training, select="last", evaluate_test=False),
+                training=replace(run.training, select="last", evaluate_test=False),
             ),
             "pretrain",
             length=PRETRAINING,
@@ -540,6 +542,6 @@ def self_supervision(base: Base) -> Design:
     shared = (
         f"Every model is fine-tuned for the same steps on the same {LABELLED:.0%} of the training images, "
         f"with the same seeds; the pre-training, {PRETRAINING:g} times as long, sees all without labels. "
-        "From scratch has no such training before it."
+        "From scratch has no such training before it. All read the mean of the patches."
     )
     return Design((*before, scratch, *after), claims, shared)
