@@ -201,6 +201,20 @@ def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
     assert "holds another kind of study, reproduction of table8" in capsys.readouterr().err
 
 
+def test_pictures_are_not_written_through_a_link(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study may have been given away, with a link to another folder in it."""
+    arguments = ["reproduce", "fig7", "--start", str(whole / "learned/seed-0")]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert run(arguments) == 0
+    shutil.rmtree(tmp_path / "out/inspect-1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out/inspect-1").symlink_to(tmp_path / "elsewhere")
+    assert run(arguments) == 1
+    assert "inspect-1" in capsys.readouterr().err and not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["reproduce", "fig12", "--start", "ViT-16x1x2/64", "--minutes", "0.01", "--threads", "1"]
     arguments += ["--out", str(tmp_path / "out")]
@@ -217,10 +231,10 @@ def test_a_checkpoint_is_fine_tuned_for_its_row_of_table_5(whole: Path, tmp_path
     """Its runs are those of the recipe, here a small one, from the start."""
     small = Run(preprocessing=Preprocessing((16, 16)), training=TrainingConfig(batch_size=16), model="")
     start = whole / "learned/seed-0"
-    found = vitkit.reproduce(
+    reproduction = vitkit.reproduce(
         "table5", start=start, recipe=small, steps=2, seeds=2, threads=1, out=tmp_path / "out"
     )
-    assert "fine-tuned: accuracy " in found.answer.sentences[0]
+    assert "fine-tuned: accuracy " in reproduction.answer.sentences[0]
     assert json.loads((tmp_path / "out/finetuned/seed-1/start.json").read_text())
     assert "98.95" in (tmp_path / "out/report.html").read_text()
     with pytest.raises(VitkitError, match=r"Table 5.* is about one checkpoint, found 2"):
@@ -237,15 +251,15 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     score = TaskScore(
         "cifar", "/data", "/runs", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01, {}
     )
-    asked = []
+    given: list[VtabOptions] = []
 
     def run_vtab(options: VtabOptions) -> Vtab:
-        asked.append(options)
+        given.append(options)
         return Vtab("/start", "/data", "paper", (), (score,), (), ())
 
     monkeypatch.setattr(collect, "run_vtab", run_vtab)
     assert run([*arguments, "--data", "tasks"]) == 0
-    assert (asked[0].start, asked[0].root, asked[0].protocol) == (start, "tasks", "paper")
+    assert (given[0].start, given[0].root, given[0].protocol) == (start, "tasks", "paper")
     assert "The mean accuracy is 50.0% over 1 tasks." in capsys.readouterr().out
     read = result(tmp_path / "out").decode()
     assert "/data" not in read and "/start" not in read and '"accuracy": 0.5' in read

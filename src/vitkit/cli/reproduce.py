@@ -53,11 +53,11 @@ def main(arguments: list[str]) -> None:
         return
     for start in options.starts:
         download(start)
-    found = complete_reproduction(options, shlex.join(["vitkit", "reproduce", *arguments]))
+    reproduction = complete_reproduction(options, shlex.join(["vitkit", "reproduce", *arguments]))
     if command.json_output:
-        console.print_json(found.to_json())
+        console.print_json(reproduction.to_json())
     else:
-        _print(found)
+        _print(reproduction)
 
 
 def _print_list(as_json: bool) -> None:
@@ -115,12 +115,18 @@ def _print_plan(options: ReproduceOptions, planned: "tuple[Planned, ...]", as_js
     console.out.print("Next: the same command without --plan", markup=False)
 
 
-def _print(found: "Reproduction") -> None:
+def _print(reproduction: "Reproduction") -> None:
     """Print what came of a study, and what can follow."""
     console.out.print()
-    paper = f"The paper: {found.item.conclusion}"
+    paper = f"The paper: {reproduction.item.conclusion}"
     console.out.print(
-        found.item.title, paper, "", *found.answer.sentences, sep="\n", markup=False, soft_wrap=True
+        reproduction.item.title,
+        paper,
+        "",
+        *reproduction.answer.sentences,
+        sep="\n",
+        markup=False,
+        soft_wrap=True,
     )
-    page = shlex.quote(str(found.folder / "report.html"))
+    page = shlex.quote(str(reproduction.folder / "report.html"))
     console.out.print(f"\nNext: open {page} in a browser", markup=False, soft_wrap=True)

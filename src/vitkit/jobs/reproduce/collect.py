@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import from_json, to_json
-from vitkit.durable import read_json
+from vitkit.durable import read_json, refuse_link
 from vitkit.jobs.bench.bench import Memory, bench, keep
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import Speed
@@ -55,19 +55,20 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
         sections, answer, numbers = [], [], []
         for number, start in enumerate(options.starts, start=1):
             place, name = folder / f"inspect-{number}", Path(start).name
+            refuse_link(place)  # the study may be somebody else's
             images = tuple(options.images) or None
             drawn = draw_pictures(InspectOptions(start, images, place, listener=options.listener))
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
             shown = [stem for stem in stems if stem in files]
             pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in shown]
             absent = [stem for stem in stems if stem not in files]
-            said = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
+            sentences = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
             if drawn.without_attention and any("attention" in stem for stem in absent):
-                said.append(f"Without attention: {drawn.without_attention}.")
-            sections.append(SeriesSection(name, tuple(said), pictures=tuple(pictures)))
+                sentences.append(f"Without attention: {drawn.without_attention}.")
+            sections.append(SeriesSection(name, tuple(sentences), pictures=tuple(pictures)))
             numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in shown]})
-            answer += said
-        if any(one["pictures"] for one in numbers):
+            answer += sentences
+        if any(entry["pictures"] for entry in numbers):
             answer.insert(0, "The pictures below are this model's; what they show is for the eye to judge.")
         return Collected(tuple(answer), tuple(sections), numbers)
 
@@ -81,7 +82,8 @@ def _picture(path: Path, alt: str) -> Picture:
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     """Fine-tune a start on the tasks of VTAB-1k that are there."""
-    found = run_vtab(
+    refuse_link(folder / "vtab")  # the study may be somebody else's
+    result = run_vtab(
         VtabOptions(
             options.starts[0],
             options.data,
@@ -94,17 +96,17 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     )
     headings = ("group", "task", "accuracy", *PAPER_MODELS)
     rows: list[tuple[str | Number, ...]] = [
-        (group, name, fraction_cell(one.accuracy), *(fraction_cell(share) for share in paper))
-        for group, name, one, paper in found.table()
+        (group, name, fraction_cell(score.accuracy), *(fraction_cell(share) for share in paper))
+        for group, name, score, paper in result.table()
     ]
-    mean = found.mean()
+    mean = result.mean()
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
-    answer += remarks(found)
+    answer += remarks(result)
     section = SeriesSection("Here, beside the paper's Table 9", (), Table(headings, tuple(rows)))
     numbers = replace(
-        found, root="", start="", tasks=tuple(replace(one, data="", run="") for one in found.tasks)
+        result, root="", start="", tasks=tuple(replace(score, data="", run="") for score in result.tasks)
     )
-    folders = tuple(f"vtab/{one.folder}/final" for one in found.tasks)
+    folders = tuple(f"vtab/{score.folder}/final" for score in result.tasks)
     return Collected(tuple(answer), (section,), numbers.to_json(), folders)
 
 
@@ -129,22 +131,22 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
         )
         keep(measured, folder)
     machine, records = _read_bench(path)
-    speeds = [one for one in records if isinstance(one, Speed) and one.library == "vitkit"]
+    speeds = [record for record in records if isinstance(record, Speed) and record.library == "vitkit"]
     batches = {
-        (one.model, one.image_size, one.precision): one.largest_batch
-        for one in records
-        if isinstance(one, Memory) and one.phase == "training"
+        (record.model, record.image_size, record.precision): record.largest_batch
+        for record in records
+        if isinstance(record, Memory) and record.phase == "training"
     }
     rows = []
-    for one in speeds:
-        if one.phase == "inference":
-            largest = batches.get((one.model, one.image_size, one.precision))
-            rate = Number(f"{one.images_per_second:,.1f}", one.images_per_second)
+    for record in speeds:
+        if record.phase == "inference":
+            largest = batches.get((record.model, record.image_size, record.precision))
+            rate = Number(f"{record.images_per_second:,.1f}", record.images_per_second)
             rows.append(
                 (
-                    one.model,
-                    str(one.image_size[0]),
-                    one.precision,
+                    record.model,
+                    str(record.image_size[0]),
+                    record.precision,
                     rate,
                     "–" if largest is None else f"{largest:,}",
                 )
@@ -153,8 +155,8 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
     section = SeriesSection("Here", (), Table(headings, tuple(rows)), pictures=pictures)
-    said = f"Measured on {machine}; the paper's curves are of a TPUv3, whose numbers it does not print."
-    return Collected((said,), (section,), [to_json(one) for one in records])
+    sentence = f"Measured on {machine}; the paper's curves are of a TPUv3, whose numbers it does not print."
+    return Collected((sentence,), (section,), [to_json(record) for record in records])
 
 
 def _read_bench(path: Path) -> tuple[str, list[Speed | Memory]]:
@@ -164,18 +166,18 @@ def _read_bench(path: Path) -> tuple[str, list[Speed | Memory]]:
         VitkitError: the file is damaged.
     """
     read = read_json(path)
-    kept = from_json(_Kept, read, str(path)) if isinstance(read, dict) else _Kept({}, ())
+    contents = from_json(_Contents, read, str(path)) if isinstance(read, dict) else _Contents({}, ())
     records: list[Speed | Memory] = []
-    for one in kept.records:
-        kind = RECORDS.get(str(one.get("kind")))
+    for record in contents.records:
+        kind = RECORDS.get(str(record.get("kind")))
         if kind is not None:
-            plain = {name: value for name, value in one.items() if name != "kind"}
+            plain = {name: value for name, value in record.items() if name != "kind"}
             records.append(from_json(kind, plain, str(path)))
-    return str(kept.machine.get("device")), records
+    return str(contents.machine.get("device")), records
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Contents:
     """The contents of bench.json."""
 
     machine: dict[str, Any]
@@ -199,13 +201,13 @@ def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
         ),
     )
     worst = max(rows, key=lambda row: abs(row.ratio - 1))
-    said = (
+    sentence = (
         f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "
         f"paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs). The accuracies need "
         "JFT-300M, and are not measured here."
     )
     section = SeriesSection("Compute, counted here and printed there", (), table)
-    return Collected((said,), (section,), [to_json(row) for row in rows])
+    return Collected((sentence,), (section,), [to_json(row) for row in rows])
 
 
 SHOTS = (5, 10)
@@ -239,13 +241,13 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
         numbers[label] = {
             f"{score.shots} shots": {"mean": score.mean, "interval": score.interval} for score in model.scores
         }
-    words = (
+    sentences = (
         "Ridge regression on the frozen features of a few images of each class, the mean of "
         f"{measured.seeds} draws, tested on {measured.test_images:,} images; guessing would be right on "
         f"{measured.chance:.1%}.",
     )
     headings = ("", *(f"{shots} shots" for shots in SHOTS))
-    section = SeriesSection("Few-shot accuracy before fine-tuning", words, Table(headings, tuple(rows)))
+    section = SeriesSection("Few-shot accuracy before fine-tuning", sentences, Table(headings, tuple(rows)))
     return Collected((), (section,), numbers)
 
 

@@ -85,7 +85,7 @@ class Claim:
     the one that does best on the validation images.
     """
 
-    words: str
+    statement: str
     """A sentence without its full stop."""
     more: tuple[str, ...]
     """The arms whose scores are added up."""
@@ -337,7 +337,7 @@ def positions(base: Base) -> Design:
     }
     claims = (
         Claim("Without a position embedding the accuracy is lower", ("learned",), ("none",)),
-        *(Claim(words, (name,), ("learned",), "alike") for name, words in alike.items()),
+        *(Claim(statement, (name,), ("learned",), "alike") for name, statement in alike.items()),
     )
     shared = "All arms have the same recipe, learning rate, steps, seeds and test images."
     return Design(tuple(variants), claims, shared)
@@ -435,8 +435,8 @@ def shapes(base: Base) -> Design:
         scaled["patch-2"] = ("patches of half the side", "patch", _scaled(small, finer=2))
         scaled["all-2"] = ("all of them by 2", "all", _scaled(small, 2, 2, 2, 2))
     runs = {
-        name: (f"{label}, {named(one)}", line, replace(base.run, model=named(one)))
-        for name, (label, line, one) in scaled.items()
+        name: (f"{label}, {named(scale)}", line, replace(base.run, model=named(scale)))
+        for name, (label, line, scale) in scaled.items()
     }
     cost = flops(runs["base"][2], base.num_classes)
     variants = tuple(
@@ -459,8 +459,8 @@ def axial(base: Base) -> Design:
     coarse = replace(shape, patch_size=(2 * shape.patch_size[0], 2 * shape.patch_size[1]))
     variants = []
     for prefix, label in (("", "ViT"), ("Axial-", "Axial-ViT")):
-        for name, one in (("fine", shape), ("coarse", coarse)):
-            run = replace(base.run, model=f"{prefix}{named(one)}")
+        for name, model in (("fine", shape), ("coarse", coarse)):
+            run = replace(base.run, model=f"{prefix}{named(model)}")
             cost = flops(run, base.num_classes) / 1e6
             kind = "axial" if prefix else "vit"
             variants.append(Variant(f"{kind}-{name}", f"{label}, {run.model}", run, label, cost))

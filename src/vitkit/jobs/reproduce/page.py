@@ -60,8 +60,8 @@ class Answer:
         tested = self.tested
         return {
             "answer": list(self.sentences),
-            "findings": [to_json(one) for one in self.findings],
-            "arms": [to_json(one) for one in self.arms],
+            "findings": [to_json(row) for row in self.findings],
+            "arms": [to_json(row) for row in self.arms],
             "images": None if tested is None else tested.images,
             "split": None if tested is None else tested.split,
             "seeds": self.seeds,
@@ -73,24 +73,28 @@ class Answer:
 def say(finding: Finding, tested: ScoredArms) -> str:
     """Tell a finding in a sentence: the outcome, the difference with its interval, what could have been
     found."""
-    one, claim = finding.difference, finding.claim
-    if one is None:
-        return f"{claim.words}: cannot be told, because training diverged in every run of an arm."
-    low, high = (points(tested, value, signed=True) for value in one.interval)
-    size = f"{points(tested, one.mean, signed=True)} points (95 % interval {low} to {high})"
-    if one.seed_variance is None:
-        return f"{claim.words}: this cannot be told from one seed, {size} for these weights."
+    difference, claim = finding.difference, finding.claim
+    if difference is None:
+        return f"{claim.statement}: cannot be told, because training diverged in every run of an arm."
+    low, high = (points(tested, value, signed=True) for value in difference.interval)
+    size = f"{points(tested, difference.mean, signed=True)} points (95 % interval {low} to {high})"
+    if difference.seed_variance is None:
+        return f"{claim.statement}: this cannot be told from one seed, {size} for these weights."
     least = (
-        f"a difference of {points(tested, one.detectable)} points or more would have been found in 8 of 10 "
-        "studies of this size"
+        f"a difference of {points(tested, difference.detectable)} points or more would have been found in 8 "
+        "of 10 studies of this size"
     )
     if claim.kind == "open":
         sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
-        return f"{claim.words}: {size}." if sure else f"{claim.words}: no difference found, {size}; {least}."
+        return (
+            f"{claim.statement}: {size}."
+            if sure
+            else f"{claim.statement}: no difference found, {size}; {least}."
+        )
     if finding.outcome == "cannot be told":
         margin = f"; alike means within {100 * ALIKE:g} point" if claim.kind == "alike" else ""
-        return f"{claim.words}: this cannot be told at this size, {size}; {least}{margin}."
-    return f"{claim.words}: this {finding.outcome} at this size, {size}."
+        return f"{claim.statement}: this cannot be told at this size, {size}; {least}{margin}."
+    return f"{claim.statement}: this {finding.outcome} at this size, {size}."
 
 
 def study_sections(
@@ -115,12 +119,12 @@ def study_sections(
     sections = [SeriesSection("Here", sentences, _arm_table(answer), plot)]
     speeds = {arm.name: arm.images_per_second for arm in answer.arms if arm.images_per_second is not None}
     if timed and speeds:
-        words = ("Images a second in training, as measured here when the study began.",)
+        when = "Images a second in training, as measured here when the study began."
         drawn = _line_plot(answer, speeds, "images a second in training")
-        sections.append(SeriesSection("Against the speed", words, plot=drawn))
+        sections.append(SeriesSection("Against the speed", (when,), plot=drawn))
     if not design.axis and comparison.arms:
-        words = (f"Each arm against {comparison.base.label}, on the same images with the same seeds.",)
-        sections.append(SeriesSection("Differences", words, arm_table(comparison)))
+        against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
+        sections.append(SeriesSection("Differences", (against,), arm_table(comparison)))
     return sections
 
 
@@ -196,8 +200,8 @@ def render(
     curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
     theirs.insert(0, SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)))
     here = dict(setting)
-    words = list(dict.fromkeys([*(word for word, _ in item.setting), *here]))
-    rows = tuple((word, dict(item.setting).get(word, "–"), here.get(word, "–")) for word in words)
+    topics = list(dict.fromkeys([*(topic for topic, _ in item.setting), *here]))
+    rows = tuple((topic, dict(item.setting).get(topic, "–"), here.get(topic, "–")) for topic in topics)
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
         f"{item.at_paper_size}.",

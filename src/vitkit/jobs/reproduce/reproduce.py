@@ -127,9 +127,9 @@ def complete_reproduction(options: ReproduceOptions, command: str) -> Reproducti
     require_threads(options.threads)
     item, folder = ITEMS[options.item], study_folder(options)
     _refuse_absent(options, item)
-    found = (_collect if item.design is None else _train)(options, item, folder, command)
-    options.listener.show([("report", [str(found.folder / "report.html")])])
-    return found
+    reproduction = (_collect if item.design is None else _train)(options, item, folder, command)
+    options.listener.show([("report", [str(reproduction.folder / "report.html")])])
+    return reproduction
 
 
 def study_folder(options: ReproduceOptions) -> Path:
@@ -173,9 +173,12 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
     with claim_study(study, folder):
         collected = COLLECTORS[options.item](options, folder)
         answer = Answer(collected.answer, (), (), collected.numbers)
-        found = Reproduction(folder, item, answer)
-        _write(found, render(item, answer, (), collected.sections, collected.folders, folder.name, command))
-    return found
+        reproduction = Reproduction(folder, item, answer)
+        _write(
+            reproduction,
+            render(item, answer, (), collected.sections, collected.folders, folder.name, command),
+        )
+    return reproduction
 
 
 def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
@@ -219,9 +222,11 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         before = {label: path for label, path in before.items() if (path / "model.safetensors").exists()}
         frozen = None if not before else collect_few_shot(options, base.run.data, before)
         with listener.progress("comparing the arms"):
-            found = _analyse(options, item, base, design, study.arms, completed, length, folder, frozen)
-            _write(found, _page(found, design, study.arms, completed, command, frozen))
-    return found
+            reproduction = _analyse(
+                options, item, base, design, study.arms, completed, length, folder, frozen
+            )
+            _write(reproduction, _page(reproduction, design, study.arms, completed, command, frozen))
+    return reproduction
 
 
 def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
@@ -249,9 +254,9 @@ def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) ->
     return length
 
 
-def _write(found: Reproduction, page: str) -> None:
-    replace_json(found.folder / "result.json", found.to_json())
-    replace_file(found.folder / "report.html", [page.encode()])
+def _write(reproduction: Reproduction, page: str) -> None:
+    replace_json(reproduction.folder / "result.json", reproduction.to_json())
+    replace_file(reproduction.folder / "report.html", [page.encode()])
 
 
 def _kind(options: ReproduceOptions) -> str:
@@ -294,7 +299,7 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
     for name in options.only:
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
-    chosen = tuple(one for one in design.variants if not options.only or one.name in options.only)
+    chosen = tuple(variant for variant in design.variants if not options.only or variant.name in options.only)
     return base, replace(design, variants=chosen)
 
 
@@ -410,7 +415,7 @@ def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
         )
         if run.task == "classification":  # label smoothing costs nothing
             plain = replace(plain, objective=type(run.objective)())
-        like = next((name for one, name in firsts if one == plain), variant.name)
+        like = next((name for first, name in firsts if first == plain), variant.name)
         if like == variant.name:
             firsts.append((plain, like))
         yield variant, like
@@ -488,10 +493,10 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     length = _choose_length(options, item, base, design, paces).length
     planned = []
     arms = make_arms(options, item, base, design, length)
-    for arm, one in zip(arms, _expected(options, item, base, design, paces), strict=True):
+    for arm, expected in zip(arms, _expected(options, item, base, design, paces), strict=True):
         steps = arm.run.training.total_steps(base.num_images)
-        seconds = one.runs * (steps * one.step + one.beside)
-        planned.append(Planned(arm.folder, arm.label, one.runs, steps, seconds))
+        seconds = expected.runs * (steps * expected.step + expected.beside)
+        planned.append(Planned(arm.folder, arm.label, expected.runs, steps, seconds))
     return tuple(planned)
 
 
@@ -529,7 +534,7 @@ def _analyse(
                 length.speed.get(like),
             )
         )
-    sentences = [one for one in (summarise(findings),) if one]
+    sentences = [sentence for sentence in (summarise(findings),) if sentence]
     sentences += [say(finding, tested) + _chosen(finding, labels) for finding in findings]
     sentences += _numbers_alone(findings, rows, tested)
     seeds = _seeds(options, item)
@@ -579,8 +584,8 @@ def _arm_row(
     mean, interval = None, None
     if scores:
         rows = np.stack(list(scores.values()))
-        one = paired_difference(np.zeros_like(rows), rows)  # from nothing: the mean, by seeds and images
-        mean, interval = one.mean, (max(0.0, one.interval[0]), min(1.0, one.interval[1]))
+        score = paired_difference(np.zeros_like(rows), rows)  # from nothing: the mean, by seeds and images
+        mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
     cost = flops(arm.run, base.num_classes) if arm.run.model else None
     return ArmRow(
         arm.folder,
@@ -633,7 +638,7 @@ def _setting(base: Base, length: Length) -> tuple[tuple[str, str], ...]:
 
 
 def _page(
-    found: Reproduction,
+    reproduction: Reproduction,
     design: Design,
     arms: Sequence[Arm],
     completed: Sequence[Series],
@@ -642,8 +647,10 @@ def _page(
 ) -> str:
     """Make the page of a study."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
-    comparison = compare_arms(found.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    sections = study_sections(found.answer, design, comparison, found.item.timed)
+    comparison = compare_arms(reproduction.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
+    sections = study_sections(reproduction.answer, design, comparison, reproduction.item.timed)
     sections += () if frozen is None else frozen.sections
-    folders, setting = run_pages(found.folder, arms), found.answer.setting
-    return render(found.item, found.answer, setting, sections, folders, found.folder.name, command)
+    folders, setting = run_pages(reproduction.folder, arms), reproduction.answer.setting
+    return render(
+        reproduction.item, reproduction.answer, setting, sections, folders, reproduction.folder.name, command
+    )

@@ -53,13 +53,17 @@ def judge(
         findings.append(Finding(claim, more, less, _difference(more, less, scores)))
     tested = [
         number
-        for number, one in enumerate(findings)
-        if one.difference is not None and one.claim.kind != "alike"
+        for number, finding in enumerate(findings)
+        if finding.difference is not None and finding.claim.kind != "alike"
     ]
-    ps = [one.difference.p for one in findings if one.difference is not None and one.claim.kind != "alike"]
+    ps = [
+        finding.difference.p
+        for finding in findings
+        if finding.difference is not None and finding.claim.kind != "alike"
+    ]
     for number, adjusted in zip(tested, holm(ps), strict=True):
         findings[number] = replace(findings[number], adjusted_p=adjusted)
-    return [replace(one, outcome=_outcome(one)) for one in findings]
+    return [replace(finding, outcome=_outcome(finding)) for finding in findings]
 
 
 def _sides(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -91,25 +95,25 @@ def _difference(
 
 def _outcome(finding: Finding) -> Outcome | None:
     """Decide whether a claim holds, which it never does where its interval says that it cannot be told."""
-    one = finding.difference
+    difference = finding.difference
     if finding.claim.kind == "open":
         return None
     # One seed is about one pair of weights, however many images they are tested on.
-    if one is None or one.seed_variance is None:
+    if difference is None or difference.seed_variance is None:
         return "cannot be told"
-    low, high = one.interval
+    low, high = difference.interval
     if finding.claim.kind == "alike":
         if low >= -ALIKE and high <= ALIKE:
             return "holds"
         return "does not hold" if low > ALIKE or high < -ALIKE else "cannot be told"
     if finding.adjusted_p is None or finding.adjusted_p >= SURE:
         return "cannot be told"
-    return "holds" if one.mean > 0 else "does not hold"
+    return "holds" if difference.mean > 0 else "does not hold"
 
 
 def summarise(findings: Sequence[Finding]) -> str:
     """Count the outcomes of the paper's conclusions in a sentence; "" where none was tested."""
-    outcomes = [one.outcome for one in findings if one.outcome is not None]
+    outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
     if not outcomes:
         return ""
     counts = {outcome: outcomes.count(outcome) for outcome in COUNTED}
