@@ -26,10 +26,10 @@ from vitkit.data.config import Preprocessing
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.comparison import arm_table, compare_arms
-from vitkit.jobs.study.pretraining import fine_tune_from, fine_tune_without
+from vitkit.jobs.study.pretraining import fine_tune_without, from_start
 from vitkit.jobs.study.study import Arm, complete_arm
 from vitkit.listener import SILENT
-from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.config import Run
 from vitkit.runs.plan import Request
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import MaskedPatchesConfig
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--tune-steps", type=int, default=1000)
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--part", type=int, default=0)
@@ -100,17 +101,17 @@ def main() -> None:
             complete_arm(arm, options.out, name, threads=threads, listener=SILENT)
             print(f"{name} seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
     for labels in map(int, options.labels.split(",")):
-        then = ThenOptions(then=options.data, labels=labels, draws=options.draws)
+        then = ThenOptions(
+            then=options.data, labels=labels, draws=options.draws, tune_steps=options.tune_steps
+        )
         base = pretraining("mean-colour", options, 0)
         without = fine_tune_without(base, then, Request(), SILENT)
-        longer = replace(without, training=replace(without.training, steps=5 * (without.training.steps or 1)))
-        arms = [("new weights", "new", without), ("new weights, five times as long", "longer", longer)]
+        arms = [("new weights", "new", without)]
         for name, seed in starts:
             folder = options.out / f"pretrain-{name}-{seed}"
             while not (folder / "model.safetensors").exists():
                 time.sleep(5)  # another part is at work on it
-            start = replace(without, model="", start=StartConfig(str(folder.resolve())))
-            arms.append((f"{name}, seed {seed}", f"{name}-{seed}", fine_tune_from(start, then, SILENT)))
+            arms.append((f"{name}, seed {seed}", f"{name}-{seed}", from_start(without, folder.resolve())))
         series, whole, completed = SeriesOptions(runs=options.draws, redraw=True), [], []
         for label, folder, run in arms:
             number += 1

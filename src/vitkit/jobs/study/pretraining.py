@@ -32,7 +32,7 @@ from vitkit.jobs.study.study import (
 )
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.budget import measure_pace
-from vitkit.runs.config import Run, StartConfig, shown_command
+from vitkit.runs.config import Architecture, Run, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
@@ -43,8 +43,11 @@ KIND, ENDING = "pretraining", "-helped"
 PRETRAINING, WITHOUT, LONGER, WITH = "pretraining", "without", "longer", "with"
 """The folders of the arms."""
 SCRATCH = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05)
-"""The optimiser of fine-tuning where there is no start: new weights learn nothing at the low rates of layers
-that know something. It is that of the recipes for two cores."""
+"""The optimiser of fine-tuning where there is no start, of new weights and of pre-trained ones alike: that of
+the recipes for two cores. New weights learn nothing at the low rates of layers that know something."""
+SCRATCH_STEPS = 1_000
+"""The fewest steps there: of 100 MNIST digits, 20 draws, new weights learned 44 % in 200 steps and 67 % in
+1,000 (23 November 2026)."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,8 @@ def compare_pretraining(
             )
 
         completed = complete(study.arms)
-        start = replace(study.arms[1].run, start=StartConfig(str(folder.resolve() / PRETRAINING)), model="")
-        arm = Arm(WITH, "with pre-training", fine_tune_from(start, options, listener), series)
+        tuned = from_start(study.arms[1].run, folder.resolve() / PRETRAINING)
+        arm = Arm(WITH, "with pre-training", tuned, series)
         completed += complete([arm])
         without, late = study.arms[1:]
         with listener.progress("comparing the arms"):
@@ -175,9 +178,6 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
         loading=run.loading,
         splits=Splits(val_fraction=0.0, subset=subset),
     )
-    base = replace(base, training=replace(base.training, seed=run.training.seed))
-    if run.start.start:
-        return fine_tune_from(replace(base, start=run.start, model=""), options, listener)
     with listener.progress("listing images"):
         images = Request().images(base).splits
     if "test" not in images:
@@ -185,27 +185,20 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
             f"{options.then} leaves no images to test on: give labelled images with a test split, or with "
             "two images or more of each class."
         )
-    tuned = fit_data(base, plan_run(run, None, request=request).config, len(images["train"]))
-    tuned = replace(tuned, optimizer=replace(SCRATCH, warmup_steps=tuned.optimizer.warmup_steps))
-    return _with_length(tuned, base, options)
-
-
-def fine_tune_from(base: Run, options: ThenOptions, listener: Listener) -> Run:
-    """Make the fine-tuning of a start, as `vitkit finetune` makes it."""
-    request = Request()
-    suited = suit_run(replace(base, splits=base.splits), request, listener).run
-    suited = replace(suited, splits=base.splits, architecture=Run().architecture, loading=base.loading)
-    return _with_length(suited, base, options)
-
-
-def _with_length(tuned: Run, base: Run, options: ThenOptions) -> Run:
-    """Give a fine-tuning the seed of the study, and a number of steps that all arms share."""
-    count = len(Request().images(base).splits["train"])
-    steps = options.tune_steps or max(LEAST_STEPS, tuned.training.total_steps(count))
+    count = len(images["train"])
+    if run.start.start:
+        tuned = suit_run(replace(base, start=run.start, model=""), Request(), listener).run
+        tuned = replace(tuned, splits=base.splits, architecture=Architecture(), loading=base.loading)
+        least = LEAST_STEPS
+    else:
+        tuned = fit_data(base, plan_run(run, None, request=request).config, count)
+        tuned = replace(tuned, optimizer=SCRATCH)
+        least = SCRATCH_STEPS
+    steps = options.tune_steps or max(least, tuned.training.total_steps(count))
     training = replace(
         tuned.training,
         steps=steps,
-        seed=base.training.seed,
+        seed=run.training.seed,
         select="last",
         evaluate_every=None,
         checkpoint_every=max(1, math.ceil(steps / 4)),
@@ -213,6 +206,12 @@ def _with_length(tuned: Run, base: Run, options: ThenOptions) -> Run:
     optimizer = replace(tuned.optimizer, warmup_steps=steps // 20)
     # Images are changed as in the pre-training: who mirrors no digits there means none to be mirrored here.
     return replace(tuned, augmentation=base.augmentation, optimizer=optimizer, training=training)
+
+
+def from_start(run: Run, start: Path) -> Run:
+    """Give a fine-tuning another start, and leave all else as it is."""
+    options = replace(run.start, start=str(start), start_from="end")
+    return replace(run, model="", architecture=Architecture(), start=options)
 
 
 def _matched_steps(run: Run, tuning: Run, device: str, request: Request, listener: Listener) -> int:
