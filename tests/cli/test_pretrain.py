@@ -75,7 +75,7 @@ def test_a_start_brings_its_model_and_size(tmp_path: Path) -> None:
         pretrain("digits", *small, "--start", str(first), "--objective", "simmim", "--out", str(second)) == 0
     )
     options = recorded(second)
-    assert options["model"] == "ViT-16x1x2/4" and options["preprocessing"]["image_size"] == [8, 8]
+    assert options["model"] == "ViT-16x1x2/4-gap" and options["preprocessing"]["image_size"] == [8, 8]
     rate = 0.25 * 1e-3 * 8 / 128  # a quarter, for weights that are not new, of the rate for 8 images
     assert options["optimizer"]["learning_rate"] == pytest.approx(rate, rel=1e-2)
     card = json.loads((second / "model.json").read_text())

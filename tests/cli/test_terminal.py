@@ -298,6 +298,8 @@ def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFix
         "convert": ["x", "y"],
         "embed": ["x", "y"],
         "export": ["x", "y"],
+        "ablate": ["digits", "--vary", "position=none"],
+        "reproduce": ["table8"],
     }.get(verb, ["x"])
     assert run([verb, *arguments, "--json", "--no-such-option"]) == 2
     found, before, words = failure(capsys)
