@@ -8,7 +8,7 @@ import tyro
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.options import CONSTRUCTORS, importing, spell_out
+from vitkit.cli.options import importing, parse_study
 from vitkit.cli.train import lay_out, parse_line, suited
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments, read_field_texts
@@ -46,15 +46,7 @@ def main(arguments: list[str]) -> None:
     line = shlex.join(["vitkit", "ablate", *arguments])
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
-    command: Command
-    command, of_training = tyro.cli(
-        Command,
-        args=spell_out(arguments),
-        prog="vitkit ablate",
-        registry=CONSTRUCTORS,
-        return_unknown_args=True,
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
-    )
+    command, of_training = parse_study(Command, arguments, "ablate")
     run = _base(command.recipe, of_training, command)
     options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
     with importing():

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import tyro
 from tyro.constructors import (
@@ -25,6 +25,8 @@ from vitkit.jobs.vtab.options import Rates
 from vitkit.listener import Listener
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.signals import stop_signals
+
+C = TypeVar("C")
 
 AS_TEXT: dict[Any, Any] = {
     StrPath: str,
@@ -148,6 +150,27 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
         registry=CONSTRUCTORS,
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
+
+
+def parse_study(command: type[C], arguments: list[str], verb: str) -> tuple[C, list[str]]:
+    """Read the options of a study, and return the others, which are options of training, beside them.
+
+    Args:
+        command: a dataclass, whose fields are the options.
+        arguments, verb: as for `parse`.
+
+    Raises:
+        SystemExit: as `parse`.
+    """
+    parsed: tuple[C, list[str]] = tyro.cli(
+        command,
+        args=spell_out(arguments),
+        prog=f"vitkit {verb}",
+        registry=CONSTRUCTORS,
+        return_unknown_args=True,
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
+    )
+    return parsed
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
-from vitkit.cli.options import CONSTRUCTORS, importing, spell_out
+from vitkit.cli.options import importing, parse_study
 from vitkit.cli.train import lay_out, parse_line, suited
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments
@@ -40,15 +40,7 @@ def main(arguments: list[str]) -> None:
     line = shlex.join(["vitkit", "scale", *arguments])
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
-    command: Command
-    command, of_training = tyro.cli(
-        Command,
-        args=spell_out(arguments),
-        prog="vitkit scale",
-        registry=CONSTRUCTORS,
-        return_unknown_args=True,
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
-    )
+    command, of_training = parse_study(Command, arguments, "scale")
     run = _base(command, of_training)
     options = ScaleOptions(**{**as_arguments(ScaleOptions, command), "recipe": run, "start": ""})
     with importing():

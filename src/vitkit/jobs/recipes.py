@@ -235,7 +235,7 @@ def masked_patches_small() -> Run:
     """Masked patch prediction on two cores: pictures of about 32x32 pixels, mean colours of hidden patches.
 
     Command: vitkit pretrain DATA --objective masked-patches
-    Cost and result: docs/results.md, "Learning without labels".
+    Cost and result: not measured.
     """
     return replace(_small_unlabelled(), task="masked-patches", objective=MaskedPatchesConfig())
 
@@ -244,7 +244,7 @@ def simmim_small() -> Run:
     """SimMIM on two cores: pictures of about 32x32 pixels, the pixels of hidden patches.
 
     Command: vitkit pretrain DATA --objective simmim
-    Cost and result: docs/results.md, "Learning without labels".
+    Cost and result: not measured.
     """
     # Patches of 4 pixels are hidden one by one: pairs of them are an eighth of the image's side, as SimMIM's
     # 32 pixels are of 224, but leave few of 64 patches to choose from.
@@ -255,7 +255,7 @@ def mae_small() -> Run:
     """MAE on two cores: pictures of about 32x32 pixels, a decoder of two blocks.
 
     Command: vitkit pretrain DATA --objective mae
-    Cost and result: docs/results.md, "Learning without labels".
+    Cost and result: not measured.
     """
     run = _small_unlabelled()
     return replace(

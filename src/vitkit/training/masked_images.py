@@ -92,7 +92,7 @@ class MaskedImages(nn.Module):
     def predict(self, model: ViT, images: Tensor) -> Hidden:
         """Hide patches of images `(B, C, H, W)`, uint8 or normalised, and predict them.
 
-        Which ones follows from PyTorch's default generator.
+        PyTorch's default generator decides which ones.
         """
         raise NotImplementedError
 

@@ -232,7 +232,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
 def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
     """Read the length that a study began with, so that nothing is measured again; None of one that begins.
 
-    Of a folder that holds something else it is any length: `claim_study` refuses the folder.
+    Any length does for a folder that holds something else: `claim_study` refuses the folder.
 
     Raises:
         VitkitError: the record is damaged, or has the speed of an arm that is none of the study's.

@@ -29,6 +29,7 @@ from vitkit.jobs.study.study import (
     complete_arms,
     new_study,
     read_study,
+    run_pages,
 )
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.budget import measure_pace
@@ -47,7 +48,7 @@ SCRATCH = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05)
 the recipes for two cores. New weights learn nothing at the low rates of layers that know something."""
 SCRATCH_STEPS = 1_000
 """The fewest steps there: of 100 MNIST digits, 20 draws, new weights learned 44 % in 200 steps and 67 % in
-1,000 (23 November 2026)."""
+1,000 (`benchmarks/labels.py`, two cores, 23 November 2026)."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def compare_pretraining(
             first = compare_arms(folder, (without, arm, late), [completed[1], completed[3], completed[2]])
             second = compare_arms(folder, (late, arm), [completed[2], completed[3]])
         helped = Helped(folder, first, second)
-        replace_file(folder / "report.html", [_render(helped, command).encode()])
+        replace_file(folder / "report.html", [_render(helped, (*study.arms, arm), command).encode()])
     listener.show([("report", [str(folder / "report.html")])])
     return helped
 
@@ -227,11 +228,10 @@ def _matched_steps(run: Run, tuning: Run, device: str, request: Request, listene
     return steps + math.ceil(whole / step)
 
 
-def _render(helped: Helped, command: str) -> str:
+def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
     """Make the page of the study, as HTML."""
     from vitkit.report.template import SeriesSection, render_series
 
-    folder = helped.folder
     explained = (
         "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
         "same images. The weights are those of the last step.",
@@ -244,7 +244,5 @@ def _render(helped: Helped, command: str) -> str:
         SeriesSection("Arms", explained, arm_table(helped.comparison), difference_plot(helped.comparison)),
         SeriesSection("Against as much time without it", (), arm_table(helped.against_longer)),
     ]
-    pages = sorted(path.parent for path in folder.glob("*/report.html"))
-    pages += sorted(path.parent for path in folder.glob("*/*/report.html"))
-    shown = [page.relative_to(folder).as_posix() for page in pages]
-    return render_series(folder.resolve().name, helped.answers(), sections, shown, shown_command(command))
+    pages, title = run_pages(helped.folder, arms), helped.folder.resolve().name
+    return render_series(title, helped.answers(), sections, pages, shown_command(command))
