@@ -2,7 +2,7 @@
 """Measure what pre-training without labels is worth where few images have labels.
 
     python -m benchmarks.labels DATA OUT [--model ViT-64x4x4/7] [--image-size 28] [--labels 10,100]
-        [--draws 20] [--seeds 2] [--steps 4000] [--arms ...] [--parts 1] [--part 0]
+        [--draws 20] [--seeds 2] [--steps 1000] [--arms ...] [--parts 1] [--part 0]
 
 DATA is pre-trained on without its labels, by each objective and with each seed; OUT keeps every run, and the
 same command goes on there. Then each start, and new weights, are fine-tuned on some labelled images, drawn
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--labels", default="10,100")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--tune-steps", type=int, default=1000)
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--parts", type=int, default=1)

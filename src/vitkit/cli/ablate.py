@@ -9,13 +9,11 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import lay_out, parse_line, suited
+from vitkit.cli.train import lay_out, study_base
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments, read_field_texts
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import AblateOptions
-from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
@@ -47,7 +45,10 @@ def main(arguments: list[str]) -> None:
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
     command, of_training = parse_study(Command, arguments, "ablate")
-    run = _base(command.recipe, of_training, command)
+    base = recipe(command.recipe)
+    run, _ = study_base(
+        of_training, command.recipe, base, "an ablation", "--seeds and --rates", command.listener
+    )
     options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
     with importing():
         from vitkit.jobs.study.ablate import complete_ablation, plan_ablation
@@ -60,27 +61,6 @@ def main(arguments: list[str]) -> None:
         console.print_json(ablation.to_json())
     else:
         _print(ablation)
-
-
-def _base(name: str, arguments: list[str], command: Command) -> Run:
-    """Make the run of the base: a recipe with options of training over it, that suit its start if it has one.
-
-    Raises:
-        VitkitError: an option is not one of an ablation.
-    """
-    parsed = parse_line(arguments, recipe(name), "train", SeriesOptions())
-    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
-        raise VitkitError(
-            "An ablation chooses the runs of each arm by itself, one after another in one process: give "
-            "--seeds and --rates, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
-        )
-    if not parsed.run.start.start:
-        return parsed.run
-    with importing():
-        from vitkit.runs.plan import Request
-
-    # What is left out suits the start and the data, as in vitkit finetune.
-    return parsed.over(suited(parsed, name, Request(), command.listener)).run
 
 
 def _print_plan(expected: "list[Expected]", as_json: bool) -> None:

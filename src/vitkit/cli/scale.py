@@ -8,13 +8,12 @@ import tyro
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import lay_out, parse_line, suited
+from vitkit.cli.train import lay_out, study_base
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import ScaleOptions
 from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
 
 if TYPE_CHECKING:
     from vitkit.jobs.study.scale_result import Scale
@@ -41,7 +40,12 @@ def main(arguments: list[str]) -> None:
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
     command, of_training = parse_study(Command, arguments, "scale")
-    run = _base(command, of_training)
+    of_training += ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
+    base = recipe(command.recipe) if command.recipe else Run()
+    run, given = study_base(of_training, command.recipe, base, "the scale lab", "--seeds", command.listener)
+    length = given & {"--steps", "--epochs"}
+    if command.budget is not None and length:
+        raise VitkitError(f"--budget chooses the number of steps: give it without {min(length)}.")
     options = ScaleOptions(**{**as_arguments(ScaleOptions, command), "recipe": run, "start": ""})
     with importing():
         from vitkit.jobs.study.scale import complete_scale, describe_plan, plan_scale
@@ -60,33 +64,6 @@ def main(arguments: list[str]) -> None:
         console.print_json(result.to_json())
     else:
         _print(result)
-
-
-def _base(command: Command, arguments: list[str]) -> Run:
-    """Make the run that the points differ from: a recipe with options of training over it, that suit its
-    start if it has one.
-
-    Raises:
-        VitkitError: an option is not one of the scale lab.
-    """
-    given = ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
-    default = recipe(command.recipe) if command.recipe else Run()
-    parsed = parse_line([*arguments, *given], default, "train", SeriesOptions())
-    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
-        raise VitkitError(
-            "The scale lab chooses its runs by itself, one after another in one process: give --seeds, "
-            "without --runs, --sweep, --cross-validate, --processes or --from-scratch."
-        )
-    length = [option for option in ("--steps", "--epochs") if option in parsed.given]
-    if command.budget is not None and length:
-        raise VitkitError(f"--budget chooses the number of steps: give it without {length[0]}.")
-    if not command.start:
-        return parsed.run
-    with importing():
-        from vitkit.runs.plan import Request
-
-    # What is left out suits the start and the data, as in vitkit finetune.
-    return parsed.over(suited(parsed, command.recipe, Request(), command.listener)).run
 
 
 def _print(result: "Scale") -> None:

@@ -361,6 +361,41 @@ def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listene
     return fit_length(replace(suited.run, training=training), suited.num_images)
 
 
+def study_base(
+    arguments: list[str], recipe_name: str, defaults: Run, study: str, instead: str, listener: Listener
+) -> tuple[Run, frozenset[str]]:
+    """Make the run that a study changes: a recipe with options of training over it, suited to its start.
+
+    Args:
+        arguments: the options of training.
+        recipe_name: "" where there is none.
+        defaults: the recipe.
+        study: what the study is called: "an ablation".
+        instead: its own options for what series of runs do: "--seeds".
+        listener: hears how far it is.
+
+    Returns:
+        The run, and the options that stand on the command line.
+
+    Raises:
+        VitkitError: an option belongs to a series of runs or to several processes.
+    """
+    parsed = parse_line(arguments, defaults, "train", SeriesOptions())
+    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
+        raise VitkitError(
+            f"The runs of {study} follow from its own options, one after another in one process: give "
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
+        )
+    if not parsed.run.start.start:
+        return parsed.run, frozenset(parsed.given)
+    with importing():
+        from vitkit.runs.plan import Request
+
+    # What is left out suits the start and the data, as in vitkit finetune.
+    run = parsed.over(suited(parsed, recipe_name, Request(), listener)).run
+    return run, frozenset(parsed.given)
+
+
 def _suited_to_images(
     asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener"
 ) -> Run:

@@ -95,7 +95,8 @@ class Architecture:
         unknown = [key for key in changes if key not in known]
         if unknown:
             raise VitkitError(
-                f"{name} has no {', '.join(unknown)}: these are a Vision Transformer's. Leave them out."
+                f"{name} has no {', '.join(unknown)}, which a Vision Transformer alone has: choose such a "
+                "--model, or leave them out."
             )
         return replace(config, **changes)
 

@@ -542,6 +542,7 @@ def self_supervision(base: Base) -> Design:
     shared = (
         f"Every model is fine-tuned for the same steps on the same {LABELLED:.0%} of the training images, "
         f"with the same seeds; the pre-training, {PRETRAINING:g} times as long, sees all without labels. "
-        "From scratch has no such training before it. All read the mean of the patches."
+        "From scratch has no such training before it. All read the mean of the patches. Supervised "
+        "pre-training, to which the paper compares too, is no arm: it needs other images, with labels."
     )
     return Design((*before, scratch, *after), claims, shared)
