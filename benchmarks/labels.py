@@ -2,7 +2,7 @@
 """Measure what pre-training without labels is worth where few images have labels.
 
     python -m benchmarks.labels DATA OUT [--model ViT-64x4x4/7] [--image-size 28] [--labels 10,100]
-        [--draws 20] [--seeds 2] [--steps 1000] [--arms ...] [--parts 1] [--part 0]
+        [--draws 20] [--seeds 2] [--steps 1000] [--fewshot] [--arms ...] [--parts 1] [--part 0]
 
 DATA is pre-trained on without its labels, by each objective and with each seed; OUT keeps every run, and the
 same command goes on there. Then each start, and new weights, are fine-tuned on some labelled images, drawn
@@ -10,10 +10,14 @@ anew in every draw and the same for all of them, and tested on the test images o
 mean accuracy over the draws, and the difference from new weights draw by draw, with its 95 % interval
 (`vitkit.evaluation.paired`).
 
+With --fewshot the features are measured at each validation of a pre-training, on training and test images of
+DATA; the labels are used for nothing else.
+
 With --parts 2 two such commands share the work: each takes every second run.
 """
 
 import argparse
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +27,7 @@ import torch
 
 import vitkit.jobs.train
 from vitkit.data.config import Preprocessing
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.comparison import arm_table, compare_arms
@@ -50,9 +55,11 @@ def pretraining(name: str, options: argparse.Namespace, seed: int) -> Run:
     objective = (
         replace(run.objective, target=target) if isinstance(run.objective, MaskedPatchesConfig) else None
     )
+    tracking = FewShotTracking(data=options.data, shots=(5, 25), methods=("ridge", "knn"))
     return replace(
         run,
         data=options.data,
+        evaluators={"fewshot": tracking} if options.fewshot else {},
         model=options.model,
         objective=objective or run.objective,
         preprocessing=Preprocessing(image_size=(options.image_size, options.image_size)),
@@ -68,6 +75,22 @@ def write_no_report(folder: Path, **_: Any) -> Path:
     return path
 
 
+def print_curves(folder: Path) -> None:
+    """Print the validations of a pre-training: its loss, both losses without a model, few-shot accuracy."""
+    lines = map(json.loads, (folder / "final" / "metrics.jsonl").read_text().splitlines())
+    rows: dict[int, dict[str, float]] = {}
+    for line in lines:
+        if line["kind"] != "train":
+            rows.setdefault(line["step"], {}).update(
+                (key, value) for key, value in line.items() if isinstance(value, float) and key != "epoch"
+            )
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    print(f"\n{folder.name}\n\n| step | {' | '.join(names)} |\n|" + " --- |" * (1 + len(names)))
+    for step, row in rows.items():
+        cells = [f"{row[name]:.4f}" if name in row else "" for name in names]
+        print(f"| {step:,} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     """Pre-train, fine-tune and print the tables."""
     parser = argparse.ArgumentParser(
@@ -79,6 +102,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=28)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--flip", action="store_true")
+    parser.add_argument("--fewshot", action="store_true")
     parser.add_argument("--labels", default="10,100")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
@@ -100,6 +124,7 @@ def main() -> None:
             began = time.monotonic()
             complete_arm(arm, options.out, name, threads=threads, listener=SILENT)
             print(f"{name} seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
+            print_curves(options.out / arm.folder)
     for labels in map(int, options.labels.split(",")):
         then = ThenOptions(
             then=options.data, labels=labels, draws=options.draws, tune_steps=options.tune_steps
@@ -112,7 +137,7 @@ def main() -> None:
             while not (folder / "model.safetensors").exists():
                 time.sleep(5)  # another part is at work on it
             arms.append((f"{name}, seed {seed}", f"{name}-{seed}", from_start(without, folder.resolve())))
-        series, whole, completed = SeriesOptions(runs=options.draws, redraw=True), [], []
+        series, whole, completed = SeriesOptions(runs=options.draws, redraw=options.draws > 1), [], []
         for label, folder, run in arms:
             number += 1
             arm = Arm(f"{labels}-{folder}", label, run, series)
