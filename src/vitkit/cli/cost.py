@@ -8,6 +8,7 @@ import tyro
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import CostOptions
 from vitkit.text import format_bytes, format_count, format_size
@@ -26,9 +27,30 @@ class Command(CostOptions):
     """print everything as JSON."""
 
 
+HELP = HelpPage(
+    "MODEL... [OPTIONS]",
+    (
+        "--batch-size",
+        "--image-size",
+        "--num-classes",
+        "--epochs",
+        "--images",
+        "--optimizer",
+        "--average",
+        "--utilization",
+        "--table6",
+        "--json",
+    ),
+    (
+        "vitkit cost ViT-B/16 ViT-L/16",
+        "vitkit cost ViT-S/16 --epochs 300 --images 1281167",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print what the models need, or Table 6."""
-    command: Command = parse(Command, arguments, "cost")
+    command: Command = parse(Command, arguments, "cost", HELP)
     if command.table6:
         with importing():
             from vitkit.jobs.cost import table6

@@ -12,9 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import CONSTRUCTORS, importing, spell_out, take_option
+from vitkit.cli.options import importing, parse, spell_out, take_option
 from vitkit.cli.processes import start_several
+from vitkit.cli.verb_options import Option, describe
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
@@ -94,27 +96,124 @@ PROBE = "probe"
 PREFIXED = ("splits", "fewshot")
 """Parts of a run whose options carry their name."""
 
-DESCRIPTIONS = {
-    "train": """Train a Vision Transformer on your images, evaluate it, and write a report.
 
---recipe NAME starts from a recipe (vitkit recipes lists them), --resume RUN continues a run folder, and
---start RUN trains a run for longer, as a new run. --sweep tries learning rates first, --runs 3 trains with
-three seeds, --minutes 20 chooses the length.""",
-    "finetune": """Train a model that is there already on your images: vitkit finetune START --data PATH.
+@dataclass(frozen=True)
+class Command:
+    """The options of `vitkit train` and `vitkit finetune`."""
 
-START is a run folder, a file or folder of weights, or an address (hf:org/name, https://...). Its head is
-replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
-paper's fine-tuning, --resume RUN continues a run folder. --sweep tries learning rates first, --runs 3 trains
-with three seeds, --minutes 20 chooses the length.""",
-    "pretrain": """Train a Vision Transformer on images without labels: vitkit pretrain PATH.
+    run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
+    out: str | None = None
+    """run folder to write; left out, runs/DATA-MODEL. The same command again continues there."""
+    machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = field(default_factory=MachineOptions)
+    processes: int = 1
+    """processes that train together on this machine, one for each GPU or some for its processors; the result
+    is that of one process but for rounding. On several machines: torchrun ... -m vitkit."""
+    from_scratch: bool = False
+    """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
+    series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = field(default_factory=SeriesOptions)
 
-PATH is a folder of images in any depth, a .csv or .parquet files; labels that are there are left out.
---objective chooses what is learned: masked-patches (the paper), simmim or mae. What is left out suits the
-size of the images; --recipe masked-patches is the paper's. --start begins from weights, --resume RUN
-continues a run folder, --minutes 20 chooses the length, --fewshot.data LABELLED measures on the way what the
-features are worth.""",
+
+@dataclass(frozen=True)
+class PretrainCommand(Command):
+    """The options of `vitkit pretrain`, which may compare what follows."""
+
+    then: Annotated[ThenOptions, tyro.conf.arg(name="")] = field(default_factory=ThenOptions)
+
+
+RECIPE = Option(
+    "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
+)
+RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
+START = Option(
+    "START",
+    "start",
+    "START",
+    "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
+    "address (hf:org/name, https://...).",
+    is_positional=True,
+)
+IMAGES = Option(
+    "PATH",
+    "data",
+    "PATH",
+    "images to learn from: a folder of images in any depth, a .csv or .parquet files. They need no labels.",
+    is_positional=True,
+)
+SHOWN = (
+    "--data",
+    "--recipe",
+    "--model",
+    "--image-size",
+    "--epochs",
+    "--minutes",
+    "--batch-size",
+    "--learning-rate",
+    "--out",
+    "--resume",
+)
+"""The options that most people need."""
+PAGES = {
+    "train": HelpPage(
+        "--data DATA [OPTIONS]",
+        SHOWN,
+        (
+            "vitkit train --recipe digits                    # built in, no download",
+            "vitkit train --recipe photos --data my_photos/  # folders of classes",
+        ),
+        (RECIPE, RESUME),
+        description="""Train a Vision Transformer on your images, evaluate it, and write a report.
+
+--start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
+trains with three seeds.""",
+    ),
+    "finetune": HelpPage(
+        "START --data DATA [OPTIONS]",
+        tuple("--head" if name == "--model" else name for name in SHOWN),
+        (
+            "vitkit finetune vit-ti16-augreg-in21k --data my_photos/",
+            "vitkit finetune runs/digits-ViT-96x6x3-4 --data my_photos/ --minutes 20",
+        ),
+        (START, RECIPE, RESUME),
+        has_defaults=False,
+        description="""Train a model that is there already on your images.
+
+Its head is replaced by a new one. What is left out suits the start and the number of images; --recipe paper
+is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
+    ),
+    "pretrain": HelpPage(
+        "PATH [OPTIONS]",
+        (
+            "--objective",
+            "--then",
+            "--fewshot.data",
+            *(name for name in SHOWN if name not in ("--data", "--recipe", "--learning-rate")),
+        ),
+        (
+            "vitkit pretrain my_photos/ --minutes 60",
+            "vitkit pretrain my_photos/ --then labelled/  # does it help?",
+        ),
+        (
+            IMAGES,
+            Option(
+                "--objective",
+                "task",
+                "masked-patches|simmim|mae",
+                "what is learned: masked-patches (the paper), simmim or mae.",
+                "masked-patches",
+                choices=("masked-patches", "simmim", "mae"),
+            ),
+            RECIPE,
+            RESUME,
+        ),
+        has_defaults=False,
+        description="""Train a Vision Transformer on images without labels.
+
+Labels that are there are left out. What is left out suits the size of the images; --recipe masked-patches is
+the paper's. --start begins from weights, and --fewshot.data measures on the way what the features are
+worth.""",
+    ),
 }
-"""The first paragraph of each verb's help."""
+"""The help of each verb, and the options that it reads before the parser does."""
 
 
 @dataclass(frozen=True)
@@ -299,51 +398,39 @@ def _read_series(folder: Path) -> "Series":
 
 def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
-    arguments = spell_out(arguments)
-    # The parser refuses others.
+    command, default = _command(arguments, defaults, verb, several)
+    read = parse(command, arguments, verb, PAGES[verb], default)
+    return Asked(
+        run=read.run.run(),
+        given=_names(spell_out(arguments, tuple)),
+        out=read.out,
+        device=read.machine.device,
+        threads=read.machine.threads,
+        from_scratch=read.from_scratch,
+        series=read.series,
+        then=read.then if isinstance(read, PretrainCommand) else ThenOptions(),
+    )
+
+
+def describe_training() -> tuple[Option, ...]:
+    """Describe the options of training."""
+    return describe(*_command([], Run(), "train", SeriesOptions()))
+
+
+def _command(
+    arguments: list[str], defaults: Run, verb: str, several: SeriesOptions
+) -> "tuple[type[Command], Command]":
+    """Choose the options of a verb, and their defaults: a run's, and those of the task that is learned."""
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
+    # The parser refuses others.
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         # Where no labels are learned, there is nothing to test.
         fraction = defaults.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
         splits = replace(defaults.splits, test_fraction=fraction)
         defaults = replace(defaults, task=task, objective=kind(), splits=splits)
-    default, here = RunOptions.from_run(defaults), MachineOptions()
-    given = _names(arguments)
-    hidden = () if verb == "pretrain" else (tyro.conf.Suppress, tyro.conf.Fixed)
-
-    def command(
-        run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
-        out: str | None = None,
-        machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = here,
-        processes: int = 1,
-        from_scratch: bool = False,
-        series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
-        then: Annotated[ThenOptions, tyro.conf.arg(name=""), *hidden] = ThenOptions(),  # noqa: B008 (frozen)
-    ) -> Asked:
-        """Give what was asked for.
-
-        Args:
-            run: the options.
-            out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
-            machine: where it is trained.
-            processes: that train together on this machine, one for each GPU or some for its processors; the
-                result is that of one process but for rounding. On several machines: torchrun ... -m vitkit.
-            from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-            series: several runs in place of one.
-            then: what is compared after a pre-training.
-        """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then)
-
-    read: Asked = tyro.cli(
-        command,
-        args=arguments,
-        prog=f"vitkit {verb}",
-        description=DESCRIPTIONS[verb],
-        registry=CONSTRUCTORS,
-        config=(tyro.conf.HelptextFromCommentsOff,),
-    )
-    return read
+    command = PretrainCommand if verb == "pretrain" else Command
+    return command, command(run=RunOptions.from_run(defaults), series=several)
 
 
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:

@@ -121,6 +121,7 @@ class StartConfig:
     """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, and 0.5
     for new weights."""
     image_std: tuple[float, ...] | None = None
+    """Standard deviation of pixels in [0, 1], given and left out in the same way."""
     measure_pixels: bool = False
     """Measure image_mean and image_std on up to 500 training images, where they are not given."""
     num_heads: int | None = None
