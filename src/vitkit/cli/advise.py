@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.data.config import DecodeRule, Splits
@@ -61,6 +62,8 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, give advice, and follow it where that is asked for."""
     options: Command = parse(Command, arguments, "advise", HELP)
     line = shlex.join(["vitkit", "advise", *arguments])
+    require_images(options.data)
+    require_checkpoints(*as_names(options.starts))
     with importing():
         import torch
 

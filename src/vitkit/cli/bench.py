@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_models
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.bench.options import BenchOptions
@@ -56,6 +57,7 @@ HELP = HelpPage(
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
     options: Command = parse(Command, arguments, "bench", HELP)
+    require_models(options.models)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.bench.bench import Bench, describe_machine, keep, measure

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints
 from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
@@ -41,6 +42,7 @@ HELP = HelpPage(
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the card of a checkpoint."""
     options: Command = parse(Command, arguments, "card", HELP)
+    require_checkpoints(options.source)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.card import read_card, record

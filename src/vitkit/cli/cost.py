@@ -8,9 +8,11 @@ import tyro
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_models
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import CostOptions
+from vitkit.runs.folder import is_checkpoint
 from vitkit.text import format_bytes, format_count, format_size
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def main(arguments: list[str]) -> None:
         else:
             print_table6(rows)
         return
+    require_models(command.models)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.cost import count_costs, record
@@ -81,7 +84,7 @@ def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
         costs: of each model.
         options: what was asked for.
     """
-    from vitkit.jobs.cost import H100_FLOPS, is_checkpoint
+    from vitkit.jobs.cost import H100_FLOPS
 
     if len(costs) == 1:
         _print_one(costs[0], options)

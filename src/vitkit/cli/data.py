@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.data.config import DecodeRule
@@ -61,6 +62,7 @@ def main(arguments: list[str]) -> None:
     options: Command = parse(
         Command, arguments[1:] if arguments[0] == "check" else arguments, "data check", HELP
     )
+    require_images(options.path)
     with importing():
         from vitkit.jobs.data_check import check
 

@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import EmbedOptions
@@ -38,6 +39,8 @@ HELP = HelpPage(
 def main(arguments: list[str]) -> None:
     """Parse the command line, compute, and say where the features are."""
     options: Command = parse(Command, arguments, "embed", HELP)
+    require_images(options.data)
+    require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.embed import run_embed

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, take_option
 from vitkit.cli.processes import start_several
@@ -79,6 +80,8 @@ def main(arguments: list[str]) -> None:
     options: Command = parse(Command, arguments, "evaluate", HELP)
     if options.protocol is not None and world_of_environment().size > 1:
         raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
+    require_checkpoints(options.path)
+    require_images(options.data, options.labels, options.wnids)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.evaluate import keep_evaluation, run_evaluate, run_protocol

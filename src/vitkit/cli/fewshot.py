@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, take_option
 from vitkit.cli.processes import start_several
@@ -63,6 +64,8 @@ def main(arguments: list[str]) -> None:
     if start_several(take_option(arguments, "--processes"), "fewshot", arguments):
         return
     options: Command = parse(Command, arguments, "fewshot", HELP)
+    require_checkpoints(*options.checkpoints)
+    require_images(options.data)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot

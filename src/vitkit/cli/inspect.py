@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass, replace
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.options import InspectOptions, as_names
@@ -28,6 +29,7 @@ HELP = HelpPage(
 def main(arguments: list[str]) -> None:
     """Parse the command line and draw the pictures."""
     options: InspectOptions = parse(Command, arguments, "inspect", HELP)
+    require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.inspect import draw_pictures

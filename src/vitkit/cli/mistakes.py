@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from vitkit.cli.verb_options import NUMBER, Option
+from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option
 from vitkit.errors import VitkitError
 from vitkit.text import join_names
 
@@ -185,7 +185,8 @@ def _refuse_value(written: str, option: Option, value: str) -> str | None:
             near = difflib.get_close_matches(part, option.choices, n=1, cutoff=0.6)
             hint = f" Did you mean {near[0]}?" if near else ""
             return f"{written} is one of {', '.join(option.choices)}, found {_shown(part)}.{hint}"
-    if len(parts) > option.most or (1 < len(parts) < option.most < 10):
+    is_square = option.value == "SIZE" and len(parts) == 1
+    if option.is_list and len(parts) != option.most < ANY_NUMBER and not is_square:
         return f"{written} takes {option.most} numbers, found {len(parts)} in {_shown(value)}."
     return None
 

@@ -201,7 +201,9 @@ def _words_of_box(text: str) -> str:
     parts: list[list[str]] = [[]]
     for line in (line.strip(" │|") for line in text.splitlines()):
         if line.startswith(("╭", "╰", "+")) or re.fullmatch("-+|─+", line):
-            parts.append([])
+            # Where it draws no boxes, the title stands above the first line of hyphens.
+            is_title = line.startswith("-") and "╭" not in text and len(parts) == 1
+            parts = [[]] if is_title else [*parts, []]
         elif line:
             parts[-1].append(line)
     sentences = [" ".join(part) for part in parts if part]
@@ -214,7 +216,7 @@ def _in_options(error: VitkitError, options: Sequence[Option]) -> VitkitError:
     names = {option.field: option.name for option in options if not option.is_positional}
     message = re.sub(
         # A name of several words anywhere, and any name that begins the sentence.
-        r"^[a-z]\w*(?= (?:is|are|has|must)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
+        r"^[a-z]\w*(?= (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
         lambda match: names.get(match[0], match[0]),
         str(error),
     )

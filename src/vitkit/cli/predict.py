@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     if options.out is not None and (json_output or csv_output):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
+    require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.predict import predict_images, predict_to_files

@@ -1,11 +1,14 @@
 """`vitkit report`: a run folder on one page."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
+from vitkit.runs.config import read_config
+from vitkit.runs.folder import kind_of
 from vitkit.text import format_bytes
 
 
@@ -27,6 +30,8 @@ HELP = HelpPage(
 def main(arguments: list[str]) -> None:
     """Parse the command line and write the report."""
     run = parse(Command, arguments, "report", HELP).run
+    if kind_of(run).kind != "series":
+        read_config(Path(run))  # refuses what is no run
     with importing():
         from vitkit.jobs.report import write_report
 

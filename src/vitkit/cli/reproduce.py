@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments, read_field_texts
@@ -66,6 +67,8 @@ def main(arguments: list[str]) -> None:
         return
     command: Command = parse(Command, arguments, "reproduce", HELP)
     options = ReproduceOptions(**as_arguments(ReproduceOptions, command))
+    require_images(command.data)
+    require_checkpoints(*options.starts)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.reproduce.reproduce import complete_reproduction, plan_reproduction

@@ -1,6 +1,5 @@
 """`vitkit train`: read the options of a run, train it, and say what comes next."""
 
-import difflib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -12,8 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
+from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import importing, parse, spell_out, take_option
 from vitkit.cli.processes import start_several
 from vitkit.cli.verb_options import Option, describe
@@ -25,7 +26,14 @@ from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
+from vitkit.runs.config import (
+    WHICH_IMAGES,
+    Architecture,
+    EvaluatorConfig,
+    Run,
+    StartConfig,
+    new_model_config,
+)
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
@@ -288,6 +296,9 @@ def run_verb(arguments: list[str], verb: str) -> None:
 
     from vitkit.cli.listener import TerminalListener
 
+    if not asked.run.data and resume is None:
+        raise VitkitError(WHICH_IMAGES)
+    _require_what_is_named(asked, resume)
     if asked.out is not None:
         require_folder(Path(asked.out))
     listener = TerminalListener()
@@ -344,6 +355,18 @@ def run_verb(arguments: list[str], verb: str) -> None:
         listener=listener,
     )
     _print_what_comes_next(folder, asked.run)
+
+
+def _require_what_is_named(asked: Asked, resume: str | None = None) -> None:
+    """Refuse images, weights and models that are not there."""
+    run = asked.run
+    tracked = (one.data for one in run.evaluators.values())
+    require_images(asked.series.sweep_data, asked.then.then, *tracked)
+    if resume is None:  # a run's own data may be elsewhere by now, and says so itself
+        require_images(run.data)
+        require_checkpoints(run.start.start)
+    if run.model and not run.start.start:
+        new_model_config(run, num_classes=1)
 
 
 def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
@@ -412,9 +435,9 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
     )
 
 
-def describe_training() -> tuple[Option, ...]:
-    """Describe the options of training."""
-    return describe(*_command([], Run(), "train", SeriesOptions()))
+def describe_training(verb: str = "train", task: TaskName = "classification") -> tuple[Option, ...]:
+    """Describe the options of training by a verb, those of a task among them."""
+    return describe(*_command(["--task", task], Run(), verb, SeriesOptions()))
 
 
 def _command(
@@ -473,6 +496,7 @@ def study_base(
             f"The runs of {study} follow from its own options, one after another in one process: give "
             f"{instead}, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
         )
+    _require_what_is_named(parsed)
     if not parsed.run.start.start:
         return parsed.run, frozenset(parsed.given)
     with importing():
@@ -571,18 +595,12 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
 
 
 def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
-    """Name the right option for images without one, and for misspellings of options that are not in the
-    parser's list."""
-    if arguments and not arguments[0].startswith("-"):
+    """Name the right option for images without one, and refuse two recipes or runs to go on with."""
+    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
         data = shlex.quote(arguments[0])
-        raise VitkitError(f"What to train on is given with --data: vitkit train --data {data}")
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        near = difflib.get_close_matches(name, ["--recipe", "--resume"], n=1, cutoff=0.8)
-        if near and name == near[0]:
-            raise VitkitError(f"{name} is given twice: once is enough.")
-        if near:
-            raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
+        raise WrongCommandLine(f"What to train on is given with --data: vitkit train --data {data}")
+    for name in {"--recipe", "--resume"} & _names(arguments):
+        raise WrongCommandLine(f"{name} is given twice: once is enough.")
 
 
 def _names(arguments: list[str]) -> frozenset[str]:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments
@@ -53,6 +54,8 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, fine-tune on each task, and print the table."""
     command: Command = parse(Command, arguments, "vtab", HELP)
     options = VtabOptions(**as_arguments(VtabOptions, command))
+    require_checkpoints(command.start)
+    require_images(command.root)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.vtab.result import remarks

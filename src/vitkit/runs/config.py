@@ -34,6 +34,12 @@ EvaluatorConfig = FewShotTracking
 """The configuration of any evaluator that a run may have, whatever it learns: `FewShotTracking` shows what
 each has to say."""
 
+WHICH_IMAGES = (
+    "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths and "
+    "labels, or a folder of .parquet files."
+)
+"""The words for a run that does not say what its images are."""
+
 
 @dataclass(frozen=True)
 class Architecture:
