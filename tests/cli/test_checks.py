@@ -50,6 +50,7 @@ WRONG = {
     "models": [["ViT-B/16", "--image-size", "x"]],
     "starts": [["nowhere"]],
     "recipes": [["nowhere"]],
+    "completion": [["tcsh"], []],
 }
 CODE = """
 import sys

@@ -69,7 +69,7 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
     _, page = COMMANDS[verb]
     assert len(page.examples) == 2
     for example in page.examples:
-        program, *words = shlex.split(example, comments=True)
+        program, *words = shlex.split(example.split(" > ")[0], comments=True)
         name = words[0] if verb != "data check" else " ".join(words[:2])
         of_verb = COMMANDS[name][0], COMMANDS[name][1]
         options = [*of_verb[1].before, *describe(of_verb[0])]

@@ -297,6 +297,7 @@ def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFix
         "finetune": ["x", "--data", "digits"],
         "report": ["x"],
         "recipes": [],
+        "completion": ["bash"],
         "vtab": ["x", "--root", "x"],
         "convert": ["x", "y"],
         "embed": ["x", "y"],

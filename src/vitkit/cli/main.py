@@ -42,6 +42,7 @@ VERBS = {
     "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
     "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
     "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
+    "completion": ("let the shell complete verbs and options", "vitkit.cli.completion"),
 }
 
 WRONG_OPTIONS = 2

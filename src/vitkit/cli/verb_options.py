@@ -42,6 +42,7 @@ VALUES = {
     "resume": "RUN",
     "root": "FOLDER",
     "run": "RUN",
+    "shell": "SHELL",
     "sizes": "SIZES",
     "source": "CHECKPOINT",
     "split": "SPLIT",
