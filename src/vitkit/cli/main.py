@@ -65,7 +65,8 @@ Examples:
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code.
 
-    0: done. 1: the user can fix it, one message says how. 2: the command line is wrong. 130 and 143: stopped
+    0: done. 1: the user can fix it, one message says how. 2: the command line cannot be read: an unknown
+    command or option, a missing word, a value of another kind. 130 and 143: stopped
     by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
     output has gone. Anything else that fails is a bug and keeps its traceback.
 
@@ -211,6 +212,6 @@ def _help() -> str:
     verbs = "\n".join(f"  {verb:10} {summary}" for verb, (summary, _module) in VERBS.items())
     return (
         f"vitkit {__version__}: the Vision Transformer of 'An Image is Worth 16x16 Words'\n\n"
-        f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help for its options)\n\n"
+        f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help says how)\n\n"
         f"{verbs}\n\n{EXAMPLES}"
     )
