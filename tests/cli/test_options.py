@@ -1,13 +1,20 @@
 """How a command line becomes the options of a job."""
 
+import importlib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import tyro
 
-from vitkit.cli.main import run
-from vitkit.cli.options import parse, read_names, spell_out
+from vitkit.cli import train
+from vitkit.cli.help import HelpPage
+from vitkit.cli.main import VERBS, run
+from vitkit.cli.mistakes import WrongCommandLine
+from vitkit.cli.options import CONSTRUCTORS, parse, read_names, spell_out
+from vitkit.cli.verb_options import Option, describe
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
 
@@ -17,6 +24,8 @@ class Options:
     model: str
     images: tuple[str, ...]
     image_size: Size | None = None
+    rates: tuple[float, ...] = ()
+    seed: int = 0
 
 
 @pytest.mark.parametrize(
@@ -27,6 +36,10 @@ class Options:
         (["m", "--image-size=32", "a.png"], Options("m", ("a.png",), (32, 32))),
         (["--image-size", "32", "48", "m", "a.png", "b.png"], Options("m", ("a.png", "b.png"), (32, 48))),
         (["m", "a.png", "--image-size", "32"], Options("m", ("a.png",), (32, 32))),
+        (["m", "--image-size", "32x48", "9"], Options("m", ("9",), (32, 48))),
+        (["m", "--image-size=32,48", "9"], Options("m", ("9",), (32, 48))),
+        (["m", "--image-size", "None", "a"], Options("m", ("a",))),
+        (["m", "--rates", "1", "2", "a"], Options("m", ("a",), None, (1.0, 2.0))),
     ],
 )
 def test_an_image_size_is_one_number_or_two_and_takes_no_names(
@@ -35,30 +48,93 @@ def test_an_image_size_is_one_number_or_two_and_takes_no_names(
     assert parse(Options, arguments, "verb") == expected
 
 
-@pytest.mark.parametrize("words", [["x"], ["x", "y"], ["3.5", "3.5"]])
-def test_an_image_size_that_is_no_number_is_refused(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize("words", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
+def test_an_image_size_that_is_no_size_is_refused(words: list[str]) -> None:
+    with pytest.raises(WrongCommandLine, match="--image-size"):
         parse(Options, ["m", "a.png", "--image-size", *words], "verb")
-    assert "--image-size" in capsys.readouterr().err
 
 
-def test_one_number_is_a_square() -> None:
-    assert spell_out(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
-    assert spell_out(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
-    assert spell_out(["--image-size", "32x48", "9.png"]) == ["--image-size", "32", "48", "9.png"]
-    assert spell_out(["--image-size=32x48", "9"]) == ["--image-size", "32", "48", "9"]
-    assert spell_out(["--image-size", "32xa"]) == ["--image-size", "32xa"]
-    assert spell_out(["--image-size", "32", "x.png"]) == ["--image-size", "32", "32", "x.png"]
-    assert spell_out(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
-    assert spell_out(["--image-size", "32"]) == ["--image-size", "32", "32"]
+def test_numbers_that_follow_one_another_are_one_list() -> None:
+    options = describe(Options)
+
+    def spelt(words: str) -> str:
+        return " ".join(spell_out(words.split(), lambda: options))
+
+    assert spelt("--image-size 32 48 9") == "--image-size 32,48 9"
+    assert spelt("--image_size 32 48 --rates .1 2e-3 x 5") == "--image_size 32,48 --rates .1,2e-3 x 5"
+    assert spelt("--image-size 32 a.png") == "--image-size 32 a.png"
+    assert spelt("--image-size=32 48 9") == "--image-size=32 48 9"
+    assert spelt("--seed 1 2 3") == "--seed 1 2 3"  # a single number, and words that follow it
+    assert spelt("--subset 0.1 --subset=[:10%]") == "--splits.subset 0.1 --splits.subset=[:10%]"
 
 
-def test_a_subset_is_an_option_of_the_splits() -> None:
-    expected = ["--splits.subset", "0.1", "--splits.subset=[:10%]"]
-    assert spell_out(["--subset", "0.1", "--subset=[:10%]"]) == expected
-    assert spell_out(["--splits.subset", "0.1"]) == ["--splits.subset", "0.1"]
+def test_options_are_described_only_where_numbers_follow_one_another() -> None:
+    def describe_options() -> tuple[Option, ...]:
+        raise AssertionError
+
+    assert spell_out(["m", "1", "2", "--image-size", "32", "9.png"], describe_options)[-1] == "9.png"
+
+
+def commands() -> Iterator[tuple[str, type[Any], HelpPage]]:
+    """Yield each verb with the dataclass of its options and the page of its help."""
+    for verb, (_, name) in VERBS.items():
+        module = importlib.import_module(name)
+        if verb in train.PAGES:
+            yield verb, train.PretrainCommand if verb == "pretrain" else train.Command, train.PAGES[verb]
+        else:
+            yield "data check" if verb == "data" else verb, module.Command, module.HELP
+
+
+COMMANDS = {verb: (command, page) for verb, command, page in commands()}
+
+
+def required(options: Sequence[Option]) -> list[str]:
+    """Write words for the positional options."""
+    return [option.choices[0] if option.choices else "word" for option in options if option.is_required]
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_list_takes_commas_and_every_list_of_numbers_spaces(verb: str) -> None:
+    """The options are found by their types. What a dataclass refuses of the values is its own affair."""
+    command, page = COMMANDS[verb]
+    options = describe(command)
+    for option in options:
+        if not option.is_list:
+            continue
+        values = [str(choice) for choice in option.choices[:2]] or ["0.25", "0.5", "0.75"][: option.most]
+        values = ["32", "48", "64"][: option.most] if option.number is int else values
+        forms = [[",".join(values)], *([values] if option.number else [])]
+        read = []
+        for form in forms:
+            # After the words, and before another option: nothing is taken that does not belong to it.
+            line = [*required(options), option.name, *form]
+            spelt = spell_out(line, lambda: options)
+            assert spelt[-1] == ",".join(values), option.name
+            try:
+                read.append(parse(command, line, verb, page))
+            except WrongCommandLine as error:
+                pytest.fail(f"{option.name}: {error}")
+            except VitkitError:
+                read.append(None)
+        assert all(one == read[0] for one in read)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_what_is_described_is_what_the_parser_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = COMMANDS[verb]
+    with pytest.raises(SystemExit):
+        tyro.cli(
+            command,
+            args=["--help"],
+            prog="x",
+            registry=CONSTRUCTORS,
+            config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
+        )
+    # Names begin at the left edge of a box, and texts further to the right.
+    heads = re.findall(r"^[│| ] (-.*)$", capsys.readouterr().out, re.MULTILINE)
+    taken = {name for head in heads for name in re.findall(r"--[a-z][a-z0-9.-]*", head.split("  ")[0])}
+    described = {name for option in describe(command) if not option.is_positional for name in option.names}
+    assert described == taken - {"--help"}
 
 
 @pytest.mark.parametrize(
@@ -73,16 +149,10 @@ def test_a_subset_is_refused_where_there_are_no_splits(
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])
-def test_every_verb_takes_one_number_for_a_square(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[str] = []
-
-    def parser(*arguments: Any, args: list[str], **options: Any) -> None:
-        given.extend(args)
-        raise SystemExit(0)  # as after --help: what a verb does with its options is not tested here
-
-    monkeypatch.setattr(tyro, "cli", parser)
-    assert run([verb, "--image-size", "32"]) == 0
-    assert given == ["--image-size", "32", "32"]
+def test_every_verb_takes_one_number_for_a_square(verb: str) -> None:
+    command, page = COMMANDS[verb]
+    read: Any = parse(command, [*required(describe(command)), "--image-size", "32"], verb, page)
+    assert (read.run.preprocessing if verb == "train" else read).image_size == (32, 32)
 
 
 def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:

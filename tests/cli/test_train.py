@@ -39,7 +39,7 @@ def leaves(part: Any, prefix: str = "") -> Iterator[str]:
 
 def test_every_option_is_known_by_the_name_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
     """An option that had another name would be lost where the defaults of a start are put below it."""
-    assert command(["train", "--help"]) == 0
+    assert command(["train", "--help-all"]) == 0
     shown = set(re.findall(r"--[a-z0-9.-]+", capsys.readouterr().out))
     assert [option for option in leaves(RunOptions()) if option not in shown] == []
 

@@ -78,9 +78,9 @@ class Options(Kind):
         assert ended.code == 0, ended.err
         found = {}
         for verb in VERBS:
-            ended = forked([verb, *(["check"] if verb == "data" else []), "--help"], folder)
+            ended = forked([verb, *(["check"] if verb == "data" else []), "--help-all"], folder)
             assert ended.code == 0, ended.err
-            found[verb] = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]+", ended.out)) - {"--help"})
+            found[verb] = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]+", ended.out)) - {"--help-all"})
         (folder / "options.json").write_text(json.dumps(found))
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:

@@ -19,7 +19,7 @@ def test_every_field_of_a_run_is_called_by_its_option(capsys: pytest.CaptureFixt
         return {key: changed(part) for key, part in value.items()} if isinstance(value, dict) else "other"
 
     named = name_options(difference(to_json(Run()), changed(to_json(Run()))))
-    assert run(["train", "--help"]) == 0
+    assert run(["train", "--help-all"]) == 0
     known = set(re.findall(r"--(?:no-)?[a-z][a-z0-9.-]*", capsys.readouterr().out.replace("--no-", "--")))
     assert len(named) > 60 and {line.split()[0] for line in named} <= known
 

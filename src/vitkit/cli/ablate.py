@@ -8,8 +8,9 @@ import tyro
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import lay_out, study_base
+from vitkit.cli.train import describe_training, lay_out, study_base
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments, read_field_texts
 from vitkit.jobs.recipes import recipe
@@ -27,8 +28,8 @@ class Command(AblateOptions):
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
 
-    All options of vitkit train may follow, such as --data, --start or --steps: they change the base, and all
-    arms with it. Stopped anywhere, the same command goes on."""
+    All options of vitkit train (vitkit train --help-all) may follow, such as --data, --start or --steps:
+    they change the base, and all arms with it. Stopped anywhere, the same command goes on."""
 
     # On a command line both are texts: a run is made of the recipe and the options of training.
     recipe: Annotated[str, tyro.conf.arg(help=TEXTS["recipe"])]
@@ -39,12 +40,33 @@ class Command(AblateOptions):
     """print all numbers as JSON."""
 
 
+HELP = HelpPage(
+    "RECIPE --vary OPTION=VALUE,... [OPTIONS]",
+    (
+        "--vary",
+        "--plan",
+        "--grid",
+        "--seeds",
+        "--rates",
+        "--fixed-rate",
+        "--out",
+        "--device",
+        "--threads",
+        "--json",
+    ),
+    (
+        "vitkit ablate digits --vary position=learned,none --plan",
+        "vitkit ablate digits --vary pool=token,mean --steps 200",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the arms, and print the table and what it says."""
     line = shlex.join(["vitkit", "ablate", *arguments])
-    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
         raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
-    command, of_training = parse_study(Command, arguments, "ablate")
+    command, of_training = parse_study(Command, arguments, "ablate", HELP, describe_training)
     base = recipe(command.recipe)
     run, _ = study_base(
         of_training, command.recipe, base, "an ablation", "--seeds and --rates", command.listener

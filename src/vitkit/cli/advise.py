@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.jobs.advice.options import AdviseOptions
@@ -37,10 +39,31 @@ class Command(MachineOptions, AdviseOptions):
     """print everything as JSON."""
 
 
+HELP = HelpPage(
+    "DATA [START...] [OPTIONS]",
+    (
+        "--go",
+        "--seconds",
+        "--out",
+        "--splits.val-fraction",
+        "--splits.test-fraction",
+        "--device",
+        "--threads",
+        "--json",
+    ),
+    (
+        "vitkit advise my_photos/ vit-ti16-augreg-in21k",
+        "vitkit advise digits",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, give advice, and follow it where that is asked for."""
-    options: Command = parse(Command, arguments, "advise")
+    options: Command = parse(Command, arguments, "advise", HELP)
     line = shlex.join(["vitkit", "advise", *arguments])
+    require_images(options.data)
+    require_checkpoints(*as_names(options.starts))
     with importing():
         import torch
 

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_models
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
@@ -31,9 +33,31 @@ class Command(BenchOptions):
     """print all numbers as JSON."""
 
 
+HELP = HelpPage(
+    "MODEL... [OPTIONS]",
+    (
+        "--peers",
+        "--minutes",
+        "--batch-size",
+        "--sizes",
+        "--training",
+        "--precision",
+        "--device",
+        "--threads",
+        "--out",
+        "--json",
+    ),
+    (
+        "vitkit bench ViT-Ti/16",
+        "vitkit bench ViT-S/16 --peers --sizes 224,384",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    options: Command = parse(Command, arguments, "bench")
+    options: Command = parse(Command, arguments, "bench", HELP)
+    require_models(options.models)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.bench.bench import Bench, describe_machine, keep, measure

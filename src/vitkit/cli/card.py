@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints
+from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import CardOptions
@@ -23,9 +25,24 @@ class Command(CardOptions):
     """print everything as JSON."""
 
 
+HELP = HelpPage(
+    "CHECKPOINT [OPTIONS]",
+    (
+        "--image-size",
+        "--num-heads",
+        "--json",
+    ),
+    (
+        "vitkit card runs/digits-ViT-96x6x3-4",
+        "vitkit card vit-ti16-augreg-in21k --json",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the card of a checkpoint."""
-    options: Command = parse(Command, arguments, "card")
+    options: Command = parse(Command, arguments, "card", HELP)
+    require_checkpoints(options.source)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.card import read_card, record

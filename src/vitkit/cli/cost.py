@@ -8,8 +8,11 @@ import tyro
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_models
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import CostOptions
+from vitkit.runs.folder import is_checkpoint
 from vitkit.text import format_bytes, format_count, format_size
 
 if TYPE_CHECKING:
@@ -26,9 +29,30 @@ class Command(CostOptions):
     """print everything as JSON."""
 
 
+HELP = HelpPage(
+    "MODEL... [OPTIONS]",
+    (
+        "--batch-size",
+        "--image-size",
+        "--num-classes",
+        "--epochs",
+        "--images",
+        "--optimizer",
+        "--average",
+        "--utilization",
+        "--table6",
+        "--json",
+    ),
+    (
+        "vitkit cost ViT-B/16 ViT-L/16",
+        "vitkit cost ViT-S/16 --epochs 300 --images 1281167",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print what the models need, or Table 6."""
-    command: Command = parse(Command, arguments, "cost")
+    command: Command = parse(Command, arguments, "cost", HELP)
     if command.table6:
         with importing():
             from vitkit.jobs.cost import table6
@@ -39,6 +63,7 @@ def main(arguments: list[str]) -> None:
         else:
             print_table6(rows)
         return
+    require_models(command.models)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.cost import count_costs, record
@@ -59,7 +84,7 @@ def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
         costs: of each model.
         options: what was asked for.
     """
-    from vitkit.jobs.cost import H100_FLOPS, is_checkpoint
+    from vitkit.jobs.cost import H100_FLOPS
 
     if len(costs) == 1:
         _print_one(costs[0], options)

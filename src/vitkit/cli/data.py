@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.data.config import DecodeRule
 from vitkit.errors import VitkitError
@@ -32,12 +34,35 @@ class Command(DataCheckOptions):
     """print everything as JSON."""
 
 
+HELP = HelpPage(
+    "PATH [OPTIONS]",
+    (
+        "--task",
+        "--splits.val-fraction",
+        "--splits.test-fraction",
+        "--splits.seed",
+        "--splits.group",
+        "--splits.folds",
+        "--channels",
+        "--max-pixels",
+        "--json",
+    ),
+    (
+        "vitkit data check my_photos/",
+        "vitkit data check labels.csv --task multi-label --json",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, check a data set and print what was found."""
-    if not arguments or arguments[0] not in ("check", "-h", "--help"):
+    if not arguments or arguments[0] not in ("check", "-h", "--help", "--help-all"):
         found = f"'{arguments[0]}'" if arguments else "nothing"
         raise VitkitError(f"After 'vitkit data' comes 'check PATH', found {found}.")
-    options: Command = parse(Command, arguments[1:] if arguments[0] == "check" else arguments, "data check")
+    options: Command = parse(
+        Command, arguments[1:] if arguments[0] == "check" else arguments, "data check", HELP
+    )
+    require_images(options.path)
     with importing():
         from vitkit.jobs.data_check import check
 

@@ -4,6 +4,8 @@ import shlex
 from dataclasses import dataclass
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import EmbedOptions
 from vitkit.text import join_names, pluralize
@@ -14,9 +16,31 @@ class Command(EmbedOptions):
     """Compute the features of images by a frozen model, and keep them in files."""
 
 
+HELP = HelpPage(
+    "DATA MODEL [OPTIONS]",
+    (
+        "--out",
+        "--batch-size",
+        "--image-size",
+        "--precision",
+        "--device",
+        "--workers",
+        "--on",
+        "--processes",
+        "--num-heads",
+    ),
+    (
+        "vitkit embed my_photos/ vit-ti16-augreg-in21k",
+        "vitkit embed digits runs/digits-ViT-96x6x3-4 --out features.npy",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, compute, and say where the features are."""
-    options: Command = parse(Command, arguments, "embed")
+    options: Command = parse(Command, arguments, "embed", HELP)
+    require_images(options.data)
+    require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.embed import run_embed

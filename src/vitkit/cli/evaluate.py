@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, take_option
 from vitkit.cli.processes import start_several
 from vitkit.data.imagenet_config import ProtocolName
@@ -49,14 +51,37 @@ class Command(ProtocolFiles, EvaluateOptions):
             raise VitkitError(f"--protocol {self.protocol} scores all images of --data: leave --split out.")
 
 
+HELP = HelpPage(
+    "MODEL [OPTIONS]",
+    (
+        "--data",
+        "--split",
+        "--protocol",
+        "--batch-size",
+        "--image-size",
+        "--precision",
+        "--device",
+        "--workers",
+        "--processes",
+        "--json",
+    ),
+    (
+        "vitkit evaluate runs/digits-ViT-96x6x3-4",
+        "vitkit evaluate runs/my_photos-ViT-Ti-16 --data new_photos/ --json",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, and print the numbers, which one of several processes does."""
     arguments = list(arguments)
     if start_several(take_option(arguments, "--processes"), "evaluate", arguments):
         return
-    options: Command = parse(Command, arguments, "evaluate")
+    options: Command = parse(Command, arguments, "evaluate", HELP)
     if options.protocol is not None and world_of_environment().size > 1:
         raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
+    require_checkpoints(options.path)
+    require_images(options.data, options.labels, options.wnids)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.evaluate import keep_evaluation, run_evaluate, run_protocol
@@ -87,7 +112,7 @@ def compute_part(arguments: list[str]) -> None:
     """Compute a part of the evaluation that process 0 prints."""
     from vitkit.jobs.evaluate import run_evaluate
 
-    run_evaluate(parse(Command, arguments, "evaluate"))
+    run_evaluate(parse(Command, arguments, "evaluate", HELP))
 
 
 def _print(found: "Evaluation") -> None:

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, take_option
 from vitkit.cli.processes import start_several
 from vitkit.jobs.fewshot.options import FewShotOptions
@@ -35,12 +37,35 @@ class Command(FewShotOptions):
     fewshot."""
 
 
+HELP = HelpPage(
+    "START... --data DATA [OPTIONS]",
+    (
+        "--data",
+        "--shots",
+        "--seeds",
+        "--methods",
+        "--image-size",
+        "--out",
+        "--batch-size",
+        "--device",
+        "--processes",
+        "--json",
+    ),
+    (
+        "vitkit fewshot vit-ti16-augreg-in21k --data my_photos/",
+        "vitkit fewshot runs/a runs/b --data digits --shots 1,5",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers, which one of several processes does."""
     arguments = list(arguments)
     if start_several(take_option(arguments, "--processes"), "fewshot", arguments):
         return
-    options: Command = parse(Command, arguments, "fewshot")
+    options: Command = parse(Command, arguments, "fewshot", HELP)
+    require_checkpoints(*options.checkpoints)
+    require_images(options.data)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
@@ -72,7 +97,7 @@ def compute_part(arguments: list[str]) -> None:
     """Compute a part of the features of what process 0 prints."""
     from vitkit.jobs.fewshot.fewshot import run_fewshot
 
-    run_fewshot(parse(Command, arguments, "fewshot"))
+    run_fewshot(parse(Command, arguments, "fewshot", HELP))
 
 
 def _one(found: "FewShot", model: "FewShotModel") -> Table:

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from vitkit.cli import train
+from vitkit.cli.help import ASKING
 from vitkit.errors import VitkitError
 
 IMAGES = (".csv", ".parquet")
@@ -21,10 +22,10 @@ def main(arguments: list[str]) -> None:
                 f"The images are given with --data: vitkit finetune {start} --data {others[0]}. What stands "
                 "first are the weights to begin from."
             )
-        if not any(one.partition("=")[0] in ("--data", "--resume", "--help", "-h") for one in others):
+        if not any(one.partition("=")[0] in ("--data", "--resume", *ASKING) for one in others):
             _refuse_images(arguments[0])
         arguments = ["--start", *arguments]
-    elif not any(one.partition("=")[0] in ("--start", "--resume", "--help", "-h") for one in arguments):
+    elif not any(one.partition("=")[0] in ("--start", "--resume", *ASKING) for one in arguments):
         raise VitkitError(
             "Which weights to begin from? Give a run folder, a file or an address first: vitkit finetune "
             "START --data PATH."

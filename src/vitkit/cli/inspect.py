@@ -1,27 +1,35 @@
 """`vitkit inspect`: what a model has learned, as pictures."""
 
 import shlex
-from dataclasses import replace
-from typing import Annotated
-
-import tyro
+from dataclasses import dataclass, replace
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.options import InspectOptions, as_names
 from vitkit.runs.folder import kind_of
 
 
+@dataclass(frozen=True)
+class Command(InspectOptions):
+    """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG."""
+
+
+HELP = HelpPage(
+    "MODEL [OPTIONS]",
+    ("--images", "--out", "--image-size", "--num-heads"),
+    (
+        "vitkit inspect runs/digits-ViT-96x6x3-4",
+        "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
-    parse(_inspect, arguments, "inspect")
-
-
-def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None:
-    """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
-
-    Args:
-        options: the options of the job.
-    """
+    """Parse the command line and draw the pictures."""
+    options: InspectOptions = parse(Command, arguments, "inspect", HELP)
+    require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.inspect import draw_pictures

@@ -2,14 +2,12 @@
 
 import errno
 import importlib
-import itertools
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
-from typing import Any, TextIO, cast
+from contextlib import contextmanager, suppress
+from typing import cast
 
 from vitkit._version import __version__
 from vitkit.cli import streams
@@ -44,12 +42,11 @@ VERBS = {
     "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
     "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
     "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
+    "completion": ("let the shell complete verbs and options", "vitkit.cli.completion"),
 }
 
 WRONG_OPTIONS = 2
 """The exit code of a command line that is wrong."""
-MOST_WORDS = 20_000
-"""Characters of the option parser that are remembered; a box has some hundred."""
 MEMORY = (
     "the memory of this machine is not enough for it. Ask for less at a time (a smaller batch, model or "
     "image), or close other programs."
@@ -68,7 +65,8 @@ Examples:
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code.
 
-    0: done. 1: the user can fix it, one message says how. 2: the command line is wrong. 130 and 143: stopped
+    0: done. 1: the user can fix it, one message says how. 2: the command line cannot be read: an unknown
+    command or option, a missing word, a value of another kind. 130 and 143: stopped
     by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
     output has gone. Anything else that fails is a bug and keeps its traceback.
 
@@ -77,23 +75,16 @@ def run(arguments: list[str]) -> int:
     """
     if "--json" not in arguments:
         return _run(arguments, _failed)
-    overheard, told = _Overheard(), False
 
     def failed(message: str, code: int = 1) -> int:
-        nonlocal told
-        told = True
         _failed(message, code)
         return _failed_json(message, code)
 
     try:
-        with redirect_stderr(cast("TextIO", overheard)) if sys.stderr is not None else nullcontext():
-            code = _run(arguments, failed)
+        return _run(arguments, failed)
     except BaseException as error:  # a bug, which keeps its traceback
         _failed_json(f"{type(error).__name__}: {error}", 1)
         raise
-    if code == WRONG_OPTIONS and not told:  # the option parser printed its words itself
-        _failed_json(overheard.words, code)
-    return code
 
 
 def _run(arguments: list[str], failed: Callable[..., int]) -> int:
@@ -142,7 +133,6 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
     if verb not in VERBS:
         return failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", WRONG_OPTIONS)
     for argument in rest:
-        # The option parser repeats what it does not know as it is.
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     world = world_of_environment()
@@ -150,6 +140,7 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         if verb not in ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot") or {
             "-h",
             "--help",
+            "--help-all",
         } & {*rest}:
             return 0
         processes = importlib.import_module("vitkit.cli.processes")
@@ -165,7 +156,7 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             module.main(rest)
         if world.size > 1:
             importlib.import_module("vitkit.runs.processes").dismiss()
-    except SystemExit as end:  # of the option parser, whose words are printed, or of SIGTERM
+    except SystemExit as end:  # after help, which is printed, or of torchrun
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
 
@@ -195,33 +186,6 @@ def _failed_json(message: str, code: int) -> int:
     return code
 
 
-class _Overheard:
-    """Standard error, which remembers the words of the option parser: it prints them in a box."""
-
-    def __init__(self) -> None:
-        self._stream, self._written = sys.stderr, ""
-
-    def write(self, text: str) -> int:
-        self._written = (self._written + text)[-MOST_WORDS:]
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    @property
-    def words(self) -> str:
-        """Give what is wrong with the options: the text of the box before its last lines, on the help."""
-        parts: list[list[str]] = [[]]
-        for line in (line.strip(" │") for line in self._written.splitlines()):
-            if line.startswith(("╭", "╰")) or re.fullmatch("-+|─+", line):
-                parts = [] if line.startswith("╭") else parts  # what came before is none of the box's
-                parts.append([])
-            elif line:
-                parts[-1].append(line)
-        wrong = itertools.takewhile(lambda part: not " ".join(part).startswith("For full help"), parts)
-        return "; ".join(" ".join(part) for part in wrong if part)
-
-
 class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
     """A command that a signal ended; its exit code is 128 and the signal's number."""
 
@@ -248,6 +212,6 @@ def _help() -> str:
     verbs = "\n".join(f"  {verb:10} {summary}" for verb, (summary, _module) in VERBS.items())
     return (
         f"vitkit {__version__}: the Vision Transformer of 'An Image is Worth 16x16 Words'\n\n"
-        f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help for its options)\n\n"
+        f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help says how)\n\n"
         f"{verbs}\n\n{EXAMPLES}"
     )

@@ -1,11 +1,14 @@
 """The options that verbs have in common, and how a command line becomes the options of a job."""
 
-import inspect
+import io
+import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar, get_args
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -16,14 +19,13 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from vitkit.cli.help import ALL, ASKING, NO_PAGE, HelpPage, usage, write_help
 from vitkit.cli.listener import TerminalListener
-from vitkit.data.layouts.vtab_tasks import TaskFolder
+from vitkit.cli.mistakes import WrongCommandLine, find_mistake
+from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option, describe, value_type
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.config import Method
 from vitkit.jobs.options import StrPath, StrPaths
-from vitkit.jobs.vtab.options import Rates
 from vitkit.listener import Listener
-from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.signals import stop_signals
 
 C = TypeVar("C")
@@ -36,18 +38,6 @@ AS_TEXT: dict[Any, Any] = {
     Sequence[StrPath] | None: tuple[str, ...] | None,
 }
 """Types of options that functions of Python are more generous with, and what is read of a command line."""
-
-COMMA_SEPARATED: dict[Any, Any] = {
-    tuple[int, ...]: int,
-    Sequence[int]: int,
-    Sequence[str]: str,
-    tuple[Method, ...]: Method,
-    Sequence[Method]: Method,
-    Sequence[TaskFolder]: TaskFolder,
-    Rates | None: float,
-}
-"""Types of options whose several values are one word with commas, as in `--shots 1,5,10`, and those of a
-value."""
 
 CONSTRUCTORS = ConstructorRegistry()
 """Readers for the types of options that the parser would read in another way."""
@@ -70,107 +60,167 @@ def _places(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 @CONSTRUCTORS.primitive_rule
-def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Size | None] | None:
-    """Take two numbers after an option. tyro's own rule takes every word that follows, names of files too."""
-    if info.type != Size | None:
+def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Take several numbers or names as one word with commas, as in `--shots 1,5,10`; of a size also 64x96.
+
+    tyro's own rule takes all words that follow, names of files too.
+    """
+    item, most = value_type(info.type)
+    # Files are several words, and so are names that stand without an option: tuple[str, ...].
+    names = get_args(item) if get_origin(item) is Literal else ()
+    of_text = item is str and get_origin(info.type) is Sequence
+    if most == 1 or not (item in (int, float) or names or of_text):
         return None
-    return PrimitiveConstructorSpec(
-        nargs=2,
-        metavar="INT INT",
-        instance_from_str=lambda words: (int(words[0]), int(words[1])),
-        is_instance=lambda value: value is None or isinstance(value, int | tuple),
-        str_from_instance=lambda size: [str(length) for length in height_and_width(size) or [None]],
-    )
+    optional, is_size = type(None) in get_args(info.type), item is int and most == 2
 
-
-@CONSTRUCTORS.primitive_rule
-def _numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[float, ...] | None] | None:
-    """Take numbers with commas between them, or as several words."""
-    if info.type not in (tuple[float, ...], tuple[float, ...] | None):
-        return None
-    return PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="FLOAT,FLOAT,...",
-        instance_from_str=lambda words: tuple(float(part) for part in ",".join(words).split(",") if part),
-        is_instance=lambda value: value is None or isinstance(value, tuple),
-        str_from_instance=lambda values: (
-            [f"{value:g}" for value in values] if values is not None else ["None"]
-        ),
-    )
-
-
-@CONSTRUCTORS.primitive_rule
-def _comma_separated(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] | None:
-    """Take one word with commas for several numbers or names. tyro's own rule takes all words that follow."""
-    item = next((item for kind, item in COMMA_SEPARATED.items() if kind == info.type), None)
-    if item is None:
-        return None
-    names = get_args(item)
-
-    def read(words: list[str]) -> tuple[Any, ...]:
-        parts = [part.strip() for part in words[0].split(",") if part.strip()]
+    def read(words: list[str]) -> tuple[Any, ...] | None:
+        if optional and words[0] == "None":
+            return None
+        parts = [part.strip() for part in re.split("[x,]" if is_size else ",", words[0])]
+        parts = parts if is_size else [part for part in parts if part]
         wrong = [part for part in parts if part not in names] if names else []
         if wrong:
             raise ValueError(f"{wrong[0]} is none of {', '.join(names)}")
-        return tuple(parts if names else map(item, parts))
+        values = tuple(parts if names else map(item, parts))
+        if is_size and len(values) == 1:
+            values *= 2  # a square
+        if len(values) != most < ANY_NUMBER:
+            raise ValueError(f"expected {most} numbers with commas between them, found {words[0]}")
+        return values
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar="{" + ",".join(names) + "}" if names else "{0},{0},...".format(item.__name__.upper()),
+        metavar="VALUE,...",
         instance_from_str=read,
-        is_instance=lambda value: value is None or isinstance(value, tuple),
+        is_instance=lambda value: value is None or isinstance(value, tuple | int),
         str_from_instance=lambda values: ["None" if values is None else ",".join(map(str, values))],
     )
 
 
-def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
-    """Call a command with what its arguments say, and return what it returns.
+def parse(
+    command: type[C], arguments: list[str], verb: str, page: HelpPage = NO_PAGE, default: C | None = None
+) -> C:
+    """Make of the arguments of a verb the dataclass that its options are.
 
     Args:
-        command: a function or a dataclass, whose parameters are the options. Those without a default, in
-            dataclasses within it too, are positional.
-        arguments: what follows the verb. One number after --image-size stands for height and width.
+        command: the dataclass. Fields without a default, in dataclasses within it too, are positional.
+        arguments: what follows the verb.
         verb: named in the help.
+        page: the choice of what its help shows first.
+        default: the values of options that are left out, where they are not those of the dataclass.
 
     Raises:
-        SystemExit: the arguments are wrong or ask for help, and the words are printed.
-        VitkitError: --subset is given, and the command has no splits.
+        SystemExit: the arguments ask for help, which is printed.
+        WrongCommandLine: they cannot be read.
+        VitkitError: --subset is given, and the command has no splits; or the dataclass refuses the values.
     """
-    names = inspect.signature(command).parameters
-    if "splits" not in names and any(one.partition("=")[0] == "--subset" for one in arguments):
+    parsed, _ = _parse(command, arguments, verb, page, default)
+    return parsed
+
+
+def parse_study(
+    command: type[C],
+    arguments: list[str],
+    verb: str,
+    page: HelpPage,
+    of_training: Callable[[], Sequence[Option]],
+) -> tuple[C, list[str]]:
+    """Read the options of a study, and return the others, which are options of training, beside them.
+
+    Args:
+        command, arguments, verb, page: as for `parse`.
+        of_training: describes the options of training.
+
+    Raises:
+        SystemExit, WrongCommandLine: as `parse`.
+    """
+    return _parse(command, arguments, verb, page, None, of_training)
+
+
+def _parse(
+    command: type[C],
+    arguments: list[str],
+    verb: str,
+    page: HelpPage,
+    default: C | None,
+    others: Callable[[], Sequence[Option]] | None = None,
+) -> tuple[C, list[str]]:
+    """Read a command line; where others are given, return what stands for them beside it."""
+
+    def options() -> tuple[Option, ...]:
+        own = describe(command) if default is None else describe(command, default)
+        return (*page.before, *own)
+
+    if any(argument in ASKING for argument in arguments):
+        print(write_help(verb, command, options(), page, everything=ALL in arguments))
+        raise SystemExit(0)
+    names = {one.name for one in fields(cast("Any", command))}
+    trains = "splits" in names or default is not None or others is not None
+    if not trains and any(one.partition("=")[0] == "--subset" for one in arguments):
         other = 'Name a part of a split with --split "test[:10%]".' if "split" in names else "Leave it out."
         raise VitkitError(
             "--subset takes a part of the images that a run trains on, and "
             f"vitkit {verb} trains none. {other}"
         )
-    return tyro.cli(
-        command,
-        args=spell_out(arguments),
-        prog=f"vitkit {verb}",
-        registry=CONSTRUCTORS,
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
+
+    def every_option() -> tuple[Option, ...]:
+        # The words that stand first for the verb itself are options by now.
+        own = [one for one in options() if not (one in page.before and one.is_positional)]
+        return (*own, *(others() if others is not None else ()))
+
+    arguments = spell_out(arguments, every_option)
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            parsed: Any = cast("Any", tyro.cli)(
+                command,
+                args=arguments,
+                prog=f"vitkit {verb}",
+                registry=CONSTRUCTORS,
+                return_unknown_args=others is not None,
+                config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
+                **({} if default is None else {"default": default}),
+            )
+    except SystemExit:
+        mistake = find_mistake(verb, arguments, every_option(), usage(verb, options(), page))
+        raise WrongCommandLine(mistake or _words_of_box(printed.getvalue())) from None
+    except VitkitError as error:
+        raise _in_options(error, every_option()) from None
+    if others is None:
+        return parsed, []
+    parsed, left = parsed
+    named = [one for one in every_option() if not one.is_positional]
+    mistake = find_mistake(verb, left, named, usage(verb, options(), page))
+    if mistake:
+        raise WrongCommandLine(mistake)
+    return parsed, left
+
+
+def _words_of_box(text: str) -> str:
+    """Give what the parser says is wrong: the text of its box before the last lines, on the help."""
+    parts: list[list[str]] = [[]]
+    for line in (line.strip(" │|") for line in text.splitlines()):
+        if line.startswith(("╭", "╰", "+")) or re.fullmatch("-+|─+", line):
+            # Where it draws no boxes, the title stands above the first line of hyphens.
+            is_title = line.startswith("-") and "╭" not in text and len(parts) == 1
+            parts = [[]] if is_title else [*parts, []]
+        elif line:
+            parts[-1].append(line)
+    sentences = [" ".join(part) for part in parts if part]
+    ends = ("For full help", "Argument helptext")
+    return "; ".join(itertools.takewhile(lambda sentence: not sentence.startswith(ends), sentences))
+
+
+def _in_options(error: VitkitError, options: Sequence[Option]) -> VitkitError:
+    """Write the names of fields in a message as the options that they are on the command line."""
+    names = {option.field: option.name for option in options if not option.is_positional}
+    message = re.sub(
+        # A name of several words anywhere, and any name that begins the sentence.
+        r"^[a-z]\w*(?= (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
+        lambda match: names.get(match[0], match[0]),
+        str(error),
     )
-
-
-def parse_study(command: type[C], arguments: list[str], verb: str) -> tuple[C, list[str]]:
-    """Read the options of a study, and return the others, which are options of training, beside them.
-
-    Args:
-        command: a dataclass, whose fields are the options.
-        arguments, verb: as for `parse`.
-
-    Raises:
-        SystemExit: as `parse`.
-    """
-    parsed: tuple[C, list[str]] = tyro.cli(
-        command,
-        args=spell_out(arguments),
-        prog=f"vitkit {verb}",
-        registry=CONSTRUCTORS,
-        return_unknown_args=True,
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
-    )
-    return parsed
+    return VitkitError(message)
 
 
 @contextmanager
@@ -184,27 +234,42 @@ def importing() -> Iterator[None]:
         yield
 
 
-def spell_out(arguments: list[str]) -> list[str]:
-    """Write short forms of options out: --subset, and one word after --image-size.
+def spell_out(arguments: list[str], options: Callable[[], Sequence[Option]]) -> list[str]:
+    """Write short forms of options out: --subset, and a list of numbers that are several words.
 
-    64 stands for both height and width, 64x96 for 64 96. A parser cannot tell a single number from a pair,
-    because the name of an image or a model may follow.
+    A list of numbers, or a size, is one word with commas for the parser. A person may give it as several
+    words too: those that follow its option and are numbers belong to it, as many as it takes.
+
+    Args:
+        arguments: as a person wrote them.
+        options: describes all options of the verb. Asked only where numbers follow one another, which few
+            command lines have.
     """
     arguments = [
         f"--splits.{argument[2:]}" if argument.partition("=")[0] == "--subset" else argument
         for argument in arguments
     ]
-    for i, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        if name == "--image-size":
-            given = [value] if value else arguments[i + 1 : i + 3]
-            rest = arguments[i + 1 :] if value else arguments[i + 1 + len(given) :]
-            sides = given[0].split("x") if given else []
-            if len(sides) == 1 and (len(given) == 1 or not given[1].isdigit()):
-                sides *= 2
-            if len(sides) == 2 and all(side.isdigit() for side in sides):
-                return [*arguments[:i], name, *sides, *given[1:], *rest]
-    return arguments
+    is_number = [NUMBER.fullmatch(argument) is not None for argument in arguments]
+    if not any(
+        name.startswith("--") and first and second
+        for name, first, second in zip(arguments, is_number[1:], is_number[2:], strict=False)
+    ):
+        return arguments
+    lists = {one.name: one.most for one in options() if one.is_list and one.number is not None}
+    written: list[str] = []
+    place = 0
+    while place < len(arguments):
+        written.append(arguments[place])
+        place += 1
+        numbers = []
+        for argument in arguments[place : place + lists.get(written[-1].replace("_", "-"), 0)]:
+            if not NUMBER.fullmatch(argument):
+                break
+            numbers.append(argument)
+        if numbers:
+            written.append(",".join(numbers))
+            place += len(numbers)
+    return written
 
 
 def take_option(arguments: list[str], option: str) -> str | None:

@@ -12,6 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import PredictOptions, as_names
@@ -32,14 +34,36 @@ class Command(PredictOptions):
     where an image cannot be read."""
 
 
+HELP = HelpPage(
+    "MODEL IMAGE... [OPTIONS]",
+    (
+        "--top",
+        "--csv",
+        "--json",
+        "--out",
+        "--batch-size",
+        "--image-size",
+        "--engine",
+        "--precision",
+        "--device",
+        "--max-pixels",
+    ),
+    (
+        "vitkit predict runs/digits-ViT-96x6x3-4 photo.jpg",
+        "vitkit predict runs/my_photos-ViT-Ti-16 holiday/ --csv",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
-    options: Command = parse(Command, arguments, "predict")
+    options: Command = parse(Command, arguments, "predict", HELP)
     json_output, csv_output = options.json_output, options.csv_output
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     if options.out is not None and (json_output or csv_output):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
+    require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.predict import predict_images, predict_to_files

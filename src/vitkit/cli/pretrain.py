@@ -3,6 +3,7 @@
 import shlex
 
 from vitkit.cli import train
+from vitkit.cli.help import ASKING
 from vitkit.errors import VitkitError
 
 
@@ -20,7 +21,7 @@ def main(arguments: list[str]) -> None:
                 f"{shlex.quote(others[0])}. The images to learn from stand first."
             )
         arguments = ["--data", *arguments]
-    elif not any(one.partition("=")[0] in ("--data", "--resume", "--help", "-h") for one in arguments):
+    elif not any(one.partition("=")[0] in ("--data", "--resume", *ASKING) for one in arguments):
         raise VitkitError(
             "Which images to learn from? Give a folder or file first: vitkit pretrain PATH. They need no "
             "labels."

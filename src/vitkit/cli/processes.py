@@ -30,7 +30,7 @@ def start_several(count: str | None, verb: str, arguments: list[str]) -> bool:
     Raises:
         VitkitError, SystemExit: as `start_processes`.
     """
-    if count in (None, "1") or {"-h", "--help"} & {*arguments}:
+    if count in (None, "1") or {"-h", "--help", "--help-all"} & {*arguments}:
         return False
     start_processes(count or "", verb, arguments)
     return True

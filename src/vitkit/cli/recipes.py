@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-import tyro
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.help import HelpPage
+from vitkit.cli.options import parse
 from vitkit.jobs.recipes import RECIPES, purpose, recipe
 
 
@@ -15,9 +16,12 @@ class Command:
     line."""
 
 
+HELP = HelpPage("", (), ("vitkit recipes", "vitkit train --recipe digits --help  # its values"))
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, which has no options, and print the recipes."""
-    tyro.cli(Command, args=arguments, prog="vitkit recipes")
+    parse(Command, arguments, "recipes", HELP)
     print_recipes(list(RECIPES))
 
 

@@ -1,21 +1,37 @@
 """`vitkit report`: a run folder on one page."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 from vitkit.cli import console
+from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
+from vitkit.runs.config import read_config
+from vitkit.runs.folder import kind_of
 from vitkit.text import format_bytes
 
 
+@dataclass(frozen=True)
+class Command:
+    """Write a run's report.html again."""
+
+    run: str
+    """folder of a run or of a series of runs."""
+
+
+HELP = HelpPage(
+    "RUN",
+    (),
+    ("vitkit report runs/digits-ViT-96x6x3-4", "vitkit report runs/my_photos-ViT-Ti-16-runs"),
+)
+
+
 def main(arguments: list[str]) -> None:
-    parse(_report, arguments, "report")
-
-
-def _report(run: str) -> None:
-    """Write a run's report.html again.
-
-    Args:
-        run: run folder.
-    """
+    """Parse the command line and write the report."""
+    run = parse(Command, arguments, "report", HELP).run
+    if kind_of(run).kind != "series":
+        read_config(Path(run))  # refuses what is no run
     with importing():
         from vitkit.jobs.report import write_report
 

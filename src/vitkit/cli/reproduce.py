@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments, read_field_texts
 from vitkit.jobs.reproduce.options import ReproduceOptions
@@ -37,13 +39,36 @@ class Command(ReproduceOptions):
     """print all numbers as JSON."""
 
 
+HELP = HelpPage(
+    "ITEM [OPTIONS]",
+    (
+        "--list",
+        "--plan",
+        "--minutes",
+        "--data",
+        "--start",
+        "--seeds",
+        "--steps",
+        "--only",
+        "--out",
+        "--json",
+    ),
+    (
+        "vitkit reproduce --list",
+        "vitkit reproduce table8 --minutes 30",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, do the study, and print what holds here."""
     if not arguments or "--list" in arguments:
         _print_list("--json" in arguments)
         return
-    command: Command = parse(Command, arguments, "reproduce")
+    command: Command = parse(Command, arguments, "reproduce", HELP)
     options = ReproduceOptions(**as_arguments(ReproduceOptions, command))
+    require_images(command.data)
+    require_checkpoints(*options.starts)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.reproduce.reproduce import complete_reproduction, plan_reproduction

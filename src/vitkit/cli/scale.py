@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
+from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import lay_out, study_base
+from vitkit.cli.train import describe_training, lay_out, study_base
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
@@ -25,7 +26,7 @@ class Command(ScaleOptions):
 
     Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
     beyond is predicted, then trained and compared. Stopped anywhere, the same command goes on. Every other
-    option is one of vitkit train (vitkit train --help), laid over the recipe at all points."""
+    option is one of vitkit train (vitkit train --help-all), laid over the recipe at all points."""
 
     recipe: str = ""
     plan: bool = False
@@ -34,12 +35,33 @@ class Command(ScaleOptions):
     """print all numbers as JSON."""
 
 
+HELP = HelpPage(
+    "DATA [OPTIONS]",
+    (
+        "--along",
+        "--budget",
+        "--plan",
+        "--points",
+        "--seeds",
+        "--recipe",
+        "--start",
+        "--out",
+        "--device",
+        "--json",
+    ),
+    (
+        "vitkit scale digits --budget 20m --plan",
+        "vitkit scale my_photos/ --along size --budget 2h",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print what came out."""
     line = shlex.join(["vitkit", "scale", *arguments])
-    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
         raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
-    command, of_training = parse_study(Command, arguments, "scale")
+    command, of_training = parse_study(Command, arguments, "scale", HELP, describe_training)
     of_training += ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
     base = recipe(command.recipe) if command.recipe else Run()
     run, given = study_base(of_training, command.recipe, base, "the scale lab", "--seeds", command.listener)

@@ -8,6 +8,7 @@ import tyro
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import parse
 from vitkit.jobs.options import StartsOptions
 from vitkit.weights.published import SOURCES, PublishedStart, starts
@@ -26,9 +27,23 @@ class Command(StartsOptions):
     """print everything as JSON, with addresses, licences and sources."""
 
 
+HELP = HelpPage(
+    "[PATTERN...] [OPTIONS]",
+    (
+        "--model",
+        "--data",
+        "--json",
+    ),
+    (
+        "vitkit starts 'vit-b16*'",
+        "vitkit starts --model ViT-Ti/16",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
-    options: Command = parse(Command, arguments, "starts")
+    options: Command = parse(Command, arguments, "starts", HELP)
     found = starts(*options.patterns, model=options.model, data=options.data)
     if options.json_output:
         console.print_json(

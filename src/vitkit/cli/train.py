@@ -1,6 +1,5 @@
 """`vitkit train`: read the options of a run, train it, and say what comes next."""
 
-import difflib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -12,9 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import CONSTRUCTORS, importing, spell_out, take_option
+from vitkit.cli.mistakes import WrongCommandLine
+from vitkit.cli.options import importing, parse, spell_out, take_option
 from vitkit.cli.processes import start_several
+from vitkit.cli.verb_options import Option, describe
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
@@ -23,7 +26,14 @@ from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
+from vitkit.runs.config import (
+    WHICH_IMAGES,
+    Architecture,
+    EvaluatorConfig,
+    Run,
+    StartConfig,
+    new_model_config,
+)
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
@@ -94,27 +104,124 @@ PROBE = "probe"
 PREFIXED = ("splits", "fewshot")
 """Parts of a run whose options carry their name."""
 
-DESCRIPTIONS = {
-    "train": """Train a Vision Transformer on your images, evaluate it, and write a report.
 
---recipe NAME starts from a recipe (vitkit recipes lists them), --resume RUN continues a run folder, and
---start RUN trains a run for longer, as a new run. --sweep tries learning rates first, --runs 3 trains with
-three seeds, --minutes 20 chooses the length.""",
-    "finetune": """Train a model that is there already on your images: vitkit finetune START --data PATH.
+@dataclass(frozen=True)
+class Command:
+    """The options of `vitkit train` and `vitkit finetune`."""
 
-START is a run folder, a file or folder of weights, or an address (hf:org/name, https://...). Its head is
-replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
-paper's fine-tuning, --resume RUN continues a run folder. --sweep tries learning rates first, --runs 3 trains
-with three seeds, --minutes 20 chooses the length.""",
-    "pretrain": """Train a Vision Transformer on images without labels: vitkit pretrain PATH.
+    run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
+    out: str | None = None
+    """run folder to write; left out, runs/DATA-MODEL. The same command again continues there."""
+    machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = field(default_factory=MachineOptions)
+    processes: int = 1
+    """processes that train together on this machine, one for each GPU or some for its processors; the result
+    is that of one process but for rounding. On several machines: torchrun ... -m vitkit."""
+    from_scratch: bool = False
+    """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
+    series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = field(default_factory=SeriesOptions)
 
-PATH is a folder of images in any depth, a .csv or .parquet files; labels that are there are left out.
---objective chooses what is learned: masked-patches (the paper), simmim or mae. What is left out suits the
-size of the images; --recipe masked-patches is the paper's. --start begins from weights, --resume RUN
-continues a run folder, --minutes 20 chooses the length, --fewshot.data LABELLED measures on the way what the
-features are worth.""",
+
+@dataclass(frozen=True)
+class PretrainCommand(Command):
+    """The options of `vitkit pretrain`, which may compare what follows."""
+
+    then: Annotated[ThenOptions, tyro.conf.arg(name="")] = field(default_factory=ThenOptions)
+
+
+RECIPE = Option(
+    "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
+)
+RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
+START = Option(
+    "START",
+    "start",
+    "START",
+    "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
+    "address (hf:org/name, https://...).",
+    is_positional=True,
+)
+IMAGES = Option(
+    "PATH",
+    "data",
+    "PATH",
+    "images to learn from: a folder of images in any depth, a .csv or .parquet files. They need no labels.",
+    is_positional=True,
+)
+SHOWN = (
+    "--data",
+    "--recipe",
+    "--model",
+    "--image-size",
+    "--epochs",
+    "--minutes",
+    "--batch-size",
+    "--learning-rate",
+    "--out",
+    "--resume",
+)
+"""The options that most people need."""
+PAGES = {
+    "train": HelpPage(
+        "--data DATA [OPTIONS]",
+        SHOWN,
+        (
+            "vitkit train --recipe digits                    # built in, no download",
+            "vitkit train --recipe photos --data my_photos/  # folders of classes",
+        ),
+        (RECIPE, RESUME),
+        description="""Train a Vision Transformer on your images, evaluate it, and write a report.
+
+--start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
+trains with three seeds.""",
+    ),
+    "finetune": HelpPage(
+        "START --data DATA [OPTIONS]",
+        tuple("--head" if name == "--model" else name for name in SHOWN),
+        (
+            "vitkit finetune vit-ti16-augreg-in21k --data my_photos/",
+            "vitkit finetune runs/digits-ViT-96x6x3-4 --data my_photos/ --minutes 20",
+        ),
+        (START, RECIPE, RESUME),
+        has_defaults=False,
+        description="""Train a model that is there already on your images.
+
+Its head is replaced by a new one. What is left out suits the start and the number of images; --recipe paper
+is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
+    ),
+    "pretrain": HelpPage(
+        "PATH [OPTIONS]",
+        (
+            "--objective",
+            "--then",
+            "--fewshot.data",
+            *(name for name in SHOWN if name not in ("--data", "--recipe", "--learning-rate")),
+        ),
+        (
+            "vitkit pretrain my_photos/ --minutes 60",
+            "vitkit pretrain my_photos/ --then labelled/  # does it help?",
+        ),
+        (
+            IMAGES,
+            Option(
+                "--objective",
+                "task",
+                "masked-patches|simmim|mae",
+                "what is learned: masked-patches (the paper), simmim or mae.",
+                "masked-patches",
+                choices=("masked-patches", "simmim", "mae"),
+            ),
+            RECIPE,
+            RESUME,
+        ),
+        has_defaults=False,
+        description="""Train a Vision Transformer on images without labels.
+
+Labels that are there are left out. What is left out suits the size of the images; --recipe masked-patches is
+the paper's. --start begins from weights, and --fewshot.data measures on the way what the features are
+worth.""",
+    ),
 }
-"""The first paragraph of each verb's help."""
+"""The help of each verb, and the options that it reads before the parser does."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +296,9 @@ def run_verb(arguments: list[str], verb: str) -> None:
 
     from vitkit.cli.listener import TerminalListener
 
+    if not asked.run.data and resume is None:
+        raise VitkitError(WHICH_IMAGES)
+    _require_what_is_named(asked, resume)
     if asked.out is not None:
         require_folder(Path(asked.out))
     listener = TerminalListener()
@@ -247,6 +357,18 @@ def run_verb(arguments: list[str], verb: str) -> None:
     _print_what_comes_next(folder, asked.run)
 
 
+def _require_what_is_named(asked: Asked, resume: str | None = None) -> None:
+    """Refuse images, weights and models that are not there."""
+    run = asked.run
+    tracked = (one.data for one in run.evaluators.values())
+    require_images(asked.series.sweep_data, asked.then.then, *tracked)
+    if resume is None:  # a run's own data may be elsewhere by now, and says so itself
+        require_images(run.data)
+        require_checkpoints(run.start.start)
+    if run.model and not run.start.start:
+        new_model_config(run, num_classes=1)
+
+
 def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
     """Pre-train, fine-tune with and without it, and print whether it helped."""
     if asked.series.is_series or asked.from_scratch:
@@ -299,51 +421,39 @@ def _read_series(folder: Path) -> "Series":
 
 def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
-    arguments = spell_out(arguments)
-    # The parser refuses others.
+    command, default = _command(arguments, defaults, verb, several)
+    read = parse(command, arguments, verb, PAGES[verb], default)
+    return Asked(
+        run=read.run.run(),
+        given=_names(spell_out(arguments, tuple)),
+        out=read.out,
+        device=read.machine.device,
+        threads=read.machine.threads,
+        from_scratch=read.from_scratch,
+        series=read.series,
+        then=read.then if isinstance(read, PretrainCommand) else ThenOptions(),
+    )
+
+
+def describe_training(verb: str = "train", task: TaskName = "classification") -> tuple[Option, ...]:
+    """Describe the options of training by a verb, those of a task among them."""
+    return describe(*_command(["--task", task], Run(), verb, SeriesOptions()))
+
+
+def _command(
+    arguments: list[str], defaults: Run, verb: str, several: SeriesOptions
+) -> "tuple[type[Command], Command]":
+    """Choose the options of a verb, and their defaults: a run's, and those of the task that is learned."""
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
+    # The parser refuses others.
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         # Where no labels are learned, there is nothing to test.
         fraction = defaults.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
         splits = replace(defaults.splits, test_fraction=fraction)
         defaults = replace(defaults, task=task, objective=kind(), splits=splits)
-    default, here = RunOptions.from_run(defaults), MachineOptions()
-    given = _names(arguments)
-    hidden = () if verb == "pretrain" else (tyro.conf.Suppress, tyro.conf.Fixed)
-
-    def command(
-        run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
-        out: str | None = None,
-        machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = here,
-        processes: int = 1,
-        from_scratch: bool = False,
-        series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
-        then: Annotated[ThenOptions, tyro.conf.arg(name=""), *hidden] = ThenOptions(),  # noqa: B008 (frozen)
-    ) -> Asked:
-        """Give what was asked for.
-
-        Args:
-            run: the options.
-            out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
-            machine: where it is trained.
-            processes: that train together on this machine, one for each GPU or some for its processors; the
-                result is that of one process but for rounding. On several machines: torchrun ... -m vitkit.
-            from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-            series: several runs in place of one.
-            then: what is compared after a pre-training.
-        """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then)
-
-    read: Asked = tyro.cli(
-        command,
-        args=arguments,
-        prog=f"vitkit {verb}",
-        description=DESCRIPTIONS[verb],
-        registry=CONSTRUCTORS,
-        config=(tyro.conf.HelptextFromCommentsOff,),
-    )
-    return read
+    command = PretrainCommand if verb == "pretrain" else Command
+    return command, command(run=RunOptions.from_run(defaults), series=several)
 
 
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
@@ -386,6 +496,7 @@ def study_base(
             f"The runs of {study} follow from its own options, one after another in one process: give "
             f"{instead}, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
         )
+    _require_what_is_named(parsed)
     if not parsed.run.start.start:
         return parsed.run, frozenset(parsed.given)
     with importing():
@@ -484,18 +595,12 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
 
 
 def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
-    """Name the right option for images without one, and for misspellings of options that are not in the
-    parser's list."""
-    if arguments and not arguments[0].startswith("-"):
+    """Name the right option for images without one, and refuse two recipes or runs to go on with."""
+    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
         data = shlex.quote(arguments[0])
-        raise VitkitError(f"What to train on is given with --data: vitkit train --data {data}")
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        near = difflib.get_close_matches(name, ["--recipe", "--resume"], n=1, cutoff=0.8)
-        if near and name == near[0]:
-            raise VitkitError(f"{name} is given twice: once is enough.")
-        if near:
-            raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
+        raise WrongCommandLine(f"What to train on is given with --data: vitkit train --data {data}")
+    for name in {"--recipe", "--resume"} & _names(arguments):
+        raise WrongCommandLine(f"{name} is given twice: once is enough.")
 
 
 def _names(arguments: list[str]) -> frozenset[str]:

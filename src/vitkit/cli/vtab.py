@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.vtab.options import VtabOptions
@@ -27,10 +29,33 @@ class Command(VtabOptions):
     """print all numbers as JSON."""
 
 
+HELP = HelpPage(
+    "START --root FOLDER [OPTIONS]",
+    (
+        "--root",
+        "--tasks",
+        "--protocol",
+        "--sweep",
+        "--steps",
+        "--batch-size",
+        "--micro-batch-size",
+        "--out",
+        "--device",
+        "--json",
+    ),
+    (
+        "vitkit vtab vit-b16-augreg-in21k --root vtab/",
+        "vitkit vtab runs/mine --root vtab/ --tasks dtd,svhn --protocol finetune",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, fine-tune on each task, and print the table."""
-    command: Command = parse(Command, arguments, "vtab")
+    command: Command = parse(Command, arguments, "vtab", HELP)
     options = VtabOptions(**as_arguments(VtabOptions, command))
+    require_checkpoints(command.start)
+    require_images(command.root)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.vtab.result import remarks

@@ -261,7 +261,7 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
         if multi_label:
             raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
         return "digits", _list_digits()
-    path = _existing(spec)
+    path = existing_path(spec)
     try:
         named = path.parent if list_of(path) else path  # a list of a task is named as the task
         name = named.resolve().stem if named.is_file() else named.resolve().name
@@ -272,8 +272,12 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
 
 
-def _existing(spec: str) -> Path:
-    """Return the path of a data set. Raises VitkitError where there is none or it cannot be read."""
+def existing_path(spec: str) -> Path:
+    """Return the path of a data set.
+
+    Raises:
+        VitkitError: there is none, or it cannot be read.
+    """
     if "://" in spec:
         raise VitkitError(f"{spec!r} is an address: download the images, and give the folder. {LAYOUTS}")
     path = expand_home(spec)

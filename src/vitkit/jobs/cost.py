@@ -1,6 +1,5 @@
 """Estimate what a model needs: parameters, FLOPs, memory, and the compute of a training."""
 
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,11 +18,10 @@ from vitkit.models.measure import (
     training_memory,
 )
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.training.config import OptimizerConfig
 from vitkit.weights import LoadOptions, identify
-from vitkit.weights.files.source import ENDINGS
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PHASES: tuple[Phase, ...] = ("training", "prediction")
@@ -111,13 +109,6 @@ def configuration(name: str, options: LoadOptions) -> ModelConfig:
     config = identify(name, options).config
     config = with_image_size(config, size or config.image_size)
     return replace(config, num_classes=config.num_classes if classes is None else classes)
-
-
-def is_checkpoint(name: str) -> bool:
-    """Whether a path or an address is meant, there or not; else it is a name of the zoo."""
-    if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
-        return True
-    return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
 
 
 def cost_of(

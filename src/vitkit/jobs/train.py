@@ -19,7 +19,7 @@ from vitkit.runs.build import (
     compute_as_begun,
 )
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
-from vitkit.runs.config import Run, changed_options, name_options, train_longer
+from vitkit.runs.config import WHICH_IMAGES, Run, changed_options, name_options, train_longer
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
@@ -235,10 +235,7 @@ def _tell_the_rest(folder: Path, listener: Listener) -> None:
 def require_data(run: Run) -> None:
     """Refuse a run that does not say what its images are."""
     if not run.data:
-        raise VitkitError(
-            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
-            "and labels, or a folder of .parquet files."
-        )
+        raise VitkitError(WHICH_IMAGES)
 
 
 def check_run(

@@ -34,6 +34,12 @@ EvaluatorConfig = FewShotTracking
 """The configuration of any evaluator that a run may have, whatever it learns: `FewShotTracking` shows what
 each has to say."""
 
+WHICH_IMAGES = (
+    "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths and "
+    "labels, or a folder of .parquet files."
+)
+"""The words for a run that does not say what its images are."""
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -121,6 +127,7 @@ class StartConfig:
     """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, and 0.5
     for new weights."""
     image_std: tuple[float, ...] | None = None
+    """Standard deviation of pixels in [0, 1], given and left out in the same way."""
     measure_pixels: bool = False
     """Measure image_mean and image_std on up to 500 training images, where they are not given."""
     num_heads: int | None = None

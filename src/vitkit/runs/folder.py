@@ -31,6 +31,7 @@ from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.runs.destination import make_folder
+from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import find_start_named, is_address
 
 Kind = Literal[
@@ -117,6 +118,13 @@ def kind_of(path: str | Path | Place) -> Place:
     if config is None:
         return Place(name, "checkpoint")
     return Place(name, "run" if has_model else "unfinished run", config)
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a path or an address is meant, there or not; else it is the name of a model."""
+    if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
+        return True
+    return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
 
 
 _held: set[int] = set()

@@ -16,6 +16,10 @@ MODULES: dict[Format, str] = {
 """The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters:
 the first format that recognises a file reads it."""
 
+TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
+"""Endings of files of weights."""
+
 _FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
 """The formats that are files and meant where a file to write is named and no format."""
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from vitkit.errors import VitkitError
+from vitkit.models.other_names import name_here, same_letters
 
 SOURCES = {
     "timm": "the pretrained configurations of timm 1.0.31 (huggingface/pytorch-image-models, timm/models)",
@@ -112,11 +113,23 @@ def hides_published(path: str | Path) -> bool:
     return Path(path).exists() and any(start.name == str(path) for start in _table())
 
 
+def missing_checkpoint(path: Path) -> VitkitError:
+    """Say that there is no checkpoint at a path, and which one may have been meant."""
+    hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
+    hint = near_published(path) or (f" On the hub it may be hf:{path}." if hub else "")
+    return VitkitError(f"No checkpoint at {path}.{hint}")
+
+
 def near_published(path: Path) -> str:
     """Return a sentence with the published checkpoints that a path may have meant; "" if there are none."""
-    model = f"{path.parent.name}/{path.name}"
-    if any(start.model == model for start in _table()):
-        return f" {model} is the name of a model: vitkit starts --model {model} lists its checkpoints."
+    written = f"{path.parent.name}/{path.name}".removeprefix("/")
+    models = {start.model for start in _table()}
+    same = [written] if written in models else same_letters(written, sorted(models))
+    translated = name_here(str(path))
+    model = same[0] if len(same) == 1 else translated if translated in models else None
+    if model is not None:
+        what = "is the name of a model" if model == written else f"is the model {model} here"
+        return f" {written} {what}: vitkit starts --model {model} lists its checkpoints."
     near = _near(path.name.lower())
     return f" Published checkpoints of a name like that: {', '.join(near)} (vitkit starts)." if near else ""
 

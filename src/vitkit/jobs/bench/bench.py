@@ -44,12 +44,13 @@ from vitkit.jobs.bench.timing import (
     latency,
     peak_memory,
 )
-from vitkit.jobs.cost import configuration, is_checkpoint
+from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory, require_threads
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name

@@ -15,7 +15,8 @@ from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
 from vitkit.weights.files.cache import cache_folder, read_note, remembered_digest
-from vitkit.weights.files.source import ENDINGS, SETTINGS, choose_weights, read_json_object, weight_names
+from vitkit.weights.files.source import SETTINGS, choose_weights, read_json_object, weight_names
+from vitkit.weights.format_names import ENDINGS
 
 _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")

@@ -26,7 +26,7 @@ from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.weights.files.cache import cache_folder, described, file_digest, known_digest, read_note
 from vitkit.weights.files.hub import from_hub
-from vitkit.weights.files.source import ENDINGS, SETTINGS, disguise
+from vitkit.weights.files.source import SETTINGS, disguise
 from vitkit.weights.files.transport import (
     LEAST,
     Ask,
@@ -38,6 +38,7 @@ from vitkit.weights.files.transport import (
     ask_http,
     ask_store,
 )
+from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import find_start_named
 
 ATTEMPTS = 5

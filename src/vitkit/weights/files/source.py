@@ -5,7 +5,6 @@ files with weights only), no name in it is ever used as a path, and what it clai
 bytes that are there before memory is set aside for it.
 """
 
-import re
 import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,8 @@ from vitkit.errors import VitkitError
 from vitkit.text import first_line
 from vitkit.weights.files.archives import Opened, open_npz
 from vitkit.weights.files.torch_files import open_torch
-from vitkit.weights.published import near_published
+from vitkit.weights.format_names import ENDINGS, TORCH_ENDINGS
+from vitkit.weights.published import missing_checkpoint
 
 MAX_HEADER = 100 << 20
 """Bytes of a safetensors header; the largest real ones are a few MB."""
@@ -41,9 +41,6 @@ WEIGHTS = (
     "weights.npz",
 )
 """The names that a folder's weights may have, the preferred one first."""
-
-TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
-ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
 
 
 @dataclass(frozen=True)
@@ -121,9 +118,7 @@ def open_source(path: Path) -> Iterator[Source]:
     if path.is_dir():
         path = path / _weights_of(path)
     if not path.exists():
-        hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
-        hint = near_published(path) or (f" On the hub it may be hf:{path}." if hub else "")
-        raise VitkitError(f"No checkpoint at {path}.{hint}")
+        raise missing_checkpoint(path)
     settings = SettingsFiles(path.parent)
     notes: list[str] = []
     with ExitStack() as stack:

@@ -1,0 +1,55 @@
+"""Refuse files, folders and models that are not there, before anything is imported that takes seconds.
+
+The jobs refuse them too, in the same words: they are also called from Python.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vitkit.models.zoo import model_config
+from vitkit.runs.folder import is_checkpoint, kind_of
+from vitkit.weights.published import missing_checkpoint
+
+
+def require_checkpoints(*paths: str | Path) -> None:
+    """Refuse weights that are not there; an address is looked at when it is fetched.
+
+    Raises:
+        VitkitError: there is no such file or folder.
+    """
+    for path in paths:
+        if str(path) and kind_of(path).kind == "nothing":
+            raise missing_checkpoint(Path(path))
+
+
+def require_models(names: Iterable[str]) -> None:
+    """Refuse what is neither a checkpoint that is there nor the name of a model.
+
+    Raises:
+        VitkitError: one of them is none.
+    """
+    for name in names:
+        if is_checkpoint(name):
+            require_checkpoints(name)
+        else:
+            model_config(name)
+
+
+def require_images(*paths: str | Path | None) -> None:
+    """Refuse images that are not there; what is left out is not asked for.
+
+    Raises:
+        VitkitError: there is no such file or folder.
+    """
+    for path in paths:
+        if path and str(path) != "digits" and not _is_there(Path(path)):
+            from vitkit.data.sources import existing_path  # numpy, for a path that is probably wrong
+
+            existing_path(str(path))
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False

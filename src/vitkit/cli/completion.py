@@ -1,0 +1,139 @@
+"""`vitkit completion`: a script by which a shell completes verbs, options and their choices."""
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.cli.help import ASKING, HelpPage
+from vitkit.cli.options import parse
+from vitkit.cli.verb_options import Option, describe
+from vitkit.models.config.card import TaskName
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Print a script by which a shell completes verbs, options and their choices.
+
+    It knows the options of this version: write it anew after an update."""
+
+    shell: Shell
+    """the shell: bash, zsh or fish."""
+
+
+OF_BASH = """\
+autoload -U +X compinit && compinit
+autoload -U +X bashcompinit && bashcompinit"""
+"""The lines by which zsh understands the script of bash."""
+HELP = HelpPage(
+    "SHELL",
+    (),
+    (
+        "vitkit completion bash > ~/.vitkit-completion  # then: source it in ~/.bashrc",
+        "vitkit completion fish > ~/.config/fish/completions/vitkit.fish",
+    ),
+)
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and print the script."""
+    shell = parse(Command, arguments, "completion", HELP).shell
+    from vitkit.cli.main import VERBS
+
+    verbs = {verb: list_options(verb, module) for verb, (_, module) in VERBS.items()}
+    summaries = {verb: summary for verb, (summary, _) in VERBS.items()}
+    if shell == "zsh":
+        print(OF_BASH)
+    print(_fish(verbs, summaries) if shell == "fish" else _bash(verbs), end="")
+
+
+def list_options(verb: str, module: str) -> tuple[Option, ...]:
+    """List the options of a verb, those among them that it reads before the parser does.
+
+    Args:
+        verb: as it stands on the command line.
+        module: of its `main`.
+    """
+    from vitkit.cli import train
+
+    if verb in train.PAGES:
+        task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
+        options = (*train.PAGES[verb].before, *train.describe_training(verb, task))
+    else:
+        home = importlib.import_module(module)
+        options = describe(home.Command)
+        if verb in ("ablate", "scale"):  # they take the options of training too
+            options = (*options, *train.describe_training())
+    return tuple({option.name: option for option in options if not option.is_positional}.values())
+
+
+def _bash(verbs: Mapping[str, Sequence[Option]]) -> str:
+    """Write the script for bash: a function that knows the verb, the word before and the word itself."""
+    cases, choices = _cases(verbs)
+    return f"""\
+_vitkit() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
+  local verb="${{COMP_WORDS[1]}}" words=""
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{" ".join([*verbs, *ASKING[1:2]])}" -- "$word"))
+    return
+  fi
+  case "$verb $before" in
+{choices}
+  esac
+  if [ -z "$words" ]; then
+    case "$word" in
+      -*) case "$verb" in
+{cases}
+      esac ;;
+    esac
+  fi
+  if [ "$verb" = data ] && [ "$COMP_CWORD" -eq 2 ]; then words="check"; fi
+  if [ -n "$words" ]; then COMPREPLY=($(compgen -W "$words" -- "$word")); fi
+}}
+complete -o default -F _vitkit vitkit
+"""
+
+
+def _cases(verbs: Mapping[str, Sequence[Option]]) -> tuple[str, str]:
+    """Write the cases of a shell that choose the options of a verb, and the choices of an option."""
+    of_verbs = [
+        f'        {verb}) words="{" ".join([*_names(options), *ASKING[1:]])}" ;;'
+        for verb, options in verbs.items()
+    ]
+    of_options = [
+        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;'
+        for verb, options in verbs.items()
+        for option in options
+        if option.choices
+    ]
+    return "\n".join(of_verbs), "\n".join(of_options)
+
+
+def _fish(verbs: Mapping[str, Sequence[Option]], summaries: Mapping[str, str]) -> str:
+    """Write the script for fish: a line for each verb and each option, with what it is for."""
+    lines = []
+    for verb, options in verbs.items():
+        lines.append(
+            f"complete -c vitkit -n __fish_use_subcommand -f -a {verb} -d {_quoted(summaries[verb])}"
+        )
+        for option in options:
+            words = [f"complete -c vitkit -n '__fish_seen_subcommand_from {verb}' -l {option.name[2:]}"]
+            if not option.is_switch:
+                words.append("-x -a " + _quoted(" ".join(option.choices)) if option.choices else "-r")
+            text = re.split(r"(?<=\.)\s+(?=[A-Z])|[;:]\s", option.text, maxsplit=1)[0].rstrip(".")
+            lines.append(" ".join([*words, f"-d {_quoted(text)}"]))
+    return "\n".join([*lines, ""])
+
+
+def _names(options: Sequence[Option]) -> list[str]:
+    return [name for option in options for name in option.names]
+
+
+def _quoted(text: str) -> str:
+    """Quote a text for fish."""
+    return '"' + re.sub(r'(["$\\])', r"\\\1", text) + '"'

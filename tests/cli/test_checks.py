@@ -1,0 +1,81 @@
+"""A path that is wrong is refused before torch is imported, by every verb that takes one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitkit
+from vitkit.cli.main import VERBS
+
+WRONG = {
+    "advise": [["nowhere"], ["digits", "nowhere"]],
+    "train": [
+        ["--data", "nowhere"],
+        [],
+        ["--data", "digits", "--start", "nowhere"],
+        ["--data", "digits", "--model", "ViT-Q/16"],
+        ["--data", "digits", "--out", "file"],
+        ["--resume", "nowhere"],
+        ["--data", "digits", "--epochs", "x"],
+    ],
+    "finetune": [
+        ["nowhere", "--data", "digits"],
+        ["file", "--data", "nowhere"],
+        ["vit-b/16", "--data", "digits"],
+    ],
+    "pretrain": [["nowhere"], ["digits", "--then", "nowhere"]],
+    "evaluate": [["nowhere"], ["file", "--data", "nowhere"]],
+    "fewshot": [["nowhere", "--data", "digits"], ["file", "--data", "nowhere"]],
+    "ablate": [
+        ["nowhere", "--vary", "pool=mean"],
+        ["digits", "--vary", "pool=mean", "--data", "nowhere"],
+        ["digits", "--vary", "pool=mean", "--epochz", "3"],
+    ],
+    "reproduce": [["table8", "--data", "nowhere"], ["fig7", "--start", "nowhere"], ["table80"]],
+    "vtab": [["nowhere", "--root", "."], ["file", "--root", "nowhere"]],
+    "scale": [["nowhere"], ["digits", "--start", "nowhere"]],
+    "predict": [["nowhere", "a.png"]],
+    "embed": [["nowhere", "file"], ["digits", "nowhere"]],
+    "report": [["nowhere"]],
+    "inspect": [["nowhere"]],
+    "data": [["check", "nowhere"]],
+    "convert": [["nowhere", "out"], ["file", "file"]],
+    "export": [["nowhere", "out"], ["file", "file"]],
+    "card": [["nowhere"]],
+    "cost": [["ViT-Q/16"], ["nowhere/x.npz"]],
+    "bench": [["ViT-Q/16"]],
+    "models": [["ViT-B/16", "--image-size", "x"]],
+    "starts": [["nowhere"]],
+    "recipes": [["nowhere"]],
+    "completion": [["tcsh"], []],
+}
+CODE = """
+import sys
+from vitkit.cli.main import run
+for line in {lines!r}:
+    code = run(line)
+    assert code in (1, 2), line
+    assert "torch" not in sys.modules, line
+"""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_not_there_is_refused_without_torch(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no weights")
+    lines = [[verb, *arguments] for arguments in WRONG[verb]]
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(lines=lines)],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(vitkit.__file__).parents[1])},
+        timeout=1800,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    # Each is told in one sentence, and nothing was made.
+    messages = [line for line in done.stderr.splitlines() if line.startswith("vitkit: ")]
+    assert len(messages) == len(lines), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,72 @@
+"""The scripts of completion: what a shell offers after the words that stand on the line."""
+
+import shlex
+import subprocess
+
+import pytest
+
+from vitkit.cli.completion import list_options
+from vitkit.cli.main import VERBS, run
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, str]:
+    """The script of each shell."""
+    written = {}
+    for shell in ("bash", "zsh", "fish"):
+        with pytest.MonkeyPatch.context() as patched:
+            lines: list[str] = []
+            patched.setattr("builtins.print", lambda text, lines=lines, **_: lines.append(text))
+            assert run(["completion", shell]) == 0
+            written[shell] = "\n".join(lines)
+    return written
+
+
+def offered(script: str, *words: str) -> list[str]:
+    """Return what bash offers for the last of some words."""
+    line = f"{script}\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _vitkit"
+    show = 'printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", f"{line}; {show}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert not done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> None:
+    script = scripts["bash"]
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0 and not checked.stderr
+    assert offered(script, "vitkit", "") == [*VERBS, "--help"]
+    assert offered(script, "vitkit", "fine") == ["finetune"]
+    assert offered(script, "vitkit", "data", "") == ["check"]
+    assert offered(script, "vitkit", "train", "--data", "x", "--epo") == ["--epochs"]
+    assert offered(script, "vitkit", "train", "--recip") == ["--recipe"]
+    assert offered(script, "vitkit", "train", "--no-fl") == ["--no-flip"]
+    assert offered(script, "vitkit", "train", "--loss", "") == ["softmax", "sigmoid"]
+    assert offered(script, "vitkit", "pretrain", "x", "--mask") == ["--mask-fraction"]
+    assert offered(script, "vitkit", "ablate", "digits", "--fixed") == ["--fixed-rate"]
+    assert offered(script, "vitkit", "ablate", "digits", "--epo") == ["--epochs"]
+    assert offered(script, "vitkit", "predict", "model", "") == []  # then bash offers files
+    for verb, (_, module) in VERBS.items():
+        names = [name for option in list_options(verb, module) for name in option.names]
+        words = ["data", "check"] if verb == "data" else [verb]
+        assert set(names) | {"--help", "--help-all"} == set(offered(script, "vitkit", *words, "-"))
+
+
+def test_zsh_reads_the_script_of_bash(scripts: dict[str, str]) -> None:
+    assert scripts["zsh"].endswith(scripts["bash"])
+    assert "bashcompinit" in scripts["zsh"].splitlines()[1]
+
+
+def test_fish_has_a_line_for_each_option(scripts: dict[str, str]) -> None:
+    lines = [shlex.split(line) for line in scripts["fish"].splitlines()]
+    assert all(words[:3] == ["complete", "-c", "vitkit"] for words in lines)
+    for verb, (summary, module) in VERBS.items():
+        assert [words for words in lines if words[-4:] == ["-a", verb, "-d", summary]]
+        own = [words for words in lines if words[4] == f"__fish_seen_subcommand_from {verb}"]
+        assert {words[6] for words in own} == {option.name[2:] for option in list_options(verb, module)}
+        assert all(words[5] == "-l" and words[-2] == "-d" and words[-1] for words in own)

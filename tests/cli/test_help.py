@@ -1,0 +1,113 @@
+"""The help of every verb: short and whole, in words, without torch, and with examples that can be read."""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitkit
+from tests.cli.test_options import COMMANDS
+from vitkit.cli import train
+from vitkit.cli.help import WIDTH, usage
+from vitkit.cli.main import VERBS, run
+from vitkit.cli.mistakes import find_mistake
+from vitkit.cli.verb_options import describe
+from vitkit.models.config.card import TaskName
+
+
+def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """Return the first page of a verb's help, and the one with every option."""
+    texts = []
+    for asking in ("--help", "--help-all"):
+        assert run([*verb.split(), asking]) == 0
+        texts.append(capsys.readouterr().out)
+    return texts[0], texts[1]
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_is_short_and_the_other_one_whole(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, page = COMMANDS[verb]
+    short, whole = pages(verb, capsys)
+    task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
+    own = train.describe_training(verb, task) if verb in train.PAGES else describe(command)
+    options = (*page.before, *own)
+    for text in (short, whole):
+        assert max(len(line) for line in text.splitlines()) <= WIDTH
+        line = " ".join(text.split("\n\n")[0].split())
+        assert line == f"usage: {usage(verb, options, page)}"
+        for option in options:
+            if option.is_positional:
+                assert re.search(rf"(?<![A-Z]){option.name}(?![A-Z])", line), option.name
+                assert re.search(rf"^  {option.name}\b", text, re.MULTILINE)
+        for example in page.examples:
+            assert f"  {example}\n" in text
+    heads = set(re.findall(r"^  (--[\w.-]+)", whole, re.MULTILINE))
+    named = {option.name for option in options if not option.is_positional}
+    assert heads == named
+    shown = re.findall(r"^  (--[\w.-]+)", short, re.MULTILINE)
+    assert set(shown) <= named and len(shown) <= 12
+    assert len(shown) == len(named) or len(shown) >= 7
+    assert short.rstrip().endswith(f"vitkit {verb} --help-all lists all {len(named)} options.")
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_is_in_words(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No types of the parser, no empty defaults, and no option without a text."""
+    for text in pages(verb, capsys):
+        assert not re.search(r"\{None\}|\bFLOAT\b|\bINT\b|\bSTR\b|default: \]|\(default|default: None", text)
+    command, _ = COMMANDS[verb]
+    assert [option.name for option in describe(command) if not option.text] == []
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
+    _, page = COMMANDS[verb]
+    assert len(page.examples) == 2
+    for example in page.examples:
+        program, *words = shlex.split(example.split(" > ")[0], comments=True)
+        name = words[0] if verb != "data check" else " ".join(words[:2])
+        of_verb = COMMANDS[name][0], COMMANDS[name][1]
+        options = [*of_verb[1].before, *describe(of_verb[0])]
+        if name in ("ablate", "scale"):
+            options += train.describe_training()
+        assert program == "vitkit"
+        wrong = find_mistake(name, words[len(name.split()) :], options, "")
+        assert wrong is None or words[-1] in ("--help", "--list"), wrong
+
+
+def test_what_the_images_decide_has_no_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, size in (
+        ("train --help", "[default: 224,224]"),
+        ("train --recipe digits --help", "[default: 16,16]"),
+        ("finetune --help-all", ""),
+    ):
+        assert run(line.split()) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert size in text and text.count("224,224]") == (size == "[default: 224,224]")
+
+
+def test_no_help_waits_for_torch() -> None:
+    code = """
+import sys
+from vitkit.cli.main import VERBS, run
+for verb in VERBS:
+    for asking in ("-h", "--help", "--help-all"):
+        assert run([verb, asking]) == 0
+        assert run(["help", verb]) == 0
+        assert not {"torch", "numpy"} & {*sys.modules}, verb
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_verb_chooses_what_its_help_shows() -> None:
+    for verb, (_, name) in VERBS.items():
+        assert verb in train.PAGES or hasattr(importlib.import_module(name), "HELP"), verb
