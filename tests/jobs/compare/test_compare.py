@@ -173,6 +173,25 @@ def test_an_evaluation_of_other_images_is_not_taken(runs: tuple[Path, Path], tmp
     assert found.difference == compared(*runs, tmp_path / "expected")[0].difference
 
 
+def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    shutil.copytree(runs[1], given)
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(runs[0] / name, given / name)
+    found, heard = compared(runs[0], given, tmp_path / "out")
+    assert evaluated(heard) == ["evaluating test"] and not found.is_told_apart
+    assert any("is not what the model says now" in note for note in heard.notes)
+
+
+def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    found, _ = compared(*runs, tmp_path / "out", split="train[:10%]")
+    assert found.first.trained_on_tested == found.second.trained_on_tested == found.images == 126
+    assert sum("is unfair" in sentence for sentence in conclusions(found)) == 2
+    assert "--split 'train[:10%]'" in found.command
+    found, _ = compared(*runs, tmp_path / "val", split="val")
+    assert any("These are validation images" in sentence for sentence in conclusions(found))
+
+
 def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
     """Save the model of a run with its classes in another order."""
     import torch

@@ -11,6 +11,7 @@ The same command again reads what is there, and ends with the same page.
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from vitkit._version import __version__
 from vitkit.config import read_if_there, to_json
 from vitkit.data.slices import parse_split
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_file, replace_json
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
@@ -34,7 +36,7 @@ from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_cl
 from vitkit.jobs.evaluate import find_among_others
 from vitkit.jobs.options import from_options
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.runs.config import changed_options, name_options, parse_run
+from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Whose, claim, is_new_folder
@@ -43,6 +45,7 @@ from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import learned_by
 from vitkit.text import without_places
 from vitkit.training.checkpoint import processor_name
+from vitkit.weights.card import preprocessing_of
 
 RECORD = "compare.json"
 PARTS = ("first", "second")
@@ -50,6 +53,12 @@ PARTS = ("first", "second")
 SPEED_BATCH = 32
 """Images of the batches whose time is taken: enough for the speed of large batches, and few enough for
 several rounds of a large model within seconds."""
+
+CONFIRMED_BY = 16
+"""Images by which a stored evaluation is compared with the model: enough to notice other weights."""
+LOGIT_SLACK = 0.05
+"""Mean distance between stored logits and those of now, over their standard deviation, that is put down to
+other numerics: bfloat16 moves logits by about a hundredth of that, another training by about all of it."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,7 @@ def _complete(
         speeds=speeds if options.speed_seconds else None,
         options=_differing_options(pair),
         notes=tuple(one.note for one in pair if one.note),
+        command=_command(options),
     )
     from vitkit.jobs.compare.page import render  # matplotlib: whoever is refused does not wait for it
 
@@ -159,6 +169,13 @@ def _complete(
     return found
 
 
+def _command(options: CompareOptions) -> str:
+    """Write the command of a comparison, as it is shown to others."""
+    named = {"--data": options.data, "--split": options.split}
+    given = [word for name, value in named.items() if value is not None for word in (name, value)]
+    return shown_command(shlex.join(["vitkit", "compare", str(options.first), str(options.second), *given]))
+
+
 def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
     """Say whether a folder holds this comparison, or may take it."""
     record = read_if_there(Record, folder / RECORD) if folder.is_dir() else None
@@ -166,8 +183,8 @@ def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
         if record.facts == facts:
             return "mine"
         return VitkitError(
-            f"{folder} holds another comparison, of other weights, images or another split. Choose another "
-            "--out."
+            f"{folder} holds another comparison: of other weights or images, another split, device or "
+            "version of PyTorch. Choose another --out."
         )
     if is_new_folder(folder):
         return "new"
@@ -206,12 +223,18 @@ def _evaluate(
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
             continue
-        if _is_of_these_images(contender, number, tested, result, predictions):
-            return _Evaluation(result, predictions, place != folder, _repeated(result, is_own))
-        listener.note(
-            f"The evaluation in {place} is not of the {tested.split} images and classes that are there now, "
-            "or is of an early version: evaluated again."
-        )
+        if not _is_of_these_images(contender, number, tested, result, predictions):
+            listener.note(
+                f"The evaluation in {place} is not of the {tested.split} images and classes that are there "
+                "now, or is of an early version: evaluated again."
+            )
+        elif place != folder and not _is_confirmed(contender, number, tested, predictions, options):
+            listener.note(
+                f"The evaluation in {place} is not what the model says now: evaluated again. Its weights "
+                "have been replaced since."
+            )
+        else:
+            return _Evaluation(result, predictions, place != folder, _trained_on(result, is_own, tested))
     if tested.data is None:
         raise VitkitError(
             f"{contender.given} has no stored evaluation of {tested.split} that can be used, and the images "
@@ -245,15 +268,43 @@ def _evaluate(
     )
     folder.mkdir(exist_ok=True)
     write_evaluation(folder, tested.split, result, predictions)
-    return _Evaluation(result, predictions, False, _repeated(result, is_own))
+    return _Evaluation(result, predictions, False, _trained_on(result, is_own, tested))
 
 
-def _repeated(result: Any, is_own: bool) -> int | None:
+def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
     """Return how many of the images a model was trained on; None where nobody could look."""
-    if result.repeated is None:
-        return 0 if is_own else None
-    count: int = result.repeated.count
-    return count
+    if is_own and parse_split(tested.split)[0] == "train":
+        count: int = result.count
+        return count
+    return None if result.repeated is None else int(result.repeated.count)
+
+
+def _is_confirmed(
+    contender: Contender, number: int, tested: Tested, predictions: Any, options: CompareOptions
+) -> bool:
+    """Whether a model says of some of the images now what its stored evaluation holds of them.
+
+    A folder that was given away may hold the evaluation of other weights than those beside it. Where the
+    images are not at hand, nobody can tell.
+    """
+    samples, model, answering = tested.samples(number), contender.ready.model, contender.answering
+    if samples is None:
+        return True
+    rows = np.unique(np.linspace(0, len(predictions) - 1, CONFIRMED_BY).astype(np.int64))
+    batches = evaluation_batches(
+        samples, preprocessing_of(model), options.batch_size, indices=predictions.ids[rows]
+    )
+    now = answering.predict(
+        model,
+        batches,
+        device=contender.ready.device,
+        precision=contender.ready.precision,
+        learned=learned_by(model.card),
+    )
+    if not np.array_equal(now.ids, predictions.ids[rows]):  # one cannot be read any more
+        return False
+    stored = predictions.logits[rows]
+    return bool(np.abs(now.logits - stored).mean() <= LOGIT_SLACK * stored.std())
 
 
 def _is_of_these_images(
@@ -304,7 +355,7 @@ def _side(contender: Contender, answering: Any, evaluation: _Evaluation) -> Side
     """Describe one of the models by its architecture and its evaluation."""
     model = contender.ready.model
     return Side(
-        given=without_places(contender.given),
+        given=contender.given,
         label=contender.label,
         model=model.card.name,
         image_size=model.config.image_size,

@@ -1,6 +1,5 @@
 """The page of two models: the answer, both side by side, the images that tell them apart, class by class."""
 
-import shlex
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ def render(
             ),
             options=option_table(found),
             no_options=no_options,
-            command=shlex.join(["vitkit", "compare", found.first.given, found.second.given]),
+            command=found.command,
         )
     )
 

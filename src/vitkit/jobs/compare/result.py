@@ -110,6 +110,8 @@ class ModelComparison:
     """The options in which the two runs differ: "--seed 0 -> 1"; None where one of them is no run."""
     notes: tuple[str, ...]
     """Sentences that belong to the result, such as which run of a series was taken."""
+    command: str
+    """The command that makes the comparison again, without the places of folders."""
 
     @property
     def page(self) -> Path:
@@ -171,6 +173,11 @@ def conclusions(found: ModelComparison) -> list[str]:
         for side in (found.first, found.second)
         if side.trained_on_tested is None
     ]
+    if found.split.startswith("val"):
+        sentences.append(
+            "These are validation images: if they helped to choose a model or its settings, its figures are "
+            "too good."
+        )
     sentences += _sources(found)
     sentences.append(
         "All of this is about these two sets of weights: another training with another seed would give "
