@@ -13,6 +13,7 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise
     from vitkit.jobs.bench.bench import bench
+    from vitkit.jobs.compare.compare import compare
     from vitkit.jobs.convert import convert
     from vitkit.jobs.embed import embed
     from vitkit.jobs.evaluate import evaluate, evaluate_protocol
@@ -55,6 +56,7 @@ _HOMES = {
     "advise": "vitkit.jobs.advice.advise",
     "bench": "vitkit.jobs.bench.bench",
     "build_model": "vitkit.models.build",
+    "compare": "vitkit.jobs.compare.compare",
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "embed": "vitkit.jobs.embed",
@@ -95,6 +97,7 @@ __all__ = [
     "advise",
     "bench",
     "build_model",
+    "compare",
     "convert",
     "create_model",
     "embed",

@@ -18,6 +18,7 @@ from vitkit.analysis.study_figures import (
     METHOD_NAMES,
     difference_figure,
     fewshot_plot,
+    flip_figure,
     pretraining_plot,
     rate_plot,
     scale_plot,
@@ -219,6 +220,23 @@ def differences(word: str) -> list[Figure]:
     ]
 
 
+def comparisons(word: str) -> list[Figure]:
+    labels = (f"{word} one alone is right", f"{word} other alone is right")
+    bins = [
+        classification(
+            Predictions(RNG.normal(size=(90, 3)).astype(np.float32), RNG.integers(0, 3, 90), *ids), "abc"
+        )
+        for ids in [(np.arange(90), np.arange(0))] * 2
+    ]
+    return [
+        figures.two_calibrations((bins[0].calibration, bins[1].calibration), (f"{word} 1", f"{word} 2")),
+        *(
+            flip_figure([f"{word} {i}" for i in range(count)], [1] * count, [2 * count] * count, labels)
+            for count in (1, 2, 30)
+        ),
+    ]
+
+
 def insides(word: str) -> list[Figure]:
     pictures = list(RNG.integers(0, 256, (7, 16, 16, 3), dtype=np.uint8))
     captions = [f"{word}/{i}.png: predicted {word} ({i}%)" for i in range(7)]
@@ -237,6 +255,7 @@ def insides(word: str) -> list[Figure]:
 
 
 FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
+    "two models": comparisons,
     "training curves": curves,
     "scores of 2 classes": lambda word: scores(word, 2),
     "scores of 12 classes": lambda word: scores(word, 12),

@@ -4,10 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import holm, paired_difference
+from vitkit.evaluation.intervals import sign_test
+from vitkit.evaluation.paired import (
+    count_flips,
+    detectable_flips,
+    holm,
+    model_difference,
+    paired_difference,
+)
 
 
 def test_the_variances_and_the_mean_by_hand() -> None:
@@ -82,3 +90,70 @@ def test_holms_adjustment_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
     assert holm([0.6, 0.7]) == (1.0, 1.0)
     assert holm([]) == ()
+
+
+Scores = NDArray[np.float64]
+
+
+def answers(
+    first_only: int, second_only: int, both: int, neither: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Make the scores of two models on so many images of each kind."""
+    counts = (first_only, second_only, both, neither)
+    return np.repeat([1.0, 0, 1, 0], counts), np.repeat([0.0, 1, 1, 0], counts)
+
+
+def test_flips_are_counted_and_tested_by_mcnemar() -> None:
+    found = count_flips(*answers(3, 11, 20, 4))
+    assert (found.first_only, found.second_only, found.both_right, found.graded) == (3, 11, 20, False)
+    assert found.p == pytest.approx(stats.binomtest(3, 14).pvalue)
+    graded = count_flips(np.array([1, 0.5, 0.25]), np.array([1, 0.25, 1]))
+    assert (graded.first_only, graded.second_only, graded.both_right, graded.graded) == (1, 1, 1, True)
+
+
+def test_two_models_are_compared_by_the_exact_test_and_an_interval_that_agrees() -> None:
+    found = model_difference(*answers(0, 5, 300, 55))
+    # Five images that fall one way are no finding, and the interval says so; the textbook's would not.
+    assert found.mean == pytest.approx(5 / 360) and found.p == 2 / 2**5 and not found.differs
+    assert found.interval[0] < 0 < found.interval[1]
+    gains, losses = 6 / 362, 1 / 362  # Bonett and Price: one more of each kind, and two more images
+    half = stats.norm.ppf(0.975) * math.sqrt((gains + losses - (gains - losses) ** 2) / 362)
+    assert found.interval == pytest.approx((gains - losses - half, gains - losses + half))
+    assert model_difference(*answers(0, 6, 300, 54)).differs
+
+
+def test_the_interval_holds_the_true_difference_in_19_of_20_test_sets() -> None:
+    draw = np.random.default_rng(0)
+    for images, shares in ((360, (0.05, 0.02)), (100, (0.1, 0.1)), (1000, (0.01, 0.002))):
+        inside = [
+            low <= shares[1] - shares[0] <= high
+            for first, second, both in draw.multinomial(images, [*shares, 1 - sum(shares)], 400)
+            for low, high in [model_difference(*answers(first, second, both, 0)).interval]
+        ]
+        assert np.mean(inside) > 0.92  # 0.95 less three standard deviations of 400 draws
+
+
+def test_graded_scores_are_compared_by_their_means() -> None:
+    draw = np.random.default_rng(2)
+    first, second = draw.random(40).round(1), draw.random(40).round(1)
+    found, paired = model_difference(first, second), paired_difference(first[None], second[None])
+    assert (found.p, found.interval, found.detectable) == (paired.p, paired.interval, paired.detectable)
+
+
+def test_the_detectable_difference_is_found_in_8_of_10() -> None:
+    draw = np.random.default_rng(1)
+    for images, other_way in ((360, 0), (360, 5), (60, 2)):
+        least = detectable_flips(images, other_way)
+        background = other_way / images
+        shares = [background, background + least, 1 - 2 * background - least]
+        found = [
+            sign_test(first, second) < 0.05 for first, second, _ in draw.multinomial(images, shares, 2000)
+        ]
+        assert np.mean(found) == pytest.approx(0.8, abs=0.03)  # three standard deviations of 2,000 draws
+
+
+def test_too_few_images_find_nothing() -> None:
+    assert detectable_flips(5, 0) == 1.0  # six images have to fall one way
+    assert detectable_flips(6, 0) < 1.0
+    assert detectable_flips(10, 5) == 1.0
+    assert detectable_flips(50_000, 1_000) == pytest.approx(0.0026, abs=1e-4)

@@ -222,6 +222,43 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
     return figure
 
 
+def two_calibrations(
+    bins: tuple[Sequence[CalibrationBin], Sequence[CalibrationBin]], labels: tuple[str, str]
+) -> Figure:
+    """Draw the accuracy of two models against their confidence, with 95 % intervals, and how many images have
+    which.
+
+    Args:
+        bins: of the first and of the second model.
+        labels: their names.
+    """
+    with styled():
+        figure = Figure((WIDTH * 0.75, 5.2), layout="constrained")
+        diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
+        width = (bins[0][0].upper - bins[0][0].lower) / 2
+        # The colours that the bars of single classes have; the marks differ too, and stand side by side.
+        for number, (own, colour, mark) in enumerate(zip(bins, (VERMILION, BLUE), "os", strict=True)):
+            used = [(b.confidence, b.accuracy, b.count) for b in own if b.confidence is not None]
+            across = [confidence for confidence, _, _ in used]
+            up = np.array([share or 0.0 for _, share, _ in used])
+            ends = np.array([wilson_interval(round(c * (share or 0.0)), c) for _, share, c in used]).T
+            reach = np.maximum(0.0, np.abs(ends - up))
+            style: dict[str, Any] = {"fmt": f"{mark}-", "color": colour, "capsize": 2, "markersize": 5}
+            diagram.errorbar(across, up, yerr=reach, label=shortened(labels[number], 60), **style)
+            left = [b.lower + number * width for b in own]
+            histogram.bar(left, [b.count for b in own], width, align="edge", color=colour)
+        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of images right")
+        diagram.yaxis.set_major_formatter(PercentFormatter(1))
+        add_legend(figure)
+        histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
+        histogram.xaxis.set_major_formatter(PercentFormatter(1))
+        histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        for axes in (diagram, histogram):
+            axes.grid(True)
+    return figure
+
+
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
     """Make a matrix of counts, rows the true classes, of classes or of groups of neighbouring ones."""
     true, predicted, counts = np.array(cells, np.int64).reshape(-1, 3).T

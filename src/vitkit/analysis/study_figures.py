@@ -424,3 +424,32 @@ def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int], named
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))  # 0.5 and 20,000
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(True)
+
+
+def flip_figure(
+    names: Sequence[str], first: Sequence[int], second: Sequence[int], labels: tuple[str, str]
+) -> Figure:
+    """Draw for each class the images that one of two models alone is right on: bars to the left and right.
+
+    Args:
+        names: of the classes, from the top.
+        first: images of the first model alone.
+        second: images of the second model alone.
+        labels: of the bars to the left and to the right.
+    """
+    down, most = np.arange(len(names)), max(*first, *second)
+    with styled():
+        figure = Figure((WIDTH * 0.75, 1.3 + 0.26 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        axes.barh(down, [-count for count in first], color=VERMILION, label=shortened(labels[0], 60))
+        axes.barh(down, second, color=BLUE, label=shortened(labels[1], 60))
+        axes.axvline(0, color="black", linewidth=1)
+        axes.set_yticks(down, [shortened(name, 40) for name in names])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlim(-1.08 * most, 1.08 * most)  # the same scale to both sides
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{abs(count):g}"))
+        axes.set_xlabel("images")
+        axes.grid(True, axis="x")
+        add_legend(figure)
+    return figure

@@ -24,6 +24,7 @@ VERBS = {
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "pretrain": ("train a model on images without labels", "vitkit.cli.pretrain"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
+    "compare": ("two models on the same images: which is better, where", "vitkit.cli.compare"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),

@@ -105,7 +105,7 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
         repeated = find_training_images(data, others, listener)
         result = with_repeats(result, predictions, repeated, split, answering, listener)
     elif recorded is not None:
-        rows = _find_among_others(model, data.splits[split], listener)
+        rows = find_among_others(model, data.splits[split], listener)
         found = {} if rows is None else {split: rows}
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
@@ -129,10 +129,28 @@ def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str
     if not model.card.class_names:
         listener.note(_match_by_order(str(options.path), model, data))
     trained_on = options.data is None or is_training_data(model.card, options.data)
-    split = options.split
+    data, split = choose_split(data, options.split, options.data is not None, trained_on)
+    return data, split, trained_on
+
+
+def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
+    """Choose the images of an evaluation.
+
+    Args:
+        data: images with their splits.
+        split: the name of one or of a part of one; None: test, else val, else all of other data.
+        given: whether a person named the data, and not the model.
+        trained_on: whether the model was trained on it.
+
+    Returns:
+        The data, with the part of a split where one is named, and the name of the split.
+
+    Raises:
+        VitkitError: there is no such split.
+    """
     if split is None:
         split = next((name for name in ("test", "val") if name in data.splits), None)
-        if split is None and options.data is not None:
+        if split is None and given:
             split = "train"  # data of one piece
     if split is not None:
         name, part = parse_split(split)
@@ -140,7 +158,7 @@ def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str
         data = data.with_part(split)
     if split is None or split not in data.splits:
         raise VitkitError(_no_split(data, split, trained_on))
-    return data, split, trained_on
+    return data, split
 
 
 evaluate = from_options(EvaluateOptions)(run_evaluate)
@@ -166,7 +184,7 @@ def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -
     return ready
 
 
-def _find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
+def find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
     """Find the training images of a model among those of other data; None where they cannot be compared."""
     try:
         trained = open_model_data(model).splits["train"]

@@ -5,8 +5,6 @@ pictures, which a task chooses, and the section on few-shot accuracy that was me
 trained.
 """
 
-import base64
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ from vitkit.errors import DecodeError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
-from vitkit.report.template import Drawing, drawing, fill
+from vitkit.report.template import Drawing, drawing, fill, sorting
 from vitkit.tasks import task_of
 from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.learning import ShowsExamples
@@ -81,28 +79,6 @@ class ShownEvaluation:
     def images(self) -> str:
         """The images that were evaluated, for titles and sentences: "360 test images"."""
         return describe_images(self.result.count, self.split)
-
-
-SORT_SCRIPT = """
-for (const table of document.querySelectorAll("table.sortable")) {
-  table.querySelectorAll("th").forEach((head, column) => {
-    head.tabIndex = 0;
-    const sort = () => {
-      const down = head.getAttribute("aria-sort") === "ascending";
-      table.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const text = row => row.cells[column].textContent;
-      const number = row => Number(row.cells[column].dataset.value);
-      const rows = [...table.tBodies[0].rows].sort((one, other) =>
-        number(one) - number(other) || text(one).localeCompare(text(other), undefined, {numeric: true}));
-      table.tBodies[0].append(...(down ? rows.reverse() : rows));
-    };
-    head.addEventListener("click", sort);
-    head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
-  });
-}
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => part.open = true));
-"""
 
 
 @dataclass(frozen=True)
@@ -205,8 +181,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)
     page |= _inside(model, evaluation)
-    digest = base64.b64encode(hashlib.sha256(SORT_SCRIPT.encode()).digest()).decode()
-    return fill("report.html.j2", {**page, "script": Markup(SORT_SCRIPT), "script_digest": digest})
+    return fill("report.html.j2", {**page, **sorting()})
 
 
 def _evaluation(content: ReportContent) -> ShownEvaluation | None:

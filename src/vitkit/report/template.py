@@ -1,9 +1,12 @@
 """Fill the templates of pages: single files that need no network.
 
 The pages that a template alone makes are here too: tables of a study, a series of runs, few-shot accuracy.
-They run no script. Names come from outside and are escaped; what is no text becomes a question mark.
+They run no script but, where it says so, the one that sorts tables. Names come from outside and are escaped;
+what is no text becomes a question mark.
 """
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,33 @@ from matplotlib.figure import Figure
 
 from vitkit.analysis.drawing import figure_svg
 from vitkit.tasks.page import Plot, Section, Table, Text, percent
+
+SORT_SCRIPT = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  table.querySelectorAll("th").forEach((head, column) => {
+    head.tabIndex = 0;
+    const sort = () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      table.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const text = row => row.cells[column].textContent;
+      const number = row => Number(row.cells[column].dataset.value);
+      const rows = [...table.tBodies[0].rows].sort((one, other) =>
+        number(one) - number(other) || text(one).localeCompare(text(other), undefined, {numeric: true}));
+      table.tBodies[0].append(...(down ? rows.reverse() : rows));
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
+  });
+}
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => part.open = true));
+"""
+
+
+def sorting() -> dict[str, Any]:
+    """Give the script that sorts tables, and its hash, by which a page's policy lets it alone run."""
+    digest = base64.b64encode(hashlib.sha256(SORT_SCRIPT.encode()).digest()).decode()
+    return {"script": Markup(SORT_SCRIPT), "script_digest": digest}
 
 
 @dataclass(frozen=True)
@@ -139,3 +169,58 @@ def render_fewshot(content: FewShotContent) -> str:
     if content.by_images is not None:
         plots.append(drawing(content.by_images, "images", content.by_images_alt))
     return fill("fewshot.html.j2", vars(content) | {"plots": plots})
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An image that one of two models alone is right on, or more right than the other."""
+
+    source: str
+    """The picture as an address that needs no network."""
+    key: str
+    """The name of the image."""
+    true: str
+    guesses: tuple[tuple[str, str, float, bool], ...]
+    """For each of the two: its name, what it says, how sure it is (0 to 1), whether it is the better one."""
+
+
+@dataclass(frozen=True)
+class FlippedSection:
+    """The images on which one of two models is better."""
+
+    title: str
+    pictures: Sequence[Flipped]
+    caption: str
+    """A sentence in place of the pictures where there are none."""
+
+
+@dataclass(frozen=True)
+class ComparisonContent:
+    """The content of the page of two models, in words."""
+
+    title: str
+    answer: str
+    sentences: Sequence[str]
+    measures: Table
+    speed: str
+    """A sentence; empty where no speed was measured."""
+    flipped: Sequence[FlippedSection]
+    flips: Plot | None
+    """The classes by the images that one model alone is right on."""
+    flips_caption: str
+    classes: Table
+    sureness: Plot | None
+    """Whether both are as sure as they should be."""
+    options: Table | None
+    no_options: str
+    """A sentence where there is no such table."""
+    command: str
+
+
+def render_comparison(content: ComparisonContent) -> str:
+    """Render the page of two models as HTML: a whole document, to be written as UTF-8."""
+    drawn = {
+        name: None if plot is None else drawing(plot.figure, plot.name, plot.alt)
+        for name, plot in (("flips", content.flips), ("sureness", content.sureness))
+    }
+    return fill("comparison.html.j2", {**vars(content), **drawn, **sorting()})

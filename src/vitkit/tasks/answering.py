@@ -15,7 +15,7 @@ from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Table, TaskReport
+from vitkit.tasks.page import Plot, ShownImage, Table, TaskReport
 from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
@@ -143,6 +143,34 @@ class Answering(Protocol[R, P]):
     def score_images(self, predictions: P) -> NDArray[np.float64]:
         """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: by these, two models are
         compared on the same images."""
+
+    def truth(self, predictions: P, class_names: Sequence[str]) -> NDArray[np.int64]:
+        """Give what is true of each image, `(N, A)`, as numbers that do not depend on the order of the
+        classes: those of two models are the same where their images and labels are.
+
+        Args:
+            predictions: of a model of K classes.
+            class_names: K names, in the order of the logits.
+        """
+
+    def right_by_class(self, result: R, predictions: P) -> Mapping[str, NDArray[np.bool_]]:
+        """Tell for each class whether the answer is right on each of the images that count for it, in their
+        order: by these, two models are compared class by class."""
+
+    def measures(self, result: R) -> tuple[tuple[str, str], ...]:
+        """Name the numbers by which two models are put side by side, each with its value in words, the most
+        important first and those of calibration last."""
+
+    def compare_sureness(self, first: R, second: R, labels: tuple[str, str]) -> Plot | None:
+        """Draw whether two models are as sure as they should be; None where the task has no such figure.
+
+        Args:
+            first, second: the numbers of both on the same images.
+            labels: their names.
+        """
+
+    def show(self, result: R, predictions: P, rows: NDArray[np.int64]) -> list[ShownImage]:
+        """Say of the images of these rows what is true, what the model says and how sure it is of that."""
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
         """Count the right answers on several parts of the images together, such as folds; None where the

@@ -8,7 +8,6 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import ceil, sqrt
@@ -43,6 +42,7 @@ from vitkit.jobs.bench.timing import (
     largest_batch,
     latency,
     peak_memory,
+    use_threads,
 )
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
@@ -221,7 +221,10 @@ def measure(options: BenchOptions) -> Iterator[Record]:
     peers = _peers(options, listener)
     total = 60 * options.minutes * len(options.models)
     listener.note(f"Measuring for about {format_duration(total)}.")
-    with _threads(options.threads), listener.progress("measuring", round(total), unit="seconds") as progress:
+    with (
+        use_threads(options.threads),
+        listener.progress("measuring", round(total), unit="seconds") as progress,
+    ):
         clock = Clock(device, torch.get_num_threads())
         # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
         work = {
@@ -442,15 +445,3 @@ def _peers(options: BenchOptions, listener: Listener) -> list[str]:
             "with all of them."
         )
     return there
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Use so many threads while the block lasts: their number belongs to the process."""
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,7 +3,8 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,3 +204,15 @@ def _largest_tried(step_of: Callable[[int], Step], seconds: float) -> LargestBat
         if fails == count:  # out here, where the error no longer holds what did not fit
             torch.cuda.empty_cache()
     return LargestBatch(fits, tried=True)
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Use so many threads while the block lasts: their number belongs to the process."""
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,10 +8,10 @@ from vitkit.config import to_json
 from vitkit.evaluation.paired import SURE
 from vitkit.jobs.reproduce.designs import Design
 from vitkit.jobs.reproduce.verdict import ALIKE, Finding
-from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot, points, share
+from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot
 from vitkit.report.template import SeriesSection, render_series
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, describe_images
+from vitkit.tasks.page import Number, Plot, Table, describe_images, points, share
 from vitkit.text import pluralize
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from vitkit.jobs.study.comparison import (
     compare_arms,
     conclusions,
     difference_plot,
-    share,
 )
 from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.jobs.study.study import (
@@ -44,7 +43,7 @@ from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Table
+from vitkit.tasks.page import Table, share
 from vitkit.text import join_names, without_places
 
 KIND = "ablation"

@@ -17,12 +17,8 @@ from vitkit.evaluation.paired import SURE, PairedDifference, holm, paired_differ
 from vitkit.jobs.study.study import Arm
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Plot, Table, describe_images
+from vitkit.tasks.page import Plot, Table, describe_images, points, share, shown_p
 from vitkit.text import join_names, pluralize
-
-MANY_IMAGES = 5_000
-"""Test images from which a hundredth of a point is told: with as many, an accuracy of 90 % is known to less
-than half a point."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +186,7 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
     else:
         better = "better" if difference.mean > 0 else "worse"
         low, high = (points(comparison, value, signed=True) for value in difference.interval)
-        sure = f"95 % interval {low} to {high}, adjusted p {_shown_p(arm.adjusted_p)}"
+        sure = f"95 % interval {low} to {high}, adjusted p {shown_p(arm.adjusted_p)}"
         size = f"{points(comparison, abs(difference.mean))} points {better} than {base.label} ({sure})"
         least = points(comparison, difference.detectable)
         sentence = f"{arm.label}: {size}"
@@ -209,19 +205,6 @@ def _lost(comparison: Comparison, arm: ArmResult) -> str:
     if len(arm.diverged) == len(comparison.seeds):
         return f"every seed of {arm.label}"
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
-
-
-def points(comparison: Comparison | ScoredArms, value: float, signed: bool = False) -> str:
-    """Write a difference in points, hundredths of the score, as exactly as the images allow."""
-    digits = 2 if comparison.images >= MANY_IMAGES else 1
-    # Rounded first: a loss of 0.001 points is no "-0.0".
-    rounded = round(100 * value, digits) + 0.0
-    return f"{rounded:+.{digits}f}" if signed else f"{rounded:.{digits}f}"
-
-
-def _shown_p(p: float | None) -> str:
-    """Write a p with two digits that say something."""
-    return "–" if p is None else "below 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def arm_table(comparison: Comparison) -> Table:
@@ -260,16 +243,10 @@ def _difference_cells(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]
     return (
         points(comparison, difference.mean, signed=True),
         f"{low} to {high}",
-        _shown_p(difference.p),
-        _shown_p(arm.adjusted_p),
+        shown_p(difference.p),
+        shown_p(arm.adjusted_p),
         points(comparison, difference.detectable),
     )
-
-
-def share(comparison: Comparison | ScoredArms, value: float | None) -> str:
-    """Write a score as a percentage, as exactly as differences are."""
-    digits = 2 if comparison.images >= MANY_IMAGES else 1
-    return "–" if value is None else f"{value:.{digits}%}"
 
 
 def difference_plot(comparison: Comparison) -> Plot | None:

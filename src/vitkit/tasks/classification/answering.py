@@ -20,7 +20,7 @@ from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess, Pooled
-from vitkit.tasks.page import TaskReport
+from vitkit.tasks.page import Plot, ShownImage, TaskReport, percent
 from vitkit.text import pluralize
 from vitkit.world import ALONE, World
 
@@ -92,6 +92,62 @@ class ClassificationAnswering:
         """Tell of each image whether its class is predicted, as 1 or 0."""
         right: NDArray[np.float64] = (predictions.predicted == predictions.labels).astype(np.float64)
         return right
+
+    def truth(self, predictions: Predictions, class_names: Sequence[str]) -> NDArray[np.int64]:
+        """Give the place of each image's class in the alphabet, `(N, 1)`."""
+        return np.argsort(np.argsort(np.array(class_names)))[predictions.labels][:, None]
+
+    def right_by_class(
+        self, result: classify.Classification, predictions: Predictions
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Tell for each class whether its own images are right."""
+        right = predictions.predicted == predictions.labels
+        order = np.argsort(
+            predictions.labels, kind="stable"
+        )  # once, and not a search for each of 21k classes
+        counts = np.bincount(predictions.labels, minlength=len(result.class_names))
+        groups = np.split(right[order], np.cumsum(counts)[:-1])
+        return dict(zip(result.class_names, groups, strict=True))
+
+    def measures(self, result: classify.Classification) -> tuple[tuple[str, str], ...]:
+        """Name accuracies, loss and calibration."""
+        low, high = result.accuracy_interval
+        rows = [("accuracy", f"{percent(result.accuracy)} ({percent(low)} to {percent(high)})")]
+        if result.repeated is not None and result.repeated.count:
+            without, images = result.repeated.accuracy_without, result.repeated.count
+            rows.append((f"accuracy without {pluralize(images, 'training image')}", percent(without)))
+        if result.top5_accuracy is not None:
+            rows.append(("top-5 accuracy", percent(result.top5_accuracy)))
+        rows += [
+            ("balanced accuracy", percent(result.balanced_accuracy)),
+            ("macro F1", percent(result.macro_f1)),
+            ("loss (nats)", f"{result.loss:.3f}"),
+            ("calibration error (ECE)", percent(result.calibration_error)),
+        ]
+        found = result.overconfidence
+        if found is not None:
+            mean, least, most = (f"{100 * end:+.1f}" for end in (found.mean, *found.interval))
+            rows.append(("confidence - accuracy, points", f"{mean} ({least} to {most})"))
+            rows.append(("which is", found.verdict or "as sure as it should be"))
+        return tuple(rows)
+
+    def compare_sureness(
+        self, first: classify.Classification, second: classify.Classification, labels: tuple[str, str]
+    ) -> Plot | None:
+        """Draw accuracy against confidence, both in the bins of the report."""
+        from vitkit.analysis.figures import two_calibrations  # matplotlib: only a page draws
+
+        figure = two_calibrations((first.calibration, second.calibration), labels)
+        alt = f"Accuracy against confidence of {labels[0]} and of {labels[1]}."
+        return Plot(figure, "calibration", alt)
+
+    def show(
+        self, result: classify.Classification, predictions: Predictions, rows: NDArray[np.int64]
+    ) -> list[ShownImage]:
+        """Name the class of each image, the predicted one and its probability."""
+        from vitkit.tasks.classification.report import shown_image  # matplotlib: only a page shows images
+
+        return [shown_image(result, predictions, row) for row in rows.tolist()]
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled:
         """Count the right answers of several parts together."""

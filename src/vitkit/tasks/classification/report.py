@@ -248,7 +248,7 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
 
 
 def _mistakes(result: Classification, predictions: Predictions, images: str) -> Section:
-    shown = [_shown(result, predictions, row) for row in _surest_mistakes(predictions).tolist()]
+    shown = [shown_image(result, predictions, row) for row in _surest_mistakes(predictions).tolist()]
     pictures = Pictures(
         shown,
         MISTAKES_SHOWN,
@@ -312,7 +312,7 @@ def _attention(result: Classification, predictions: Predictions) -> Pictures:
         turns.append(seen[label])
     fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
     return Pictures(
-        [_shown(result, predictions, row) for row in wrong + fair],
+        [shown_image(result, predictions, row) for row in wrong + fair],
         ATTENTION_SHOWN,
         caption="First the model's surest mistakes, then right answers, a class at a time.",
         none="There is no image to look at.",
@@ -325,7 +325,8 @@ def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
     return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
 
 
-def _shown(result: Classification, predictions: Predictions, row: int) -> ShownImage:
+def shown_image(result: Classification, predictions: Predictions, row: int) -> ShownImage:
+    """Name the class of an image, the predicted one and its probability."""
     names = result.class_names
     return ShownImage(
         index=int(predictions.ids[row]),

@@ -21,7 +21,7 @@ from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess
-from vitkit.tasks.page import Table, TaskReport, percent
+from vitkit.tasks.page import Plot, ShownImage, Table, TaskReport, percent
 from vitkit.text import pluralize
 from vitkit.world import ALONE, World
 
@@ -94,6 +94,50 @@ class MultiLabelAnswering:
         answers = np.concatenate([self.answers(rows).astype(np.bool_) for rows in predictions.parts()])
         right: NDArray[np.float64] = (answers == predictions.targets).mean(1)
         return right
+
+    def truth(self, predictions: LabelPredictions, class_names: Sequence[str]) -> NDArray[np.int64]:
+        """Tell of every label, in the order of the alphabet, whether an image has it, `(N, K)`."""
+        return predictions.targets[:, np.argsort(np.array(class_names))].astype(np.int64)
+
+    def right_by_class(
+        self, result: MultiLabel, predictions: LabelPredictions
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Tell for each label whether the answer to it is right, on all images."""
+        answers = np.concatenate([self.answers(rows).astype(np.bool_) for rows in predictions.parts()])
+        return dict(zip(result.class_names, (answers == predictions.targets).T, strict=True))
+
+    def measures(self, result: MultiLabel) -> tuple[tuple[str, str], ...]:
+        """Name average precisions, F1 and fractions of right answers."""
+        rows = [("mean average precision", f"{_figure(result)}{_interval(result)}")]
+        if result.repeated is not None and result.repeated.count:
+            images = pluralize(result.repeated.count, "training image")
+            rows.append(
+                (f"the same without {images}", _share(result.repeated.mean_average_precision_without))
+            )
+        rows += [
+            ("micro average precision", _share(result.micro_average_precision)),
+            ("macro F1", _share(result.macro_f1)),
+            ("micro F1", _share(result.micro_f1)),
+            ("all labels of an image right", _share(result.subset_accuracy)),
+            ("single labels wrong", _share(result.hamming_loss)),
+            ("loss (nats)", f"{result.loss:.4f}"),
+        ]
+        return tuple(rows)
+
+    def compare_sureness(self, first: MultiLabel, second: MultiLabel, labels: tuple[str, str]) -> Plot | None:
+        """Draw nothing: what is kept of each label has no bins of confidence."""
+        return None
+
+    def show(
+        self, result: MultiLabel, predictions: LabelPredictions, rows: NDArray[np.int64]
+    ) -> list[ShownImage]:
+        """Name the labels of each image and those that are said of it, and the probability of the answer
+        that the model is least sure of."""
+        from vitkit.tasks.multi_label.report import shown_image  # matplotlib: only a page shows images
+
+        shares = probabilities(predictions.logits, "sigmoid")
+        least = np.maximum(shares, 1 - shares).min(1)
+        return [shown_image(result, predictions, shares, row, float(least[row])) for row in rows.tolist()]
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> None:
         """Pool nothing: a mean average precision ranks images by the scores of one model."""

@@ -208,7 +208,7 @@ def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) ->
     sure = _sureness_of_mistakes(shares, predictions.targets)
     wrong = np.flatnonzero(sure > 0)
     ordered = wrong[np.argsort(-sure[wrong], kind="stable")]
-    shown = [_shown(result, predictions, shares, row, float(sure[row])) for row in ordered.tolist()]
+    shown = [shown_image(result, predictions, shares, row, float(sure[row])) for row in ordered.tolist()]
     pictures = Pictures(
         shown,
         MISTAKES_SHOWN,
@@ -234,7 +234,7 @@ def _attention(result: MultiLabel, predictions: LabelPredictions) -> Pictures:
     chosen = list(dict.fromkeys(turns))  # once each
     confidence = np.where(shares >= 0.5, shares, 1 - shares).min(1)
     return Pictures(
-        [_shown(result, predictions, shares, row, float(confidence[row])) for row in chosen],
+        [shown_image(result, predictions, shares, row, float(confidence[row])) for row in chosen],
         ATTENTION_SHOWN,
         caption="Images of each label in turn, those first in which it is found most surely.",
         none="No image has a label.",
@@ -249,13 +249,14 @@ def _sureness_of_mistakes(shares: NDArray[np.float64], targets: NDArray[np.bool_
     return worst
 
 
-def _shown(
+def shown_image(
     result: MultiLabel,
     predictions: LabelPredictions,
     shares: NDArray[np.float64],
     row: int,
     confidence: float,
 ) -> ShownImage:
+    """Name the labels of an image and those that are said of it, with marks at those that are wrong."""
     names, targets = result.class_names, predictions.targets[row]
     said = shares[row] >= 0.5
     answers = [

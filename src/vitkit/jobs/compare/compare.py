@@ -1,0 +1,417 @@
+"""Compare two models on the same images.
+
+The folder of a comparison:
+
+compare.json                what is compared, by hashes, and the speeds that were measured
+first/evaluation/, second/evaluation/   numbers and logits, where no run folder holds them
+report.html
+
+The same command again reads what is there, and ends with the same page.
+"""
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitkit._version import __version__
+from vitkit.config import read_if_there, to_json
+from vitkit.data.slices import parse_split
+from vitkit.data.stream.loader import evaluation_batches
+from vitkit.durable import replace_file, replace_json
+from vitkit.engines.engine_model import EngineModel
+from vitkit.errors import VitkitError
+from vitkit.evaluation.paired import model_difference
+from vitkit.evaluation.run_model import output_function
+from vitkit.jobs.bench.timing import Clock, Turn, spread, take_turns, use_threads
+from vitkit.jobs.compare.contenders import Contender, Tested, labels_by_name, load_contenders, open_tested
+from vitkit.jobs.compare.options import CompareOptions
+from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
+from vitkit.jobs.evaluate import find_among_others
+from vitkit.jobs.options import from_options
+from vitkit.models.measure import forward_flops, parameters
+from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
+from vitkit.runs.destination import require_folder
+from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
+from vitkit.runs.folder import Whose, claim, is_new_folder
+from vitkit.runs.machine import require_threads
+from vitkit.runs.trained_model import write_evaluation
+from vitkit.tasks import learned_by
+from vitkit.text import without_places
+from vitkit.training.checkpoint import processor_name
+from vitkit.weights.card import preprocessing_of
+
+RECORD = "compare.json"
+PARTS = ("first", "second")
+"""The folders of the evaluations that are made, within that of the comparison."""
+SPEED_BATCH = 32
+"""Images of the batches whose time is taken: enough for the speed of large batches, and few enough for
+several rounds of a large model within seconds."""
+
+CONFIRMED_BY = 16
+"""Images by which a stored evaluation is compared with the model: enough to notice other weights."""
+LOGIT_SLACK = 0.05
+"""Mean distance between stored logits and those of now, over their standard deviation, that is put down to
+other numerics: bfloat16 moves logits by about a hundredth of that, another training by about all of it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The contents of `compare.json`."""
+
+    vitkit_version: str
+    facts: Mapping[str, str]
+    """The hashes of models and images, and the split: what decides every number but the speeds."""
+    speeds: Speeds | None = None
+    """None before they are measured."""
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """The answers of one model to the images."""
+
+    result: Any
+    predictions: Any
+    was_stored: bool
+    """Whether it was read from a run folder."""
+    trained_on_tested: int | None
+    """Images of those tested that the model was trained on; None where that is not known."""
+
+
+def run_compare(options: CompareOptions) -> ModelComparison:
+    """Compare two models on the same images: which is better, how sure that is, and where they differ.
+
+    Where both are runs whose stored evaluations are of the same test images, these are read. Otherwise both
+    are evaluated with the same loader, each with its own preprocessing. A page is written into the folder of
+    the comparison, with pictures of the images that one model alone is right on.
+
+    Raises:
+        VitkitError: a model or the images are not there; the two have other tasks or classes, or read other
+            images; or `out` holds something else.
+    """
+    require_threads(options.threads)
+    if options.out is not None:
+        require_folder(Path(options.out))
+    with use_threads(options.threads):
+        with options.listener.progress("loading the models"):
+            pair = load_contenders(options)
+        with options.listener.progress("listing images"):
+            tested = open_tested(pair, options)
+        facts = {name: one.fingerprint() for name, one in zip(PARTS, pair, strict=True)}
+        facts |= {"images": tested.fingerprint, "split": tested.split}
+
+        def whose(folder: Path) -> Whose:
+            return _whose(folder, facts)
+
+        given = None if options.out is None else Path(options.out)
+        with claim(given, lambda: _numbered(pair), whose) as folder:
+            return _complete(folder, pair, tested, facts, options)
+
+
+compare = from_options(CompareOptions)(run_compare)
+
+
+def _complete(
+    folder: Path,
+    pair: tuple[Contender, Contender],
+    tested: Tested,
+    facts: Mapping[str, str],
+    options: CompareOptions,
+) -> ModelComparison:
+    """Compare two models in a folder that this process holds, and write the page."""
+    record = read_if_there(Record, folder / RECORD)
+    if record is None:  # before anything else, so that an interrupted comparison is known again
+        record = Record(__version__, facts)
+        replace_json(folder / RECORD, to_json(record))
+    evaluations = [
+        _evaluate(one, number, tested, folder / PARTS[number], options) for number, one in enumerate(pair)
+    ]
+    _require_same_answers(pair, tested, evaluations)
+    speeds = record.speeds
+    if options.speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
+        speeds = _measure_speeds(pair, options)
+        replace_json(folder / RECORD, to_json(replace(record, speeds=speeds)))
+    first, second = evaluations
+    answering = pair[0].answering
+    scores = [answering.score_images(one.predictions) for one in evaluations]
+    sides = [_side(one, answering, evaluation) for one, evaluation in zip(pair, evaluations, strict=True)]
+    found = ModelComparison(
+        folder=folder,
+        task=learned_by(pair[0].ready.model.card).name,
+        score=answering.image_score,
+        data=tested.name,
+        split="" if tested.whole else tested.split,
+        images=first.result.count,
+        unreadable=first.result.bad,
+        first=sides[0],
+        second=sides[1],
+        difference=model_difference(scores[0], scores[1]),
+        classes=compare_classes(
+            answering, (first.result, first.predictions), (second.result, second.predictions)
+        ),
+        speeds=speeds if options.speed_seconds else None,
+        options=_differing_options(pair),
+        notes=tuple(one.note for one in pair if one.note),
+        command=_command(options),
+    )
+    from vitkit.jobs.compare.page import render  # matplotlib: whoever is refused does not wait for it
+
+    with options.listener.progress("writing the page"):
+        both = ((first.result, first.predictions), (second.result, second.predictions))
+        page = render(found, answering, both, tested.samples(0))
+        replace_file(found.page, [page.encode()])
+    return found
+
+
+def _command(options: CompareOptions) -> str:
+    """Write the command of a comparison, as it is shown to others."""
+    named = {"--data": options.data, "--split": options.split}
+    given = [word for name, value in named.items() if value is not None for word in (name, value)]
+    return shown_command(shlex.join(["vitkit", "compare", str(options.first), str(options.second), *given]))
+
+
+def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
+    """Say whether a folder holds this comparison, or may take it."""
+    record = read_if_there(Record, folder / RECORD) if folder.is_dir() else None
+    if record is not None:
+        if record.facts == facts:
+            return "mine"
+        return VitkitError(
+            f"{folder} holds another comparison: of other weights or images, another split, device or "
+            "version of PyTorch. Choose another --out."
+        )
+    if is_new_folder(folder):
+        return "new"
+    return VitkitError(f"{folder} holds something else than a comparison. Choose another --out.")
+
+
+def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
+    """Yield the folders below `runs/` that a comparison may be kept in where none is given."""
+    # The name of a file, or of a folder of any depth, with whatever characters.
+    names = [re.sub(r"[^\w.+-]", "-", one.label) for one in pair]
+    name = f"compare-{'-'.join(names)}"
+    for number in itertools.count(1):
+        yield Path("runs") / (name if number == 1 else f"{name}-{number}")
+
+
+def _evaluate(
+    contender: Contender, number: int, tested: Tested, folder: Path, options: CompareOptions
+) -> _Evaluation:
+    """Read the evaluation of a model, or make it and keep it in the folder.
+
+    Args:
+        contender: the model.
+        number: 0 for the first, 1 for the second.
+        tested: the images.
+        folder: its part of that of the comparison.
+        options: how it is computed.
+    """
+    listener, answering = options.listener, contender.answering
+    is_own = tested.is_of(contender, number)
+    places = [contender.place.path] if is_own and contender.place.kind == "run" else []
+    for place in (*places, folder):
+        try:
+            result, predictions = answering.read_evaluation(place / "evaluation" / f"{tested.split}.json")
+        except FileNotFoundError:
+            continue
+        except VitkitError as error:
+            listener.note(f"Evaluated again: {error}")
+            continue
+        if not _is_of_these_images(contender, number, tested, result, predictions):
+            listener.note(
+                f"The evaluation in {place} is not of the {tested.split} images and classes that are there "
+                "now, or is of an early version: evaluated again."
+            )
+        elif place != folder and not _is_confirmed(contender, number, tested, predictions, options):
+            listener.note(
+                f"The evaluation in {place} is not what the model says now: evaluated again. Its weights "
+                "have been replaced since."
+            )
+        else:
+            return _Evaluation(result, predictions, place != folder, _trained_on(result, is_own, tested))
+    if tested.data is None:
+        raise VitkitError(
+            f"{contender.given} has no stored evaluation of {tested.split} that can be used, and the images "
+            "are not at hand. Bring them back, or give other images with --data."
+        )
+    data, model = tested.data[number], contender.ready.model
+    listener.note(f"{contender.label} is evaluated on {tested.name}.")
+    result, predictions = evaluate_split(
+        model,
+        data,
+        tested.split,
+        contender.ready.device,
+        {},
+        batch_size=options.batch_size,
+        workers=options.workers,
+        precision=contender.ready.precision,
+        listener=listener,
+    )
+    where = ""
+    if is_own:
+        others = () if parse_split(tested.split)[0] == "train" else (tested.split,)
+        rows = find_training_images(data, others, listener)
+    elif contender.trained_on is not None:
+        where = f"the training images of {contender.trained_on.name}"
+        repeated = find_among_others(model, data.splits[tested.split], listener)
+        rows = {} if repeated is None else {tested.split: repeated}
+    else:
+        rows = {}
+    result = with_repeats(
+        result, predictions, rows, tested.split, answering, listener, where=where or "train"
+    )
+    folder.mkdir(exist_ok=True)
+    write_evaluation(folder, tested.split, result, predictions)
+    return _Evaluation(result, predictions, False, _trained_on(result, is_own, tested))
+
+
+def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
+    """Return how many of the images a model was trained on; None where nobody could look."""
+    if is_own and parse_split(tested.split)[0] == "train":
+        count: int = result.count
+        return count
+    return None if result.repeated is None else int(result.repeated.count)
+
+
+def _is_confirmed(
+    contender: Contender, number: int, tested: Tested, predictions: Any, options: CompareOptions
+) -> bool:
+    """Whether a model says of some of the images now what its stored evaluation holds of them.
+
+    A folder that was given away may hold the evaluation of other weights than those beside it. Where the
+    images are not at hand, nobody can tell.
+    """
+    samples, model, answering = tested.samples(number), contender.ready.model, contender.answering
+    if samples is None:
+        return True
+    rows = np.unique(np.linspace(0, len(predictions) - 1, CONFIRMED_BY).astype(np.int64))
+    batches = evaluation_batches(
+        samples, preprocessing_of(model), options.batch_size, indices=predictions.ids[rows]
+    )
+    now = answering.predict(
+        model,
+        batches,
+        device=contender.ready.device,
+        precision=contender.ready.precision,
+        learned=learned_by(model.card),
+    )
+    if not np.array_equal(now.ids, predictions.ids[rows]):  # one cannot be read any more
+        return False
+    stored = predictions.logits[rows]
+    return bool(np.abs(now.logits - stored).mean() <= LOGIT_SLACK * stored.std())
+
+
+def _is_of_these_images(
+    contender: Contender, number: int, tested: Tested, result: Any, predictions: Any
+) -> bool:
+    """Whether a stored evaluation is of the images and labels that are there, and as it would be made now."""
+    answering, model = contender.answering, contender.ready.model
+    outdated = answering.explain_outdated(result, learned_by(model.card))
+    names = contender.class_names if tested.data is None else tested.data[number].class_names
+    samples = tested.samples(number)
+    if outdated or result.class_names != names:
+        return False
+    if samples is None:
+        return True
+    ids = predictions.ids
+    if len(ids) + len(predictions.bad) != len(samples) or ids.max() >= len(samples):
+        return False
+    labels = labels_by_name(samples, names)[ids]
+    return np.array_equal(answering.truth(predictions, names), labels)
+
+
+def _require_same_answers(
+    pair: tuple[Contender, Contender], tested: Tested, evaluations: list[_Evaluation]
+) -> None:
+    """Refuse evaluations of other images or labels than one another."""
+    one, other = (evaluation.predictions for evaluation in evaluations)
+    if not np.array_equal(one.ids, other.ids):
+        alone = [len(np.setdiff1d(a, b)) for a, b in ((one.ids, other.ids), (other.ids, one.ids))]
+        raise VitkitError(
+            f"The two models could not read the same {tested.split} images: {alone[0]:,} were read for "
+            f"{pair[0].label} alone and {alone[1]:,} for {pair[1].label} alone. Repair those files, or give "
+            "other images with --data."
+        )
+    truths = [
+        one.answering.truth(evaluation.predictions, evaluation.result.class_names)
+        for one, evaluation in zip(pair, evaluations, strict=True)
+    ]
+    if {*evaluations[0].result.class_names} != {*evaluations[1].result.class_names} or not np.array_equal(
+        truths[0], truths[1]
+    ):
+        raise VitkitError(
+            f"The stored evaluations of {pair[0].given} and {pair[1].given} hold other labels for the same "
+            "images. Bring the images back, so that both can be evaluated, or give others with --data."
+        )
+
+
+def _side(contender: Contender, answering: Any, evaluation: _Evaluation) -> Side:
+    """Describe one of the models by its architecture and its evaluation."""
+    model = contender.ready.model
+    return Side(
+        given=contender.given,
+        label=contender.label,
+        model=model.card.name,
+        image_size=model.config.image_size,
+        parameters=parameters(model.config),
+        forward_flops=forward_flops(model.config, head=True),
+        score=float(answering.score_images(evaluation.predictions).mean()),
+        measures=answering.measures(evaluation.result),
+        numbers=evaluation.result.to_json(),
+        was_stored=evaluation.was_stored,
+        trained_on_tested=evaluation.trained_on_tested,
+    )
+
+
+def _differing_options(pair: tuple[Contender, Contender]) -> tuple[str, ...] | None:
+    """List the options in which two runs differ; None where one of the two is no run."""
+    one, other = (contender.place for contender in pair)
+    if not (one.is_run and other.is_run):
+        return None
+    recorded, config = (without_places(place.require_config()) for place in (one, other))
+    changes = changed_options(recorded["run"], str(one.path / "config.json"), parse_run(config, other.path))
+    return tuple(name_options(changes))
+
+
+def _measure_speeds(pair: tuple[Contender, Contender], options: CompareOptions) -> Speeds:
+    """Time both models in turns, each on images of its own size and kind."""
+    device = torch.device(pair[0].ready.device)
+    clock = Clock(device, torch.get_num_threads())
+    if any(isinstance(one.ready.model, EngineModel) for one in pair):
+        clock = Clock(torch.device("cpu"), max(2, clock.threads))  # engines have threads of their own
+    turns = {name: Turn(_step(one)) for name, one in zip(PARTS, pair, strict=True)}
+    times: dict[str, list[float]] = {}
+    with options.listener.progress("measuring the speed of both"):
+        take_turns(turns, clock, options.speed_seconds, times)
+    first, second = (times[name] for name in PARTS)
+    low, ratio, high = spread([one / other for one, other in zip(first, second, strict=True)])
+    medians = [SPEED_BATCH / spread(rounds)[1] for rounds in (first, second)]
+    return Speeds(
+        images_per_second=(medians[0], medians[1]),
+        ratio=ratio,
+        ratio_quartiles=(low, high),
+        batch_size=SPEED_BATCH,
+        rounds=len(first),
+        threads=torch.get_num_threads(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        clock=clock.name,
+    )
+
+
+def _step(contender: Contender) -> Any:
+    """Make the step whose time is taken: a batch of images to logits, as an evaluation computes it."""
+    model, device = contender.ready.model, torch.device(contender.ready.device)
+    shape = (SPEED_BATCH, model.config.in_channels, *model.config.image_size)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+    def step() -> None:
+        with output_function(model, device, contender.ready.precision) as compute:
+            compute(images)
+
+    return step

@@ -1,0 +1,72 @@
+"""`vitkit compare` as people call it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vitkit
+from vitkit.cli.main import run
+from vitkit.models.config.card import Task
+from vitkit.weights.card import ModelCard
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Two checkpoints of random weights for the digits."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        made = vitkit.create_model("ViT-16x1x1/4", 10, 8)
+        weights: Any = made.head.weight
+        weights.data.copy_(weights.new_tensor(np.random.default_rng(seed).normal(size=tuple(weights.shape))))
+        made.card = ModelCard("ViT-16x1x1/4", tuple("0123456789"), Task())
+        vitkit.save_model(made, tmp_path / f"model{seed}")
+    return "model0", "model1"
+
+
+def test_the_answer_the_classes_and_what_follows_are_printed(
+    models: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", *models, "--data", "digits", "--speed-seconds", "0.01", "--threads", "1"]) == 0
+    shown = capsys.readouterr().out
+    words = " ".join(shown.split())
+    assert "points than model0 in accuracy on 1,797 images of digits (95 % interval" in words.replace(
+        "better ", ""
+    ).replace("worse ", "")
+    assert "McNemar's exact test, p" in words and "model0 alone is right on" in words
+    assert "images per second" in words and "with 1 thread." in words
+    assert "calibration error (ECE)" in words and "p by Holm" in words
+    assert "more classes on the page" in words
+    assert "Next: open runs/compare-model0-model1/report.html in a browser" in words
+    assert Path("runs/compare-model0-model1/report.html").is_file()
+
+
+def test_all_numbers_are_printed_as_json(models: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", *models, "--data", "digits", "--speed-seconds", "0", "--json", "--out", "here"]
+    assert run(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["images"] == 1797 and told["folder"] == "here" and told["speeds"] is None
+    assert told["difference"]["mean"] == pytest.approx(told["second"]["score"] - told["first"]["score"])
+    assert len(told["classes"]) == 10 and told["first"]["numbers"]["count"] == 1797
+    assert run(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "nowhere"], "nowhere"),
+        ([], "give images to test on with --data"),
+        (["--data", "digits", "--split", "test"], "has no test split"),
+        (["--data", "digits", "--speed-seconds", "-1"], "speed_seconds is 0 or more"),
+        (["--data", "digits", "--out", "model0/model.json"], "--out names a folder"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(
+    options: list[str], words: str, models: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", *models, *options]) == 1
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not Path("runs").exists()

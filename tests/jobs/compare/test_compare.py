@@ -1,0 +1,390 @@
+"""Two models on the same images: stored evaluations are read and checked, others are made, once."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.errors import VitkitError
+from vitkit.evaluation.intervals import sign_test
+from vitkit.jobs.compare.contenders import make_labels
+from vitkit.jobs.compare.result import ModelComparison, conclusions
+from vitkit.models.config.card import Task
+from vitkit.runs.config import Run
+from vitkit.runs.finish import evaluate_split
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.trained_model import write_evaluation
+from vitkit.tasks import answering_of
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.weights.card import ModelCard, card_of
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    augmentation=Augmentation(crop_area=None, flip=False),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
+    training=TrainingConfig(steps=30, batch_size=16),
+)
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of another seed on the digits, which differ on many test images."""
+    root = tmp_path_factory.mktemp("runs")
+    other = replace(SMALL, training=replace(SMALL.training, seed=1))
+    return vitkit.train(SMALL, root / "one"), vitkit.train(other, root / "other")
+
+
+def compared(first: object, second: object, out: Path, **options: Any) -> tuple[ModelComparison, Hearing]:
+    heard = Hearing()
+    found = vitkit.compare(
+        str(first), str(second), out=str(out), listener=heard, **{"speed_seconds": 0.0, **options}
+    )
+    return found, heard
+
+
+def evaluated(heard: Hearing) -> list[str]:
+    """Name the splits that a model was run over."""
+    return [loop for loop in heard.loops if loop.startswith("evaluating")]
+
+
+def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    found, heard = compared(*runs, tmp_path / "out")
+    assert not evaluated(heard)
+    kept = [vitkit.evaluate(run).predictions for run in runs]
+    right = [one.predicted == one.labels for one in kept]
+    flips = found.difference.flips
+    assert flips.first_only == (right[0] & ~right[1]).sum() > 0
+    assert flips.second_only == (right[1] & ~right[0]).sum() > 0
+    assert flips.both_right == (right[0] & right[1]).sum()
+    assert found.difference.mean == pytest.approx(right[1].mean() - right[0].mean())
+    assert found.difference.p == sign_test(flips.first_only, flips.second_only)
+    assert (found.first.score, found.second.score) == tuple(one.mean() for one in right)
+    assert found.images == 360 and found.split == "test"
+    assert found.first.was_stored and found.second.was_stored
+    for change in found.classes:
+        own = kept[0].labels == int(change.name)
+        assert change.count == own.sum()
+        assert change.gain == pytest.approx(right[1][own].mean() - right[0][own].mean())
+        assert change.flips.first_only == (right[0] & ~right[1])[own].sum()
+    assert sum(change.flips.second_only for change in found.classes) == flips.second_only
+    assert found.options == ("--seed 0 -> 1",)
+    assert json.loads(json.dumps(found.to_json()))["difference"]["flips"]["first_only"] == flips.first_only
+
+
+def test_the_page_shows_the_images_that_one_model_alone_is_right_on(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    odd = tmp_path / "<b>odd & one"
+    shutil.copytree(runs[1], odd)
+    found, _ = compared(runs[0], odd, tmp_path / "out")
+    page = found.page.read_text()
+    assert "<b>odd" not in page and "&lt;b&gt;odd &amp; one alone is right" in page
+    flips = found.difference.flips
+    assert page.count("<figcaption>") == min(12, flips.first_only) + min(12, flips.second_only)
+    kept = [vitkit.evaluate(run).predictions for run in runs]
+    right = [one.predicted == one.labels for one in kept]
+    sure = np.where(right[0] & ~right[1], kept[0].confidence + kept[1].confidence, 0)
+    first_shown = page.split("<figcaption>")[1].split("</figcaption>")[0]
+    row = int(sure.argmax())
+    data = vitkit.evaluate(runs[0]).data
+    assert data.splits["test"].key(int(kept[0].ids[row])) in first_shown
+    assert f"<b>{kept[0].labels[row]}</b>" in first_shown
+    assert f'<b class="wrong">{kept[1].predicted[row]}</b>' in first_shown
+    assert conclusions(found)[0] in unescape(page)
+    assert str(tmp_path) not in page
+
+
+def test_the_same_command_again_ends_with_the_same_page(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    first, heard = compared(*runs, tmp_path / "out", speed_seconds=0.01)
+    assert "measuring the speed of both" in heard.loops
+    page = first.page.read_bytes()
+    again, heard = compared(*runs, tmp_path / "out", speed_seconds=0.01)
+    assert "measuring the speed of both" not in heard.loops
+    assert again == first and again.page.read_bytes() == page
+    assert first.speeds is not None and first.speeds.rounds >= 3
+    assert min(first.speeds.images_per_second) > 0
+
+
+def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model = vitkit.load_model(runs[1])
+    model.card = replace(card_of(model), data=None)  # as a checkpoint of another library
+    alone = vitkit.save_model(model, tmp_path / "alone")
+    expected, _ = compared(*runs, tmp_path / "expected")
+    found, heard = compared(runs[0], alone, tmp_path / "out")
+    assert evaluated(heard) == ["evaluating test"]
+    assert found.difference == expected.difference and found.classes == expected.classes
+    assert found.first.was_stored and not found.second.was_stored
+    assert found.second.trained_on_tested is None and found.options is None
+    assert any("alone was trained on some of these images is not known" in one for one in conclusions(found))
+    again, heard = compared(runs[0], alone, tmp_path / "out")
+    assert again == found and not evaluated(heard)
+    kept = tmp_path / "out" / "second" / "evaluation" / "test.npz"
+    kept.write_bytes(kept.read_bytes()[:-100])
+    again, heard = compared(runs[0], alone, tmp_path / "out")
+    assert again == found and evaluated(heard) == ["evaluating test"]
+
+
+def test_an_interrupted_comparison_goes_on(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (vitkit.save_model(vitkit.load_model(run), tmp_path / run.name) for run in runs)
+    calls = []
+
+    def killed(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return evaluate_split(*args, **options)
+
+    monkeypatch.setattr("vitkit.jobs.compare.compare.evaluate_split", killed)
+    with pytest.raises(KeyboardInterrupt):
+        compared(one, other, tmp_path / "out")
+    found, heard = compared(one, other, tmp_path / "out")
+    assert len(evaluated(heard)) == 1  # the second one alone
+    assert found.difference == compared(*runs, tmp_path / "expected")[0].difference
+
+
+def test_an_evaluation_of_other_images_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whole and consistent in itself, but of validation images."""
+    given = tmp_path / "given"
+    shutil.copytree(runs[1], given)
+    model = vitkit.load_model(given)
+    result, predictions = answering_of(model.card).read_evaluation(given / "evaluation" / "val.json")
+    write_evaluation(given, "test", result, predictions)
+    found, heard = compared(runs[0], given, tmp_path / "out")
+    assert evaluated(heard) == ["evaluating test"]
+    assert any("is not of the test images and classes that are there now" in note for note in heard.notes)
+    assert found.difference == compared(*runs, tmp_path / "expected")[0].difference
+
+
+def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    shutil.copytree(runs[1], given)
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(runs[0] / name, given / name)
+    found, heard = compared(runs[0], given, tmp_path / "out")
+    assert evaluated(heard) == ["evaluating test"] and not found.is_told_apart
+    assert any("is not what the model says now" in note for note in heard.notes)
+
+
+def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    found, _ = compared(*runs, tmp_path / "out", split="train[:10%]")
+    assert found.first.trained_on_tested == found.second.trained_on_tested == found.images == 126
+    assert sum("is unfair" in sentence for sentence in conclusions(found)) == 2
+    assert "--split 'train[:10%]'" in found.command
+    found, _ = compared(*runs, tmp_path / "val", split="val")
+    assert any("These are validation images" in sentence for sentence in conclusions(found))
+
+
+def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
+    """Save the model of a run with its classes in another order."""
+    import torch
+
+    model: Any = vitkit.load_model(run)
+    order = torch.tensor([model.card.class_names.index(name) for name in names])
+    with torch.no_grad():
+        for parameter in (model.head.weight, model.head.bias):
+            parameter.copy_(parameter[order])
+    model.card = replace(model.card, class_names=tuple(names))
+    return vitkit.save_model(model, folder)
+
+
+def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
+    found, _ = compared(runs[0], other, tmp_path / "out")
+    assert not found.is_told_apart and found.difference.p == 1
+    assert conclusions(found)[0].startswith("No difference: turned and one have the same accuracy on every")
+    assert found.page.read_text().count("There is none.") == 2
+
+
+def test_other_classes_are_refused_with_their_names(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    made = vitkit.create_model("ViT-16x1x1/4", 3, 8)
+    made.card = ModelCard("ViT-16x1x1/4", ("1", "2", "twelve"), Task())
+    other = vitkit.save_model(made, tmp_path / "other classes")
+    with pytest.raises(VitkitError, match=r"one alone has 0, 3, 4, 5, 6 .*; other classes alone has twelve"):
+        compared(runs[0], other, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_tasks_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    made = vitkit.create_model("ViT-16x1x1/4", 10, 8)
+    made.card = ModelCard("ViT-16x1x1/4", tuple("0123456789"), Task("multi-label", "sigmoid"))
+    with pytest.raises(VitkitError, match=r"learned classification and .* multi-label"):
+        compared(runs[0], vitkit.save_model(made, tmp_path / "labels"), tmp_path / "out")
+
+
+def test_what_is_in_the_folder_already_is_left_alone(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    compared(*runs, out)
+    with pytest.raises(VitkitError, match="holds another comparison"):
+        compared(runs[1], runs[0], out)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(VitkitError, match="holds something else"):
+        compared(*runs, tmp_path / "mine")
+
+
+def test_without_a_folder_one_below_runs_is_taken_and_found_again(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [
+        vitkit.compare(*pair, speed_seconds=0).folder for pair in (runs, (runs[0], runs[0]), runs, runs[::-1])
+    ]
+    same = "runs/compare-one--first--one--second-"
+    assert list(map(str, folders)) == [
+        "runs/compare-one-other",
+        same,
+        folders[0].as_posix(),
+        "runs/compare-other-one",
+    ]
+
+
+def draw(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def photos(folder: Path, train: Sequence[int], test: Sequence[int]) -> Run:
+    """Make two classes of noise; the same number makes the same image."""
+    for split, numbers in (("train", train), ("test", test)):
+        for label in "ab":
+            for number in numbers:
+                draw(folder / split / label / f"{number}.png", number + 1000 * (label == "b"))
+    return Run(
+        data=str(folder),
+        model="ViT-8x1x2/4",
+        preprocessing=Preprocessing(image_size=(8, 8)),
+        training=TrainingConfig(steps=2, batch_size=8),
+    )
+
+
+@pytest.fixture(scope="module")
+def on_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Two runs on the same images, and one that was trained on four of their test images."""
+    root = tmp_path_factory.mktemp("photos")
+    run = photos(root / "data", range(20), range(50, 58))
+    leaking = photos(root / "leaking", [*range(18), 50, 51], range(80, 84))
+    other = replace(run, training=replace(run.training, seed=1))
+    return (
+        vitkit.train(run, root / "one"),
+        vitkit.train(other, root / "other"),
+        vitkit.train(replace(leaking, splits=Splits(val_fraction=0)), root / "leaks"),
+    )
+
+
+def test_training_images_among_those_tested_are_told(
+    on_photos: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    one, _, leaks = on_photos
+    found, heard = compared(one, leaks, tmp_path / "out")
+    assert (found.first.trained_on_tested, found.second.trained_on_tested) == (0, 4)
+    told = [sentence for sentence in conclusions(found) if "is unfair" in sentence]
+    assert len(told) == 1 and told[0].startswith("leaks was trained on 4 of these images")
+    assert found.images == 16 and heard.warnings
+    assert "--data" in " ".join(found.options or ())
+
+
+def test_other_images_are_tested_on_as_a_whole(on_photos: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    for label in "ab":
+        for number in range(5):
+            draw(tmp_path / "new" / label / f"{number}.png", 5000 + number)
+    found, heard = compared(on_photos[0], on_photos[1], tmp_path / "out", data=str(tmp_path / "new"))
+    assert len(evaluated(heard)) == 2
+    assert (found.images, found.split, found.data) == (10, "", "new")
+    assert "on 10 images of new" in conclusions(found)[0]
+    alone = vitkit.evaluate(on_photos[1], data=str(tmp_path / "new")).result
+    assert found.second.score == alone.accuracy
+
+
+def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> None:
+    run = photos(tmp_path / "data", range(20), range(50, 58))
+    other = replace(run, training=replace(run.training, seed=1))
+    pair = vitkit.train(run, tmp_path / "run0"), vitkit.train(other, tmp_path / "run1")
+    expected, _ = compared(*pair, tmp_path / "expected")
+    shutil.rmtree(tmp_path / "data")
+    found, heard = compared(*pair, tmp_path / "out")
+    assert found.difference == expected.difference
+    assert any("Without pictures" in note for note in heard.notes)
+    assert "<img" not in found.page.read_text()
+    (pair[1] / "evaluation" / "test.npz").unlink()
+    with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
+        compared(*pair, tmp_path / "out")
+    (pair[1] / "evaluation" / "test.json").unlink()
+    with pytest.raises(VitkitError, match="data"):
+        compared(*pair, tmp_path / "more")
+
+
+def test_models_that_know_no_images_need_some(tmp_path: Path) -> None:
+    made = vitkit.create_model("ViT-16x1x1/4", 10, 8)
+    model = vitkit.save_model(made, tmp_path / "model")
+    with pytest.raises(VitkitError, match="give images to test on with --data"):
+        compared(model, model, tmp_path / "out")
+    found, _ = compared(model, model, tmp_path / "out", data="digits", split="train[:10%]")
+    assert not found.is_told_apart and found.images == 180
+
+
+def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_path: Path) -> None:
+    models: list[Path] = []
+    for seed in (0, 1):
+        made = vitkit.create_model("ViT-16x1x1/4", 3, 8)
+        generator = np.random.default_rng(seed)
+        weights: Any = made.head.weight
+        weights.data.copy_(weights.new_tensor(generator.normal(size=tuple(weights.shape))))
+        made.card = ModelCard("ViT-16x1x1/4", ("ant", "bee", "cat"), Task("multi-label", "sigmoid"))
+        models.append(vitkit.save_model(made, tmp_path / f"model{seed}"))
+    lines = ["path,labels,split"]
+    for number in range(24):
+        draw(tmp_path / "images" / f"{number}.png", number)
+        labels = ";".join(name for place, name in enumerate(("ant", "bee", "cat")) if number >> place & 1)
+        lines.append(f"{number}.png,{labels},test")
+    (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
+    found, _ = compared(models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv"))
+    assert (found.task, found.score, found.images) == ("multi-label", "share of labels right", 24)
+    assert found.difference.flips.graded and [change.count for change in found.classes] == [24, 24, 24]
+    mean = np.mean([change.gain for change in found.classes])
+    assert found.difference.mean == pytest.approx(mean)
+    assert "Student's t of the images" in conclusions(found)[0]
+    assert "mean average precision" in found.page.read_text()
+
+
+def test_a_series_stands_for_its_first_run(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    short = replace(SMALL, training=replace(SMALL.training, steps=2))
+    series = vitkit.train_series(short, tmp_path / "series", SeriesOptions(runs=2))
+    found, heard = compared(runs[0], series, tmp_path / "out")
+    assert not evaluated(heard) and found.second.was_stored
+    assert found.second.score == vitkit.evaluate(series / "seed-0").result.accuracy
+    assert any("series is a series of 2 runs: its first one, seed-0" in one for one in conclusions(found))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "labels"),
+    [
+        ("runs/one", "runs/other", ("one", "other")),
+        ("runs/a/final", "runs/b/final/", ("a/final", "b/final")),
+        ("final", "b/final", ("final", "b/final")),
+        ("one", "one", ("one (first)", "one (second)")),
+        ("hf:org/name", "hf:other/name", ("hf:org/name", "hf:other/name")),
+    ],
+)
+def test_models_are_named_by_as_much_of_their_paths_as_tells_them_apart(
+    first: str, second: str, labels: tuple[str, str]
+) -> None:
+    assert make_labels(first, second) == labels
