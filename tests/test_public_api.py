@@ -15,7 +15,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import VERBS, run
-from vitkit.jobs.options import read_field_texts
+from vitkit.jobs.options import RunOptionsByName, read_field_texts
 
 PUBLIC = {
     "Predictor",
@@ -197,13 +197,15 @@ def test_the_fields_of_options_are_the_parameters_of_the_public_function(name: s
     assert set(given) == {one.name for one in fields(options)} - (
         {"listener"} if "listener" not in given else set()
     )
+    by_name = {one.name for one in given.values() if one.kind is one.VAR_KEYWORD}
+    assert by_name == ({"options"} if issubclass(options, RunOptionsByName) else set())
     for one in given.values():
-        if one.name not in variadic:
+        if one.name not in variadic | by_name:
             assert one.default == wanted[one.name].default, one.name
     if variadic:
         return  # a dataclass takes no *names: such a signature is written by hand, and holds no texts
-    assert {one.name: one.annotation for one in given.values()} == {
-        one.name: one.annotation for one in wanted.values()
+    assert {one.name: one.annotation for one in given.values() if one.name not in by_name} == {
+        one.name: one.annotation for one in wanted.values() if one.name not in by_name
     }
     described: Callable[..., Any] = function.__init__ if inspect.isclass(function) else function
     told = plain(described.__doc__ or "")

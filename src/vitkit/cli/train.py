@@ -23,12 +23,11 @@ from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
+from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig, with_task
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import (
-    OBJECTIVES,
     ClassificationConfig,
     ObjectiveConfig,
     OptimizerConfig,
@@ -302,13 +301,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
     arguments = spell_out(arguments)
     # The parser refuses others.
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
-    kind = OBJECTIVES.get(task, ClassificationConfig)
-    if not isinstance(defaults.objective, kind):  # its options are those of the task
-        # Where no labels are learned, there is nothing to test.
-        fraction = defaults.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
-        splits = replace(defaults.splits, test_fraction=fraction)
-        defaults = replace(defaults, task=task, objective=kind(), splits=splits)
-    default, here = RunOptions.from_run(defaults), MachineOptions()
+    default, here = RunOptions.from_run(with_task(defaults, task)), MachineOptions()
     given = _names(arguments)
     hidden = () if verb == "pretrain" else (tyro.conf.Suppress, tyro.conf.Fixed)
 
