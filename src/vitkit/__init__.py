@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.study.scale import scale
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
-    from vitkit.models.build import build_model, create_model
+    from vitkit.models.build import build_model
     from vitkit.models.config.resnet_config import ResNetConfig
     from vitkit.models.config.vit_config import ViTConfig
     from vitkit.models.resnet import ResNet
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vitkit.runs.series_options import SeriesOptions
     from vitkit.runs.series_record import read_series
     from vitkit.weights import save_model
+    from vitkit.weights.create import create_model
     from vitkit.weights.published import starts
 
 _HOMES = {
@@ -56,7 +57,7 @@ _HOMES = {
     "bench": "vitkit.jobs.bench.bench",
     "build_model": "vitkit.models.build",
     "convert": "vitkit.jobs.convert",
-    "create_model": "vitkit.models.build",
+    "create_model": "vitkit.weights.create",
     "embed": "vitkit.jobs.embed",
     "evaluate": "vitkit.jobs.evaluate",
     "evaluate_protocol": "vitkit.jobs.evaluate",
