@@ -24,6 +24,7 @@ PUBLIC = {
     "Run",
     "SeriesOptions",
     "ViT",
+    "ViTClassifier",
     "ViTConfig",
     "VitkitError",
     "__version__",

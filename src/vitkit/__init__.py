@@ -13,6 +13,7 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise
     from vitkit.jobs.bench.bench import bench
+    from vitkit.jobs.classifier import ViTClassifier
     from vitkit.jobs.convert import convert
     from vitkit.jobs.embed import embed
     from vitkit.jobs.evaluate import evaluate, evaluate_protocol
@@ -51,6 +52,7 @@ _HOMES = {
     "Run": "vitkit.runs.config",
     "SeriesOptions": "vitkit.runs.series_options",
     "ViT": "vitkit.models.vit",
+    "ViTClassifier": "vitkit.jobs.classifier",
     "ViTConfig": "vitkit.models.config.vit_config",
     "ablate": "vitkit.jobs.study.ablate",
     "advise": "vitkit.jobs.advice.advise",
@@ -89,6 +91,7 @@ __all__ = [
     "Run",
     "SeriesOptions",
     "ViT",
+    "ViTClassifier",
     "ViTConfig",
     "VitkitError",
     "__version__",
