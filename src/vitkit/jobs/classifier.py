@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from vitkit.data.advice import suggest_recipe
+from vitkit.data.channels import from_units
 from vitkit.data.decode.image import header
 from vitkit.durable import replace_file
 from vitkit.errors import DecodeError, VitkitError
@@ -239,24 +240,13 @@ def _encoded(images: Any, unit_range: bool) -> list[bytes]:
             "Images with their channels first are turned with images.transpose(0, 2, 3, 1)."
         )
     if unit_range:
-        array = _levels(array)
+        array = from_units(array)
     if array.dtype != np.uint8:
         raise VitkitError(
             f"Expected pixels of uint8 from 0 to 255, found {array.dtype}. For floats from 0 to 1 give "
             "unit_range=True."
         )
     return [_png(image) for image in array]
-
-
-def _levels(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Round floats from 0 to 1 to levels from 0 to 255."""
-    if array.dtype.kind != "f" or not (array.min() >= 0 and array.max() <= 1):  # not a number is neither
-        raise VitkitError(
-            f"With unit_range pixels are floats from 0 to 1, found {array.dtype} from {array.min()} to "
-            f"{array.max()}."
-        )
-    levels: NDArray[np.uint8] = np.rint(array * 255).astype(np.uint8)
-    return levels
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
@@ -457,10 +457,29 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True)
-class PredictorOptions(ModelOptions):
-    """The options of `vitkit.Predictor`."""
+class PredictingOptions(ModelOptions):
+    """The options of the model of a prediction."""
 
     device: str = "auto"  # by position too
+
+
+class BuiltModel(Protocol):
+    """A model of `vitkit.create_model` or `vitkit.load_model`, of which this file imports no class."""
+
+    config: Any
+    card: Any
+
+
+@dataclass(frozen=True)
+class PredictorOptions(PredictingOptions):
+    """The options of `vitkit.Predictor`."""
+
+    path: StrPath | BuiltModel
+    """a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`; or a model of
+    `create_model` or `load_model`, which computes as it stands and where it stands."""
+    _: KW_ONLY
+    class_names: Sequence[str] | None = None
+    """names of the classes in the order of the outputs; left out, those that the model was saved with."""
 
 
 SINGLE_FILES = (".parquet", ".npy")
@@ -468,7 +487,7 @@ SINGLE_FILES = (".parquet", ".npy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(PredictorOptions, ClusterOptions, JobOptions):
+class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
     images: Sequence[StrPath]
