@@ -18,6 +18,7 @@ from vitkit.cli.main import VERBS, run
 from vitkit.jobs.options import RunOptionsByName, read_field_texts
 
 PUBLIC = {
+    "ImageDataset",
     "Predictor",
     "ResNet",
     "ResNetConfig",

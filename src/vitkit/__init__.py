@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.bench.bench import bench
     from vitkit.jobs.classifier import ViTClassifier
     from vitkit.jobs.convert import convert
+    from vitkit.jobs.dataset import ImageDataset
     from vitkit.jobs.embed import embed
     from vitkit.jobs.evaluate import evaluate, evaluate_protocol
     from vitkit.jobs.export import export
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from vitkit.weights.published import starts
 
 _HOMES = {
+    "ImageDataset": "vitkit.jobs.dataset",
     "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.config.resnet_config",
@@ -85,6 +87,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ImageDataset",
     "Predictor",
     "ResNet",
     "ResNetConfig",
