@@ -21,7 +21,7 @@ from vitkit.data.listing import (
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
-# HEIC and TGA cannot be decoded: listed all the same, they are reported and not silently passed over.
+# TGA cannot be decoded, nor HEIC without its extra: listed all the same, they are reported.
 _IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
     ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
