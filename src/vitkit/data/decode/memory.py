@@ -10,7 +10,8 @@ from typing import Any, cast
 from PIL import Image
 
 # Bytes a pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
-# AVIF, HEIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python code.
+# AVIF, HEIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python
+# code.
 _BESIDE_THE_IMAGE = {
     "WEBP": 12.1,
     "AVIF": 16.0,
