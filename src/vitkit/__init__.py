@@ -13,8 +13,10 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise
     from vitkit.jobs.bench.bench import bench
+    from vitkit.jobs.classifier import ViTClassifier
     from vitkit.jobs.compare.compare import compare
     from vitkit.jobs.convert import convert
+    from vitkit.jobs.dataset import ImageDataset
     from vitkit.jobs.embed import embed
     from vitkit.jobs.evaluate import evaluate, evaluate_protocol
     from vitkit.jobs.export import export
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.study.scale import scale
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
-    from vitkit.models.build import build_model, create_model
+    from vitkit.models.build import build_model
     from vitkit.models.config.resnet_config import ResNetConfig
     from vitkit.models.config.vit_config import ViTConfig
     from vitkit.models.resnet import ResNet
@@ -42,15 +44,18 @@ if TYPE_CHECKING:
     from vitkit.runs.series_options import SeriesOptions
     from vitkit.runs.series_record import read_series
     from vitkit.weights import save_model
+    from vitkit.weights.create import create_model
     from vitkit.weights.published import starts
 
 _HOMES = {
+    "ImageDataset": "vitkit.jobs.dataset",
     "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.config.resnet_config",
     "Run": "vitkit.runs.config",
     "SeriesOptions": "vitkit.runs.series_options",
     "ViT": "vitkit.models.vit",
+    "ViTClassifier": "vitkit.jobs.classifier",
     "ViTConfig": "vitkit.models.config.vit_config",
     "ablate": "vitkit.jobs.study.ablate",
     "advise": "vitkit.jobs.advice.advise",
@@ -58,7 +63,7 @@ _HOMES = {
     "build_model": "vitkit.models.build",
     "compare": "vitkit.jobs.compare.compare",
     "convert": "vitkit.jobs.convert",
-    "create_model": "vitkit.models.build",
+    "create_model": "vitkit.weights.create",
     "embed": "vitkit.jobs.embed",
     "evaluate": "vitkit.jobs.evaluate",
     "evaluate_protocol": "vitkit.jobs.evaluate",
@@ -84,12 +89,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "ImageDataset",
     "Predictor",
     "ResNet",
     "ResNetConfig",
     "Run",
     "SeriesOptions",
     "ViT",
+    "ViTClassifier",
     "ViTConfig",
     "VitkitError",
     "__version__",

@@ -107,16 +107,16 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
     Args:
         hint: the annotated type: a number, a truth value, a string, a literal, or a tuple, and None.
         value: of that type; or a text: "0.1", "true", "learned"; "none" where the type has None; of a tuple
-            its items with spaces or an x between them, as in 32x64, where one number stands for two.
+            its items with spaces or an x between them, as in 32x64. One number stands for a tuple of two.
         where: the name of the option, for error messages.
 
     Raises:
         VitkitError: it is no such value.
     """
-    if not isinstance(value, str):
-        return _typed(hint, value, where)
-    items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
-    plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
+    items, plain = [value], value
+    if isinstance(value, str):
+        items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
+        plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
     error = None
     # A text that is a choice by itself is that choice: `none` is a kind of position, and no missing value.
     for reading in (value, plain, items, items * 2):

@@ -465,7 +465,7 @@ def test_the_predictor_takes_what_people_have(trained: Path, photos: Path) -> No
     assert all(guess == guesses[0] for guess in guesses)
     assert len(guesses[0]) == 2 and guesses[0][0].probability >= guesses[0][1].probability
     with pytest.raises(VitkitError, match=r"\(height, width, 3\)"):
-        predictor(np.zeros((4, 4)))  # type: ignore[arg-type]
+        predictor(np.zeros((4, 4)))
     with pytest.raises(DecodeError):
         predictor(photos / "sky" / "cut.png")
 

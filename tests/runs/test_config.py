@@ -90,6 +90,8 @@ def test_muon_is_not_divided_among_processes() -> None:
         ("polyak", None, None),
         ("image_size", "32x64", (32, 64)),
         ("image_size", "32", (32, 32)),
+        ("image_size", 32, (32, 32)),
+        ("image_mean", 0.5, (0.5,)),
         ("crop_area", "0.5 1", (0.5, 1.0)),
         ("stem_strides", (1, 2, 2), (1, 2, 2)),
         ("splits.seed", "3", 3),
@@ -114,8 +116,8 @@ def test_options_that_are_right_only_together_are_set_together() -> None:
 @pytest.mark.parametrize(
     ("option", "given", "said"),
     [
-        ("lerning_rate", "1", "No option of training is named lerning_rate. Did you mean 'learning-rate'?"),
-        ("val_fraction", "0.1", "Did you mean 'splits.val-fraction'?"),
+        ("lerning_rate", "1", "No option of training is named lerning_rate. Did you mean 'learning_rate'?"),
+        ("val_fraction", "0.1", "Did you mean 'splits_val_fraction'?"),
         ("position", "learnt", "position: expected one of 'learned', .* found 'learnt'"),
         ("steps", "2.5", "steps: expected int, found '2.5'"),
         ("steps", 2.5, "steps: expected int, found 2.5"),

@@ -33,12 +33,12 @@ from vitkit.runs.config import (
     Run,
     StartConfig,
     new_model_config,
+    with_task,
 )
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import (
-    OBJECTIVES,
     ClassificationConfig,
     ObjectiveConfig,
     OptimizerConfig,
@@ -444,16 +444,10 @@ def _command(
     arguments: list[str], defaults: Run, verb: str, several: SeriesOptions
 ) -> "tuple[type[Command], Command]":
     """Choose the options of a verb, and their defaults: a run's, and those of the task that is learned."""
+    # The parser refuses names of no task.
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
-    # The parser refuses others.
-    kind = OBJECTIVES.get(task, ClassificationConfig)
-    if not isinstance(defaults.objective, kind):  # its options are those of the task
-        # Where no labels are learned, there is nothing to test.
-        fraction = defaults.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
-        splits = replace(defaults.splits, test_fraction=fraction)
-        defaults = replace(defaults, task=task, objective=kind(), splits=splits)
     command = PretrainCommand if verb == "pretrain" else Command
-    return command, command(run=RunOptions.from_run(defaults), series=several)
+    return command, command(run=RunOptions.from_run(with_task(defaults, task)), series=several)
 
 
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:

@@ -8,10 +8,13 @@ Shapes: H x W pixels of C channels.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from vitkit.errors import VitkitError
 
 Pixels = NDArray[np.uint8]  # (H, W, C)
 
@@ -26,6 +29,21 @@ def from_rgb(pixels: Pixels, channels: int) -> Pixels:
     if channels == 4:
         return np.concatenate([pixels, np.full_like(pixels[:, :, :1], 255)], axis=2)
     return pixels
+
+
+def from_units(pixels: NDArray[Any]) -> Pixels:
+    """Round floats from 0 to 1 to levels from 0 to 255.
+
+    Raises:
+        VitkitError: they are no floats, or out of that range.
+    """
+    if pixels.dtype.kind != "f" or not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN is neither
+        raise VitkitError(
+            f"With unit_range pixels are floats from 0 to 1, found {pixels.dtype} from {pixels.min()} to "
+            f"{pixels.max()}: leave unit_range out for uint8, and undo a normalisation."
+        )
+    levels: Pixels = np.rint(pixels * 255).astype(np.uint8)
+    return levels
 
 
 def to_rgb(pixels: Pixels) -> Pixels:

@@ -30,8 +30,8 @@ _IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
 LAYOUTS = (
     'Data is "digits", a folder of class folders (cats/1.jpg, dogs/2.jpg; or with train/, val/, test/ above '
-    "them), a .csv with columns path and label, a folder of .parquet files, or one with train800.txt and the "
-    "other lists of VTAB-1k."
+    "them), a .zip or .tar of one, a .csv with columns path and label, a folder of .parquet files, or one "
+    "with train800.txt and the other lists of VTAB-1k."
 )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Splits
 from vitkit.data.decode.image import Header, decode, header
 from vitkit.data.layouts import label_sets
+from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
 from vitkit.data.layouts.cutting import Folds, with_missing_splits
 from vitkit.data.layouts.folders import list_folders, list_images
 from vitkit.data.layouts.label_sets import count_labels
@@ -378,6 +379,8 @@ def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> 
         return list_parquet(path.parent, [path], group=group, labelled=labelled)
     if stage is not None or holds_lists(path):
         return list_split_lists(path if stage is None else path.parent, stage)
+    if path.name.lower().endswith(ARCHIVE_ENDINGS):
+        return list_archive(path, partial, group, labelled)
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
     parquets = _parquet_files(path)

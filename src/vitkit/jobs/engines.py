@@ -14,8 +14,10 @@ from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import Engine, GraphEngine, Numbers, refuse_numbers
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import PredictorOptions
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.runs.folder import Place, kind_of
+from vitkit.text import join_names
 from vitkit.weights.load_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -89,6 +91,38 @@ def load_ready(
     gelu = describe_gelu(model.config, numbers)
     notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
     return Ready(model, notes, loaded.identity.left_out, "cpu", "float32")
+
+
+def take_built(options: PredictorOptions) -> Ready:
+    """Take a model that is built already: it computes as it stands, on the device where it is.
+
+    Its way to compute is not changed, because whoever made it may go on to train it.
+
+    Raises:
+        VitkitError: it is no model of this library, or an option is given that is for reading one.
+    """
+    from vitkit.models.image_model import ImageModel
+
+    model = options.path
+    if not isinstance(model, ImageModel):
+        raise VitkitError(
+            f"Expected a path or a model of vitkit, found {type(model).__name__}. Of another library, give "
+            "the folder of its checkpoint."
+        )
+    refused = ("image_size", "num_heads", "exact", "engine")
+    given = [name for name in refused if getattr(options, name)]
+    if given:
+        raise VitkitError(
+            f"{join_names(given)} is for a model that is read from a path, and this one is built: leave it "
+            "out, or give create_model or load_model what it is to be."
+        )
+    place = next(model.parameters()).device
+    if options.device != "auto":
+        from vitkit.runs.machine import find_device
+
+        place = find_device(options.device)
+        model.to(place)
+    return Ready(model, (), {}, place, "float32" if options.precision == "auto" else options.precision)
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:

@@ -12,14 +12,14 @@ from vitkit.data.config import FIRST_RULE, Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_options import FinetuneOptions, FinetuneRunOptions
 from vitkit.jobs.finetune_recipes import fit_paper
-from vitkit.jobs.options import as_arguments, from_options
+from vitkit.jobs.options import as_arguments, from_training_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.config import Run, StartConfig, full_name
+from vitkit.runs.config import Run, StartConfig, full_name, with_options
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_options import SeriesOptions
@@ -52,8 +52,7 @@ first layer as slow. Without it, models of 4 layers lost up to 5 points on a few
 def run_finetune(options: FinetuneOptions) -> Path:
     """Fine-tune a model on images: train it with a new head, evaluate it, and write its report.
 
-    Calling it again with the same arguments and folder continues from the last committed checkpoint. For
-    any other option make the run with `vitkit.finetune_run`, change it, and give it to `vitkit.train`.
+    Calling it again with the same arguments and folder continues from the last committed checkpoint.
 
     Returns:
         The run folder; that of the series, where several runs are asked for.
@@ -88,7 +87,7 @@ def run_finetune(options: FinetuneOptions) -> Path:
     return train(run, out, device=device, threads=threads, request=request, listener=listener)
 
 
-finetune = from_options(FinetuneOptions)(run_finetune)
+finetune = from_training_options(FinetuneOptions)(run_finetune)
 
 
 def run_finetune_run(options: FinetuneRunOptions) -> Run:
@@ -100,7 +99,7 @@ def run_finetune_run(options: FinetuneRunOptions) -> Run:
     return _suited_run(options, Request(), SILENT)
 
 
-finetune_run = from_options(FinetuneRunOptions)(run_finetune_run)
+finetune_run = from_training_options(FinetuneRunOptions)(run_finetune_run)
 
 
 def _suited_run(options: FinetuneRunOptions, request: Request, listener: Listener) -> Run:
@@ -112,7 +111,13 @@ def _suited_run(options: FinetuneRunOptions, request: Request, listener: Listene
             "--data PATH."
         )
     base = named_recipe(options.recipe) if options.recipe else Run()
-    run = suit_run(replace(base, data=options.data or base.data, start=begun), request, listener).run
+    base = replace(base, data=options.data or base.data, start=begun)
+    suited = suit_run(with_options(base, options.options), request, listener)
+    run = with_options(suited.run, options.options)
+    if not options.recipe and run.training != suited.run.training:
+        # Another length was given: a warm-up that is left out is a part of that one.
+        run = fit_length(replace(suited.run, training=run.training), suited.num_images)
+        run = with_options(run, options.options)
     size = height_and_width(options.image_size)
     if size is not None:
         run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))

@@ -2,13 +2,13 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from vitkit.jobs.options import JobOptions, MachineOptions, SizeOptions, StrPath
+from vitkit.jobs.options import JobOptions, MachineOptions, RunOptionsByName, SizeOptions, StrPath
 from vitkit.runs.config import StartConfig
 from vitkit.runs.series_options import SeriesOptions
 
 
 @dataclass(frozen=True)
-class FinetuneRunOptions(SizeOptions):
+class FinetuneRunOptions(RunOptionsByName, SizeOptions):
     """The options of the run that fine-tunes a start on images."""
 
     start: str | StartConfig

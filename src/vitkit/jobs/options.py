@@ -12,11 +12,11 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
@@ -37,6 +37,7 @@ StrPaths: TypeAlias = StrPath | Sequence[StrPath]
 """One of them or several."""
 
 P = ParamSpec("P")
+Trained = TypeVar("Trained", bound="RunOptionsByName")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
 Self = TypeVar("Self")
@@ -64,6 +65,23 @@ def from_options(
     return publish
 
 
+def from_training_options(
+    options: type[Trained],
+) -> Callable[[Callable[[Trained], Result]], Callable[..., Result]]:
+    """Do the same for a job that trains: its function takes the options of training by their names too."""
+    own = {one.name for one in fields(options)}
+
+    def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
+        def function(*args: Any, **kwargs: Any) -> Result:
+            given = {name: kwargs.pop(name) for name in list(kwargs) if name not in own - {"options"}}
+            return job(options(*args, **kwargs, options=given))
+
+        _describe(function, job, options)
+        return function
+
+    return publish
+
+
 def method_from_options(
     options: Callable[P, Options],
 ) -> Callable[[Callable[[Self, Options], None]], Callable[Concatenate[Self, P], None]]:
@@ -84,7 +102,10 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
     function.__module__ = job.__module__
     before = list(inspect.signature(job).parameters.values())[:-1]  # self
-    parameters = inspect.signature(options).parameters.values()
+    parameters = [
+        one.replace(kind=one.VAR_KEYWORD, default=one.empty, annotation=Any) if one.name == "options" else one
+        for one in inspect.signature(options).parameters.values()
+    ]
     # The listener comes last, as the least of what a caller cares for.
     ordered = sorted(parameters, key=lambda one: (one.kind, one.name == "listener"))
     result = inspect.signature(job).return_annotation
@@ -132,6 +153,16 @@ class JobOptions:
 
     listener: Listener = field(default=SILENT, repr=False, compare=False)
     """hears the progress and what is worth knowing; silent unless one is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptionsByName:
+    """The options of training that a public function takes beside its own; on a command line they are
+    options like any other."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """any other option of training by its name in `vitkit train --help`, with "_" for "-" and for ".":
+    learning_rate=1e-3, splits_val_fraction=0.2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,10 +457,29 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True)
-class PredictorOptions(ModelOptions):
-    """The options of `vitkit.Predictor`."""
+class PredictingOptions(ModelOptions):
+    """The options of the model of a prediction."""
 
     device: str = "auto"  # by position too
+
+
+class BuiltModel(Protocol):
+    """A model of `vitkit.create_model` or `vitkit.load_model`, of which this file imports no class."""
+
+    config: Any
+    card: Any
+
+
+@dataclass(frozen=True)
+class PredictorOptions(PredictingOptions):
+    """The options of `vitkit.Predictor`."""
+
+    path: StrPath | BuiltModel
+    """a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`; or a model of
+    `create_model` or `load_model`, which computes as it stands and where it stands."""
+    _: KW_ONLY
+    class_names: Sequence[str] | None = None
+    """names of the classes in the order of the outputs; left out, those that the model was saved with."""
 
 
 SINGLE_FILES = (".parquet", ".npy")
@@ -437,7 +487,7 @@ SINGLE_FILES = (".parquet", ".npy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(PredictorOptions, ClusterOptions, JobOptions):
+class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
     images: Sequence[StrPath]

@@ -1,20 +1,24 @@
 """Name what is in images: `vitkit.Predictor` for a program, `predict_images` for many files."""
 
+import base64
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.config import to_json
-from vitkit.data.channels import from_rgb
+from vitkit.data.channels import from_rgb, from_units
 from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
@@ -22,8 +26,9 @@ from vitkit.durable import hash_file
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs.engines import load_ready
+from vitkit.jobs.engines import load_ready, take_built
 from vitkit.jobs.options import (
+    PredictingOptions,
     PredictOptions,
     PredictorOptions,
     as_arguments,
@@ -43,10 +48,13 @@ if TYPE_CHECKING:
     from vitkit.jobs.parts import ComputeRows, PartsRecord
 
 ImageLike: TypeAlias = (
-    "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor"
+    "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[Any] | torch.Tensor"
 )
-"""A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, C)
-or (height, width) of uint8, or a tensor (C, height, width) of uint8, with the C channels of the model."""
+"""A path, an address `data:image/...`, the bytes of a file, a file opened for reading bytes, a Pillow image,
+or an array (height, width, C), (C, height, width) or (height, width), or a tensor of the same, with the C
+channels of the model: of uint8, or with `unit_range` of floats from 0 to 1."""
+SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
+"""Several of them, or an array or a tensor of four dimensions."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
 
 def _open(options: PredictOptions) -> "tuple[Predictor, list[Path]]":
     """Load the model of a prediction, and list its images."""
-    predictor = Predictor(**as_arguments(PredictorOptions, options))
+    predictor = Predictor(**as_arguments(PredictingOptions, options))
     for note in predictor.notes:
         options.listener.note(f"{options.path}: {note}.")
     with options.listener.progress("listing images"):
@@ -218,65 +226,139 @@ class Predictor:
     >>> predictor = vitkit.Predictor("runs/digits")
     >>> predictor("scan.png")[0].name
     '7'
+    >>> [guesses[0].name for guesses in predictor(["one.png", "two.png"])]
+    ['1', '2']
 
     `notes` holds what the user should know about the weights, as `vitkit.load_model` logs it.
 
     Raises:
-        VitkitError: no checkpoint there, or a model that names no classes.
+        VitkitError: no checkpoint there, a model that names no classes, or another number of class names.
     """
 
     @method_from_options(PredictorOptions)
     def __init__(self, options: PredictorOptions) -> None:
         """Load a model, for predictions by PyTorch or by another engine."""
-        ready = load_ready(
-            options.path,
-            options.load_options,
-            device=options.device,
-            engine=options.engine,
-            precision=options.precision,
-            exact=options.exact,
-            phase="prediction",
-        )
+        if isinstance(options.path, str | os.PathLike):
+            ready = load_ready(
+                options.path,
+                options.load_options,
+                device=options.device,
+                engine=options.engine,
+                precision=options.precision,
+                exact=options.exact,
+                phase="prediction",
+            )
+            named = str(options.path)
+        else:
+            ready, named = take_built(options), "The model"
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)
         reason = self.answering.explain_unfit(self.model.config)
         if reason:
-            raise VitkitError(f"{options.path} {reason}.")
+            raise VitkitError(f"{named} {reason}.")
         self.preprocessing = preprocessing_of(self.model)
         if options.max_pixels is not None:
             rule = replace(self.preprocessing.decode, max_pixels=options.max_pixels)
             self.preprocessing = replace(self.preprocessing, decode=rule)
         count = self.model.config.num_classes
-        self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))
+        self.card = self.model.card
+        if options.class_names is not None:
+            self.card = replace(self.card, class_names=tuple(options.class_names))
+            if len(self.card.class_names) != count:
+                raise VitkitError(
+                    f"Expected the names of {count} classes, found {len(self.card.class_names)}: give one "
+                    "for each output, in their order."
+                )
+        self.class_names = self.card.class_names or tuple(f"class {i}" for i in range(count))
 
-    def __call__(self, image: ImageLike, top: int = 5) -> list[Guess]:
+    @overload
+    def __call__(
+        self, image: list[Any] | tuple[Any, ...], top: int = 5, *, unit_range: bool = False
+    ) -> list[list[Guess]]: ...
+    @overload
+    def __call__(self, image: ImageLike, top: int = 5, *, unit_range: bool = False) -> list[Guess]: ...
+    @overload
+    def __call__(
+        self, image: Generator[Any], top: int = 5, *, unit_range: bool = False
+    ) -> Iterator[list[Guess]]: ...
+    def __call__(self, image: Any, top: int = 5, *, unit_range: bool = False) -> Any:
         """Return the `top` most probable classes of one image, best first; all of them where an image has
         several labels, which are there from a probability of 0.5.
 
+        A list or tuple of images gives a list of such answers, a generator gives a generator of them
+        (`stream`), and `many` takes an array or tensor of several images.
+
+        Args:
+            image: a path, an address `data:image/...`, the bytes of a file, a file that was opened as bytes,
+                a Pillow image, an array or a tensor; or several of them.
+            top: number of classes.
+            unit_range: whether arrays and tensors hold floats from 0 to 1, in place of uint8 from 0 to 255.
+
         Raises:
-            DecodeError: the image cannot be read; the message names the file.
+            DecodeError: an image cannot be read; the message names the file.
             VitkitError: it is no image, or the model's logits are not finite.
         """
-        return self.many([image], top)[0]
+        if isinstance(image, list | tuple):
+            return list(self.stream(image, top, unit_range=unit_range))
+        if isinstance(image, Iterator) and not hasattr(image, "read"):
+            return self.stream(image, top, unit_range=unit_range)
+        return self.many([image], top, unit_range=unit_range)[0]
 
-    def many(self, images: Sequence[ImageLike], top: int = 5) -> list[list[Guess]]:
+    def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
         """Do the same for several images at once: a list or tuple, an array or tensor of four dimensions."""
         if isinstance(images, str | bytes | os.PathLike | Image.Image) or getattr(images, "ndim", 4) != 4:
             raise VitkitError("many() takes several images: give a list, of one image too.")
-        if top < 1:
-            raise VitkitError(f"top is at least 1, found {top}.")
+        _refuse_top(top)
         if not len(images):
             return []
-        pixels = np.stack([preprocess(self._pixels(image), self.preprocessing) for image in images])
-        logits = self._logits(pixels.transpose(0, 3, 1, 2))
+        return self._guess([self._ready(image, unit_range) for image in images], top)
+
+    def stream(
+        self,
+        images: "SeveralImages | Iterable[ImageLike]",
+        top: int = 5,
+        *,
+        batch_size: int = 32,
+        unit_range: bool = False,
+    ) -> Iterator[list[Guess]]:
+        """Do the same for any number of images, of a generator say: so many at a time are in memory.
+
+        While a batch is computed, the next one is decoded. The images are asked for here, in the caller's
+        thread, and two batches ahead: `batch_size=1` answers soonest.
+        """
+        _refuse_top(top)
+        if batch_size < 1:
+            raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+        return self._stream(iter(images), top, batch_size, unit_range)
+
+    def _stream(
+        self, images: Iterator[ImageLike], top: int, batch_size: int, unit_range: bool
+    ) -> Iterator[list[Guess]]:
+        """Answer a batch at a time."""
+
+        def read(batch: list[ImageLike]) -> list[NDArray[np.uint8]]:
+            return [self._ready(image, unit_range) for image in batch]
+
+        with ThreadPoolExecutor(1) as ahead:
+            waiting: Future[list[NDArray[np.uint8]]] | None = None
+            while batch := list(islice(images, batch_size)):
+                before, waiting = waiting, ahead.submit(read, batch)
+                if before is not None:
+                    yield from self._guess(before.result(), top)
+            if waiting is not None:
+                yield from self._guess(waiting.result(), top)
+
+    def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
+        """Compute the guesses for images that are ready for the model."""
+        logits = self._logits(np.stack(pixels).transpose(0, 3, 1, 2))
         wrong = int((~np.isfinite(logits).all(-1)).sum())
         if wrong:
             raise VitkitError(
                 f"The model's logits are not finite (NaN or infinite) for {wrong} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        return self.answering.guesses(logits, self.model.card, top)
+        return self.answering.guesses(logits, self.card, top)
 
     def _logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Compute the logits `(B, K)` of images `(B, C, H, W)`."""
@@ -289,15 +371,21 @@ class Predictor:
         with output_function(self.model, torch.device(self.device), self.precision) as compute:
             return compute(torch.from_numpy(images))
 
-    def _pixels(self, image: Any) -> NDArray[np.uint8]:
+    def _ready(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
+        """Return one image as the model takes it: `(height, width, C)` of its own size."""
+        return preprocess(self._pixels(image, unit_range), self.preprocessing)
+
+    def _pixels(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
         """Return one image as `(height, width, C)`, whatever it is given as."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
             return decode_image(image, rule)
         if _is_tensor(image):
-            return _from_tensor(image, rule.channels)
+            return _from_array(image.cpu().numpy(), rule.channels, unit_range, channels_first=True)
         if isinstance(image, np.ndarray):
-            return _from_array(image, rule.channels)
+            return _from_array(image, rule.channels, unit_range, channels_first=False)
+        if isinstance(image, str) and image[:5].lower() == "data:":
+            return decode(_data_of(image), rule)
         if isinstance(image, str | os.PathLike):
             text = os.fspath(image)
             refuse_address(text)
@@ -312,11 +400,15 @@ class Predictor:
             if not isinstance(content, bytes):
                 raise VitkitError("The image is a file opened as text: open it as bytes, with mode 'rb'.")
             return decode(content, rule)
-        several = " (many() takes several images)" if isinstance(image, list | tuple | set) else ""
         raise VitkitError(
-            "An image is a path, the bytes of a file, a file opened with mode 'rb', a Pillow image, an array "
-            f"or a tensor; found {type(image).__name__}{several}."
+            "An image is a path, an address data:image/..., the bytes of a file, a file opened with mode "
+            f"'rb', a Pillow image, an array or a tensor; found {type(image).__name__}."
         )
+
+
+def _refuse_top(top: int) -> None:
+    if top < 1:
+        raise VitkitError(f"top is at least 1, found {top}.")
 
 
 def _is_tensor(image: object) -> "TypeGuard[torch.Tensor]":
@@ -325,31 +417,54 @@ def _is_tensor(image: object) -> "TypeGuard[torch.Tensor]":
     return torch is not None and isinstance(image, torch.Tensor)
 
 
-def _from_array(image: NDArray[Any], channels: int) -> NDArray[np.uint8]:
-    if image.dtype == np.uint8 and image.size:
-        if image.ndim == 3 and image.shape[2] == channels:
-            return image
-        grey = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
-        if grey.ndim == 2 and channels in (1, 3, 4):
-            return from_rgb(np.repeat(grey[:, :, None], 3, axis=2), channels)
+def _data_of(address: str) -> bytes:
+    """Return the bytes that stand in an address `data:image/png;base64,...` (RFC 2397).
+
+    Raises:
+        DecodeError: there are none, or they are no base64.
+    """
+    head, comma, body = address.partition(",")
+    content = unquote_to_bytes(body)
+    if head.lower().endswith(";base64"):
+        try:
+            content = base64.b64decode(content, validate=True)
+        except ValueError as error:
+            raise DecodeError(f"the address {address[:40]}... holds no base64: {error}") from error
+    if not comma or not content:
+        raise DecodeError(f"the address {address[:40]} holds no image: expected data:image/png;base64,...")
+    return content
+
+
+def _from_array(
+    image: NDArray[Any], channels: int, unit_range: bool, channels_first: bool
+) -> NDArray[np.uint8]:
+    """Return an array, or the numbers of a tensor, as `(height, width, C)` of uint8."""
+    if image.size and (unit_range or image.dtype == np.uint8):
+        turned = _channels_last(image, (channels, 1), channels_first)
+        if turned is not None:
+            levels = from_units(turned) if unit_range else turned
+            if levels.shape[2] == channels:
+                return levels
+            if channels in (1, 3, 4):
+                return from_rgb(np.repeat(levels, 3, axis=2), channels)
+    order = f"({channels}, height, width)" if channels_first else f"(height, width, {channels})"
+    grey = ", or (height, width) of grey" if channels in (1, 3, 4) else ""
     raise VitkitError(
-        f"An array is an image if it is (height, width, {channels}){_or_grey(channels)}, of uint8 in 0..255; "
-        f"found {image.shape} of {image.dtype}."
+        f"{'A tensor' if channels_first else 'An array'} is an image if it is {order}{grey}, of uint8 in "
+        f"0..255, or with unit_range=True of floats in 0..1; found {image.shape} of {image.dtype}."
+        + (" many() takes several images." if image.ndim == 4 else "")
     )
 
 
-def _from_tensor(image: "torch.Tensor", channels: int) -> NDArray[np.uint8]:
-    kind = str(image.dtype).removeprefix("torch.")
-    if kind == "uint8" and image.numel():
-        if image.ndim == 3 and image.shape[0] in (1, channels):
-            return _from_array(image.permute(1, 2, 0).cpu().numpy(), channels)
-        if image.ndim == 2:
-            return _from_array(image.cpu().numpy(), channels)
-    raise VitkitError(
-        f"A tensor is an image if it is ({channels}, height, width){_or_grey(channels)}, of uint8 in 0..255; "
-        f"found {tuple(image.shape)} of {kind}."
-    )
+def _channels_last(image: NDArray[Any], counts: Sequence[int], channels_first: bool) -> NDArray[Any] | None:
+    """Turn an image so that its channels come last; None where no axis has one of their numbers.
 
-
-def _or_grey(channels: int) -> str:
-    return ", or (height, width) of grey" if channels in (1, 3, 4) else ""
+    Where both ends would do, tensors have their channels first and arrays have them last.
+    """
+    if image.ndim != 3:
+        return image[:, :, None] if image.ndim == 2 else None
+    for count in counts:
+        for first in (channels_first, not channels_first):
+            if image.shape[0 if first else 2] == count:
+                return image.transpose(1, 2, 0) if first else image
+    return None

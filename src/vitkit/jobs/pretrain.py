@@ -8,13 +8,13 @@ import torch
 
 from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import from_options
+from vitkit.jobs.options import from_training_options
 from vitkit.jobs.pretrain_options import PretrainOptions
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.config import Architecture, Run, StartConfig, with_options
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, settle_minutes
 from vitkit.tasks import find_task
@@ -45,7 +45,11 @@ def run_pretrain(options: PretrainOptions) -> Path:
     asked = replace(
         asked, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
     )
-    run = suit_pretraining(asked, request, listener)
+    suited = suit_pretraining(with_options(asked, options.options), request, listener)
+    run = with_options(suited, options.options)
+    if options.options:
+        given = {name.replace("-", "_") for name in options.options}
+        run = fit_batch_and_length(run, suited, given, len(request.images(run).splits["train"]))
     if options.minutes is not None:
         if options.threads is not None:
             torch.set_num_threads(options.threads)  # the speed depends on them
@@ -55,7 +59,7 @@ def run_pretrain(options: PretrainOptions) -> Path:
     return train(run, out, device=options.device, threads=options.threads, request=request, listener=listener)
 
 
-pretrain = from_options(PretrainOptions)(run_pretrain)
+pretrain = from_training_options(PretrainOptions)(run_pretrain)
 
 
 def suit_pretraining(asked: Run, request: Request, listener: Listener = SILENT) -> Run:

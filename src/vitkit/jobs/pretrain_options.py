@@ -5,14 +5,14 @@ from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_options import OutOptions
-from vitkit.jobs.options import JobOptions, MachineOptions
+from vitkit.jobs.options import JobOptions, MachineOptions, RunOptionsByName
 
 Objective = Literal["masked-patches", "simmim", "mae"]
 """The tasks that need no labels."""
 
 
 @dataclass(frozen=True)
-class PretrainRunOptions:
+class PretrainRunOptions(RunOptionsByName):
     """The options of the run that pre-trains on images without labels."""
 
     data: str

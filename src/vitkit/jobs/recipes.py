@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from vitkit.config import nearest
 from vitkit.data.config import Augmentation, Preprocessing, Splits
@@ -12,7 +12,7 @@ from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper
 from vitkit.jobs.finetune_recipes import paper as finetune_paper
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
-from vitkit.runs.config import Architecture, Run
+from vitkit.runs.config import Architecture, Run, with_options
 from vitkit.training.config import (
     ClassificationConfig,
     MAEConfig,
@@ -332,15 +332,21 @@ RECIPES: dict[str, Callable[[], Run]] = {
 }
 
 
-def recipe(name: str) -> Run:
-    """Make the run configuration that a recipe stands for.
+def recipe(name: str, /, **options: Any) -> Run:
+    """Make the run configuration that a recipe stands for: `recipe("photos", data="photos/", epochs=5)`.
+
+    Args:
+        name: as `vitkit recipes` lists them.
+        options: other values of options of training, by their names as `vitkit train --help` has them, with
+            "_" for "-" and for ".": `learning_rate=1e-3`, `splits_val_fraction=0.2`.
 
     Raises:
-        VitkitError: no such recipe; the nearest one is named.
+        VitkitError: no such recipe or option, of which the nearest one is named; or a value that it does not
+            take.
     """
     if name not in RECIPES:
         raise VitkitError(f"No recipe is named '{name}'. {nearest(name, RECIPES)}")
-    return replace(RECIPES[name](), recipe=name)
+    return with_options(replace(RECIPES[name](), recipe=name), options)
 
 
 def purpose(name: str) -> str:

@@ -1,9 +1,11 @@
 """The job of training: from images to a trained, evaluated, explained model."""
 
 import shlex
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +13,7 @@ from vitkit.data.config import refuse_augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
+from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import (
@@ -19,7 +22,14 @@ from vitkit.runs.build import (
     compute_as_begun,
 )
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
-from vitkit.runs.config import WHICH_IMAGES, Run, changed_options, name_options, train_longer
+from vitkit.runs.config import (
+    WHICH_IMAGES,
+    Run,
+    changed_options,
+    name_options,
+    train_longer,
+    with_options,
+)
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
@@ -54,9 +64,10 @@ from vitkit.world import ALONE, World
 
 
 def train(
-    run: Run,
+    run: Run | None = None,
     out: str | Path | None = None,
     *,
+    recipe: str = "",
     resume: bool = False,
     device: str = "auto",
     threads: int | None = None,
@@ -65,14 +76,17 @@ def train(
     advice: AdviceRecord | None = None,
     request: Request | None = None,
     listener: Listener = SILENT,
+    **options: Any,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
 
-    Calling it again with the same run and folder continues from the last committed checkpoint, and does
-    nothing if the run has finished.
+    `train(data="photos/", recipe="photos", epochs=20)` says what differs from a recipe, and `train(run)` all
+    of it. Calling it again with the same run and folder continues from the last committed checkpoint, and
+    does nothing if the run has finished.
 
     Args:
-        run: the run configuration; `vitkit.recipe(name)` makes one.
+        run: the run configuration; left out, that of the recipe.
+        recipe: the name of a recipe, in place of a run; left out as well, the defaults of `vitkit train`.
         out: the run folder; left out, one below `runs/` named after data and model.
         resume: whether `out` holds this run already; then only the path of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
@@ -81,6 +95,7 @@ def train(
         command, advice: to be written down: what made the run, and what is expected of it.
         request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
         listener: hears how it goes; left out, nothing is printed.
+        options: other values of options of training, as for `vitkit.recipe`: `learning_rate=1e-3`.
 
     Returns:
         The run folder, with `model.safetensors`, `model.json` and `report.html`.
@@ -91,6 +106,7 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
+    run = _complete_run(run, recipe, options)
     world = join_processes(listener.warn)
     if not world.writes:
         _prepare_process(threads, world)
@@ -113,6 +129,27 @@ def train(
         parts = build_parts(plan.run, plan.data, folder, listener, plan.start, plan.compute, new)
         _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
     return folder
+
+
+def _complete_run(run: Run | None, recipe: str, options: Mapping[str, Any]) -> Run:
+    """Make the run that is asked for by a configuration or a recipe, and by options beside it.
+
+    Raises:
+        VitkitError: both are given, or neither and a start; or an option is none, or its value.
+    """
+    if run is not None and not isinstance(run, Run):
+        raise VitkitError(
+            f"Expected a run configuration first, found {run!r}. Give options by their names: "
+            "vitkit.train(data=..., recipe=...)."
+        )
+    if run is not None and recipe:
+        raise VitkitError("Give a run or the recipe of one, not both: a run holds all that a recipe says.")
+    if run is None and options.get("start"):
+        raise VitkitError(
+            "What is left out has to suit the weights that a run begins from: begin it with "
+            "vitkit.finetune(start, data), which takes the same options."
+        )
+    return with_options(run or (named_recipe(recipe) if recipe else Run()), options)
 
 
 def _prepare_process(threads: int | None, world: World) -> None:

@@ -315,17 +315,34 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
 def with_options(run: Run, values: Mapping[str, Any]) -> Run:
     """Give a run other values of some options, all at once: some are right only together.
 
+    A task brings its own objective along, and a length in epochs takes the place of one in steps.
+
     Args:
         run: the run.
         values: of options by their names, as `vitkit train` has them, with "-" or "_": "position",
-            "learning-rate", "splits.val-fraction". Each is of the option's type, or a text that is read as
-            one.
+            "learning-rate", "splits.val-fraction" (as a name in Python "splits_val_fraction"). Each is of the
+            option's type, or a text that is read as one.
 
     Raises:
         VitkitError: no such option (the nearest one is named), or a value that it does not take.
     """
-    changed: Run = _with_fields(run, {_path(run, name): (name, value) for name, value in values.items()})
+    if "task" in values:
+        run = with_task(run, read_value(TaskName, values["task"], "task"))
+    given = {_path(run, name): (name, value) for name, value in values.items()}
+    if ("training", "epochs") in given and run.training.steps is not None:
+        run = replace(run, training=replace(run.training, steps=None))  # they would go before the epochs
+    changed: Run = _with_fields(run, given)
     return changed
+
+
+def with_task(run: Run, task: TaskName) -> Run:
+    """Give a run that learns another task, with the objective of that one where its own is another kind."""
+    kind = OBJECTIVES.get(task, ClassificationConfig)
+    if isinstance(run.objective, kind):
+        return replace(run, task=task)
+    # Where no labels are learned, there is nothing to test.
+    fraction = run.splits.test_fraction if issubclass(kind, ClassificationConfig) else 0.0
+    return replace(run, task=task, objective=kind(), splits=replace(run.splits, test_fraction=fraction))
 
 
 def option_value(run: Run, name: str) -> Any:
@@ -343,10 +360,13 @@ def option_value(run: Run, name: str) -> Any:
 def _path(run: Run, name: str) -> tuple[str, ...]:
     """Find the field of an option: "steps" is `steps` of `training`."""
     paths = {_option(path).removeprefix("--"): path for path in _paths(run)}
-    hyphened = name.replace("_", "-")
-    if hyphened not in paths:
-        raise VitkitError(f"No option of training is named {name}. {nearest(hyphened, paths)}")
-    return tuple(paths[hyphened].split("."))
+    in_python = {option.replace("-", "_").replace(".", "_"): path for option, path in paths.items()}
+    path = paths.get(name.replace("_", "-")) or in_python.get(name)
+    if path is None:
+        # The answer is spelled as the question is: what stands in Python can be written there.
+        hint = nearest(name, in_python) if "_" in name else nearest(name, paths)
+        raise VitkitError(f"No option of training is named {name}. {hint}")
+    return tuple(path.split("."))
 
 
 def _paths(config: Any, prefix: str = "") -> Iterator[str]:

@@ -185,6 +185,22 @@ def test_columns_as_other_tools_name_them(header: str, tmp_path: Path) -> None:
     assert read(path).class_names == ("a", "b")
 
 
+def test_which_columns_were_read_is_said_where_others_could_be_meant(tmp_path: Path) -> None:
+    data = read(table(tmp_path, "label,image_path,class_name,filename\na,1.png,x,9.png\nb,2.png,y,9.png\n"))
+    assert data.class_names == ("a", "b") and data.notes == (
+        "The paths are those of the column filename; not read: image_path.",
+        "The labels are those of the column label; not read: class_name.",
+    )
+
+
+def test_a_list_of_boxes_says_what_it_is_read_for(tmp_path: Path) -> None:
+    data = read(table(tmp_path, "filename,xmin,ymin,XMax,ymax,class\n1.png,0,0,5,5,a\n2.png,0,0,5,5,b\n"))
+    (note,) = data.notes
+    assert note.startswith(
+        "Columns of boxes are not read (xmin, ymin, XMax, ymax): one label for a whole image"
+    )
+
+
 def test_a_row_of_several_lines_is_told(tmp_path: Path) -> None:
     """Two quotation marks in a column that nobody reads take the lines between them away."""
     data = read(table(tmp_path, 'path,label,note\n1.png,a,x\n2.png,b,"x\n3.png,a,y"\n4.png,b,\n'))

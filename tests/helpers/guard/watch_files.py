@@ -18,8 +18,10 @@ OFFENCES = "VITKIT_TEST_OFFENCES"
 TEMPORARY = "VITKIT_TEST_TEMPORARY"
 """The environment variable that names the folders in which tests may write, separated as in PATH."""
 
-_PARTS = ("src", "tests", "docs", "benchmarks", "scripts", ".ci", ".git", ".venv", ".hypothesis")
+_PARTS = ("src", "tests", "docs", "benchmarks", "scripts", "examples", ".ci", ".git", ".venv", ".hypothesis")
+_PARTS += (".github",)
 _FILES = (".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml")
+_FILES += ("CITATION.cff", "CONTRIBUTING.md", "SECURITY.md")
 _SYSTEM = (
     "/usr",
     "/lib",

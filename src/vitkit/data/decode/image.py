@@ -88,6 +88,23 @@ class _Ico(IcoImagePlugin.IcoImageFile):
         return super().load()
 
 
+def _open_heif(stream: IO[bytes], name: str | bytes) -> Image.Image:
+    """Open an HEIC image by pillow-heif, which turns it upright whatever the rule says of EXIF.
+
+    Raises:
+        DecodeError: it is not installed.
+    """
+    try:
+        from pillow_heif.as_plugin import HeifImageFile
+    except ImportError:
+        raise DecodeError(
+            "an HEIC image, which the extra heif reads: pip install 'vitkit[heif]'; or convert it to JPEG or "
+            "PNG"
+        ) from None
+    image: Image.Image = HeifImageFile(stream, name)
+    return image
+
+
 _Opener = Callable[[IO[bytes], str | bytes], Image.Image]
 
 # Formats that are known by their first bytes. Those without a signature (TGA, PCX) would accept garbage, and
@@ -105,7 +122,10 @@ _FORMATS: dict[str, _Opener] = {
     "ICO": _Ico,
     "QOI": QoiImagePlugin.QoiImageFile,
     "SGI": SgiImagePlugin.SgiImageFile,
+    "HEIF": _open_heif,
 }
+_HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"})
+"""What a file of HEVC images says it is (ISO/IEC 23008-12, B.4); mif1 and msf1 leave the codec open."""
 
 # Readers that warn about odd files instead of refusing them. Python 3.11 can only silence warnings for the
 # whole process, so these few take turns, and the common formats never enter the lock.
@@ -271,7 +291,9 @@ def _recognise(data: bytes) -> str:
     start = data[:16]
     if start.startswith(MAGIC):
         return "NPY"
-    for name in _FORMATS:
+    if _is_heif(data):
+        return "HEIF"
+    for name in (name for name in _FORMATS if name in Image.OPEN):  # the reader of HEIF is no part of Pillow
         accept = Image.OPEN[name][1]
         # An accept function answers with a sentence when Pillow was built without the codec.
         answer = accept(start) if accept else False
@@ -284,9 +306,17 @@ def _recognise(data: bytes) -> str:
         raise DecodeError("an HTML page, not an image (a download that failed?)")
     if text.startswith((b"<svg", b"<?xml")):
         raise DecodeError("an SVG or XML file; only pixel images can be read")
-    if data[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
-        raise DecodeError("an HEIC image; convert it to JPEG or PNG")
     raise DecodeError(f"not an image of a known format ({', '.join((*_FORMATS, 'NPY'))})")
+
+
+def _is_heif(data: bytes) -> bool:
+    """Whether a file holds HEVC images, by the brands in its first box, which AVIF has too."""
+    if data[4:8] != b"ftyp":
+        return False
+    brands = [data[place : place + 4] for place in range(16, min(int.from_bytes(data[:4]), 256), 4)]
+    return data[8:12] in _HEIF_BRANDS or (
+        data[8:12] in (b"mif1", b"msf1") and not {b"avif", b"avis"} & {*brands}
+    )
 
 
 def _check_size(width: int, height: int, rule: DecodeRule) -> None:

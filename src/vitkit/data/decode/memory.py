@@ -10,8 +10,18 @@ from typing import Any, cast
 from PIL import Image
 
 # Bytes a pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
-# AVIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python code.
-_BESIDE_THE_IMAGE = {"WEBP": 12.1, "AVIF": 16.0, "SGI": 8.0, "PPM": 8.0, "QOI": 4.0, "BMP": 3.0, "GIF": 3.0}
+# AVIF, HEIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python
+# code.
+_BESIDE_THE_IMAGE = {
+    "WEBP": 12.1,
+    "AVIF": 16.0,
+    "HEIF": 16.0,
+    "SGI": 8.0,
+    "PPM": 8.0,
+    "QOI": 4.0,
+    "BMP": 3.0,
+    "GIF": 3.0,
+}
 
 MAX_JPEG_SCANS = 100
 """Real progressive JPEGs have about ten scans; each costs a pass over all of the image, in a few bytes."""

@@ -1,7 +1,7 @@
 """Folders of class folders, alone or below train/, val/ and test/."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from vitkit.data.listing import (
     PARTS_RECORD,
     SPLIT_NAMES,
     SPLITS,
+    Files,
     Listing,
     Paths,
     SplitListing,
@@ -21,7 +22,7 @@ from vitkit.data.listing import (
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
-# HEIC and TGA cannot be decoded: listed all the same, they are reported and not silently passed over.
+# TGA cannot be decoded, nor HEIC without its extra: listed all the same, they are reported.
 _IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
     ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
@@ -39,18 +40,51 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
     """
     with os.scandir(root) as entries:
         folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
+    roots, not_splits = split_roots(root, folders, partial)
+    scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
+    kind, files = "folder of class folders", lambda paths: Paths(root, paths)
+    return list_classes(root, kind, scans, not_splits, files, partial, group)
+
+
+def split_roots(root: Path, folders: list[str], partial: bool) -> tuple[dict[str, Path], list[str]]:
+    """Find the folder of each split among those in the root, and the folders that are none.
+
+    Raises:
+        VitkitError: there are folders of splits and none for training.
+    """
     split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
     if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
         kept = [split for split in SPLITS if split in split_folders]
         roots = {split: root / split_folders[split] for split in kept}
-        not_splits = [name for name in folders if name not in split_folders.values()]
-    elif split_folders and len(split_folders) == len(folders):
+        return roots, [name for name in folders if name not in split_folders.values()]
+    if split_folders and len(split_folders) == len(folders):
         found = ", ".join(f"{name}/" for name in folders)
         raise VitkitError(f"{root} has {found} but no train/. {LAYOUTS}")
-    else:
-        roots, not_splits = {"train": root}, []
+    return {"train": root}, []
 
-    scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
+
+def list_classes(
+    root: Path,
+    kind: str,
+    scans: "Mapping[str, ClassImages]",
+    not_splits: list[str],
+    files_of: Callable[[list[str]], Files],
+    partial: bool,
+    group: str | None,
+) -> Listing:
+    """List the images of class folders that were scanned, each split's in order.
+
+    Args:
+        root: the folder, for messages.
+        kind: the layout in words.
+        scans: the images of each split.
+        not_splits: folders beside those of splits.
+        files_of: makes the files of the paths of all images.
+        partial, group: as for `list_folders`.
+
+    Raises:
+        VitkitError: no images, an empty class, or splits that disagree about the classes.
+    """
     class_names = _agreed_classes(root, scans, partial)
     number_of = {name: number for number, name in enumerate(class_names)}
     paths: list[str] = []
@@ -76,7 +110,7 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
     for split, scan in scans.items():
         notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
     numbers = None if group is None else number_groups(groups)
-    return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes), numbers)
+    return Listing(kind, class_names, files_of(paths), splits, tuple(notes), numbers)
 
 
 def list_images(root: Path) -> Listing:
@@ -117,8 +151,8 @@ def _group_of(folder: Path, file: str, level: str) -> str:
     return "/".join(folders[: int(level)])
 
 
-class _ClassFolders:
-    """The images below each class folder of one split, and what was passed over."""
+class ClassImages:
+    """The images of each class of one split, by paths below its class folder, and what was passed over."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -128,6 +162,27 @@ class _ClassFolders:
         self.loose = 0
         self.upward: list[str] = []
         self.results: list[str] = []
+
+    def notes(self) -> Iterator[str]:
+        if self.hidden:
+            yield f"{pluralize(self.hidden, 'hidden file or folder', 'hidden files or folders')} ignored."
+        if self.other:
+            yield f"{pluralize(self.other, 'file')} in class folders ignored: not images by their names."
+        if self.loose:
+            yield f"{pluralize(self.loose, 'image')} outside any class folder ignored."
+        if self.results:
+            count = pluralize(len(self.results), "folder")
+            yield f"{count} of features or predictions ignored: {join_names(self.results)}."
+        if self.upward:
+            links = [os.fsencode(link).decode("utf-8", "backslashreplace") for link in sorted(self.upward)]
+            yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
+
+
+class _ClassFolders(ClassImages):
+    """The images of each class folder on the disk."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
         # Beside images, arrays are something else (masks, say): they are the images where there are none.
         arrays: dict[str, list[str]] = {}
         where = root.resolve()
@@ -144,9 +199,9 @@ class _ClassFolders:
                     files = sorted(self._below(root / entry.name, f"{entry.name}/", "", above))
                     if not files and any(name.startswith(f"{entry.name}/") for name in self.results):
                         continue  # the folder features/ of vitkit embed
-                    self.images[entry.name] = [file for file in files if not _is_array(file)]
-                    arrays[entry.name] = [file for file in files if _is_array(file)]
-            elif _is_image(entry.name):
+                    self.images[entry.name] = [file for file in files if not is_array(file)]
+                    arrays[entry.name] = [file for file in files if is_array(file)]
+            elif is_image(entry.name):
                 self.loose += 1
         if any(self.images.values()):
             self.other += sum(map(len, arrays.values()))
@@ -175,24 +230,10 @@ class _ClassFolders:
                 elif _is_folder(entry):
                     below = f"{prefix}{entry.name}/"
                     yield from self._below(folder / entry.name, name, below, above | {identity})
-                elif _is_image(entry.name) or _is_array(entry.name):
+                elif is_image(entry.name) or is_array(entry.name):
                     yield prefix + entry.name
                 else:
                     self.other += 1
-
-    def notes(self) -> Iterator[str]:
-        if self.hidden:
-            yield f"{pluralize(self.hidden, 'hidden file or folder', 'hidden files or folders')} ignored."
-        if self.other:
-            yield f"{pluralize(self.other, 'file')} in class folders ignored: not images by their names."
-        if self.loose:
-            yield f"{pluralize(self.loose, 'image')} outside any class folder ignored."
-        if self.results:
-            count = pluralize(len(self.results), "folder")
-            yield f"{count} of features or predictions ignored: {join_names(self.results)}."
-        if self.upward:
-            links = [os.fsencode(link).decode("utf-8", "backslashreplace") for link in sorted(self.upward)]
-            yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -210,10 +251,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def image_files(root: Path) -> list[Path]:
     """List every image below a folder, as `files_below` does; where there is none, every array (.npy)."""
-    return files_below(root, _is_image) or files_below(root, _is_array)
+    return files_below(root, is_image) or files_below(root, is_array)
 
 
-def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:
+def _agreed_classes(root: Path, scans: Mapping[str, ClassImages], partial: bool) -> tuple[str, ...]:
     """Return the class names that all splits share; everything that makes them doubtful is an error."""
     for scan in scans.values():
         if not any(scan.images.values()):
@@ -250,12 +291,14 @@ def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) 
     return tuple(names)
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name."""
     stem, dot, suffix = name.rpartition(".")
     return bool(stem) and dot + suffix.lower() in _IMAGE_SUFFIXES
 
 
-def _is_array(name: str) -> bool:
+def is_array(name: str) -> bool:
+    """Whether a file is an array of numpy by its name."""
     return name.lower().endswith(".npy")
 
 

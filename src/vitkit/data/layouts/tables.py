@@ -30,6 +30,10 @@ _LABEL_COLUMNS = (
 )
 _LABEL_SET_COLUMNS = ("labels", "classes", "tags", "targets", "categories")
 _SPLIT_COLUMNS = ("split", "set")
+_BOX_COLUMNS = frozenset(
+    {"bbox", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "x_min", "y_min", "x_max", "y_max"}
+)
+"""Columns of lists for detection."""
 LONGEST_LABEL = 1000
 """Characters of a label. A longer one is never a name: a quotation mark is open, or a column was mistaken."""
 _LONGEST_LINE = 1 << 20
@@ -178,7 +182,7 @@ def read_csv(
     if unknown:
         shown = join_names([visible(name[:40]) for name in unknown])
         raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
-    notes = list[str]()
+    notes = _columns_left_out(columns, header[path_at], None if label_at is None else header[label_at])
     if slashes:
         notes.append(f"{pluralize(slashes, 'path')} with \\ read with /, as the files are named here.")
     if tall:
@@ -190,6 +194,22 @@ def read_csv(
         groups=None if group is None else number_groups(groups),
         notes=tuple(notes),
     )
+
+
+def _columns_left_out(columns: Mapping[str, str], paths: str, labels: str | None) -> list[str]:
+    """Say which columns were read where others could have been meant, and that boxes are not."""
+    notes = []
+    for read, names, what in ((paths, _PATH_COLUMNS, "paths"), (labels, _LABEL_COLUMNS, "labels")):
+        others = [columns[name] for name in names if name in columns and columns[name] != read]
+        if read is not None and others:
+            notes.append(f"The {what} are those of the column {read}; not read: {join_names(others)}.")
+    boxes = [name for plain, name in columns.items() if plain in _BOX_COLUMNS]
+    if boxes:
+        notes.append(
+            f"Columns of boxes are not read ({join_names(boxes)}): one label for a whole image is learned. "
+            "Cut the boxes out into images of their own where each has a label."
+        )
+    return notes
 
 
 def _cell(row: Sequence[str], place: int) -> str:

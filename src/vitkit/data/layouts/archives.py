@@ -1,0 +1,251 @@
+"""Read class folders from a .zip or an uncompressed .tar as it stands: nothing is unpacked onto the disk.
+
+An archive may come from a stranger. No name in it is ever used as a path, links in it are not followed, and a
+member is unpacked in memory, alone, to the size that the archive says and no further.
+"""
+
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.data.layouts.folders import ClassImages, is_array, is_image, list_classes, split_roots
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, SplitListing, Texts, is_ignored
+from vitkit.errors import DecodeError, VitkitError
+from vitkit.text import pluralize, visible
+
+ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
+"""Endings of archives, of which the compressed ones of tar are refused with advice."""
+LARGEST_MEMBER = 1 << 30
+"""Bytes of an image, unpacked: more than any limit of pixels lets a file have."""
+_LARGEST_ARCHIVE = 1 << 50
+"""Bytes: more than any disk has. A zip file can promise up to 2 to the 64."""
+_STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+_LOCAL_HEADER = 30
+"""Bytes of the header before a member of a zip file, without its name and its extra field (APPNOTE 4.3.7)."""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A file in an archive."""
+
+    name: str
+    offset: int
+    """Bytes before it: of a zip file up to the header before it, of a tar file up to its content."""
+    packed: int
+    size: int
+    method: int
+    crc: int
+    """CRC-32 of the content; -1 where the archive has none."""
+
+
+class _ArchiveFiles:
+    """The images in an archive; each is read when it is asked for, by whichever process asks."""
+
+    def __init__(self, archive: Path, names: Sequence[str], members: Sequence[_Member]) -> None:
+        self.archive = archive
+        self.names = Texts(names)
+        facts = [(one.offset, one.packed, one.size, one.method, one.crc) for one in members]
+        self.facts = np.array(facts, dtype=np.int64).reshape(-1, 5)
+
+    def key(self, number: int) -> str:
+        return os.fsencode(self.names[number]).decode("utf-8", "backslashreplace")
+
+    def file(self, number: int) -> bytes:
+        offset, packed, size, method, crc = self.facts[number].tolist()
+        if max(size, packed) > LARGEST_MEMBER:
+            raise DecodeError(f"the file has {size:,} bytes, more than the {LARGEST_MEMBER:,} allowed")
+        try:
+            with regular_file(self.archive) as stream:
+                if crc >= 0:
+                    stream.seek(offset)
+                    header = stream.read(_LOCAL_HEADER)
+                    offset += _LOCAL_HEADER + sum(
+                        int.from_bytes(header[place : place + 2], "little") for place in (26, 28)
+                    )
+                stream.seek(offset)
+                content = stream.read(packed)
+            if method == _DEFLATED:
+                # One byte more than there should be, to notice it: a bomb is not unpacked.
+                content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
+        except (UnreadableFileError, OSError, zlib.error) as error:
+            raise DecodeError(f"{self.archive.name} cannot be read: {error}") from error
+        if len(content) != size or (crc >= 0 and zlib.crc32(content) != crc):
+            raise DecodeError(f"it is damaged in {self.archive.name}, or the archive was written anew")
+        return content
+
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return numbers[:1]  # one file holds them all
+
+    def path(self, number: int) -> Path:
+        return self.archive
+
+
+class _ClassesOfNames(ClassImages):
+    """The images of each class folder in an archive, by the names of its members."""
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        super().__init__(root)
+        files: dict[str, list[str]] = {}
+        for name in names:
+            folder, slash, file = name.partition("/")
+            if slash:
+                files.setdefault(folder, []).append(file)
+            else:
+                self.loose += is_image(name)
+        fits: Callable[[str], bool] = is_image
+        if not any(fits(file) for members in files.values() for file in members):
+            fits = is_array  # arrays are the images where there are none, as in a folder
+        for folder in sorted(files):
+            self.images[folder] = sorted(file for file in files[folder] if fits(file))
+            self.other += len(files[folder]) - len(self.images[folder])
+
+
+def list_archive(path: Path, partial: bool, group: str | None = None, labelled: bool = True) -> Listing:
+    """List the images in an archive of class folders, in the order in which the folder would be listed.
+
+    Args:
+        path: a .zip or .tar file. A single folder around all that is in it is passed over.
+        partial, group: as for `list_folders`.
+        labelled: whether the folders are classes; else every image is listed, and nothing is a label.
+
+    Raises:
+        VitkitError: it is no such archive, is encrypted or damaged, holds a name twice or one that leads out
+            of it; or as `list_folders`.
+    """
+    with _explained(path):
+        members = list(_zip_members(path) if path.suffix.lower() == ".zip" else _tar_members(path))
+    _check_names(path, members)
+    shown = {one.name: one for one in members if not any(map(is_ignored, one.name.split("/")))}
+    around = _folder_around(list(shown), labelled)
+    by_name = {name.removeprefix(around): one for name, one in shown.items()}
+
+    def files_of(names: list[str]) -> _ArchiveFiles:
+        return _ArchiveFiles(path, names, [by_name[name] for name in names])
+
+    ending = path.suffix.lower().removeprefix(".")
+    if not labelled:
+        return _list_images(path, f"{ending} of images", list(by_name), files_of)
+    folders = sorted({name.split("/")[0] for name in by_name if "/" in name})
+    roots, not_splits = split_roots(path, folders, partial)
+    scans: dict[str, ClassImages] = {}
+    for split, root in roots.items():
+        above = "" if root == path else f"{root.name}/"
+        below = [name.removeprefix(above) for name in by_name if name.startswith(above)]
+        scans[split] = _ClassesOfNames(root, below)
+    next(iter(scans.values())).hidden = len(members) - len(shown)
+    return list_classes(path, f"{ending} of class folders", scans, not_splits, files_of, partial, group)
+
+
+def _list_images(
+    path: Path, kind: str, names: Sequence[str], files_of: Callable[[list[str]], _ArchiveFiles]
+) -> Listing:
+    """List every image, or those below train/, val/ and test/; nothing is a label."""
+    images = sorted(filter(is_image, names)) or sorted(filter(is_array, names))
+    if not images:
+        raise VitkitError(f"No images in {path}. Expected image files, in folders or not.")
+    split_of = [SPLIT_NAMES.get(name.partition("/")[0].lower() if "/" in name else "") for name in images]
+    if "train" not in split_of:
+        split_of = ["train"] * len(images)
+    splits: dict[str, SplitListing] = {}
+    for split in SPLITS:
+        numbers = np.flatnonzero(np.array(split_of) == split)
+        if len(numbers):
+            splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
+    return Listing(kind, (), files_of(images), splits)
+
+
+def _zip_members(path: Path) -> Iterator[_Member]:
+    """Yield the files in a zip file."""
+    with regular_file(path) as stream, zipfile.ZipFile(stream) as archive:
+        for info in archive.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if info.is_dir() or kind not in (0, stat.S_IFREG):  # a link is a file with a path in it
+                continue
+            if info.flag_bits & 1:
+                raise VitkitError(f"{path} is encrypted: unpack it, and give the folder.")
+            if info.compress_type not in (_STORED, _DEFLATED) and _is_data(info.filename):
+                raise VitkitError(
+                    f"{path}: {visible(info.filename[:80])} is compressed in a way that is not read here. "
+                    "Pack the folder again with deflate, or unpack it, and give the folder."
+                )
+            if max(info.file_size, info.compress_size, info.header_offset) > _LARGEST_ARCHIVE:
+                raise VitkitError(f"{path} promises files that it cannot hold. Download it or pack it again.")
+            yield _Member(
+                info.filename,
+                info.header_offset,
+                info.compress_size,
+                info.file_size,
+                info.compress_type,
+                info.CRC,
+            )
+
+
+def _tar_members(path: Path) -> Iterator[_Member]:
+    """Yield the files in an uncompressed tar file."""
+    if path.suffix.lower() != ".tar":
+        raise VitkitError(
+            f"{path} is compressed as a whole, so that no image can be read without all before it. Unpack it "
+            "(tar xf), and give the folder; a .zip or a plain .tar is read as it stands."
+        )
+    with regular_file(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+        for info in archive:
+            if info.isreg() and not info.issparse():
+                name = info.name.removeprefix("./")  # as `tar cf photos.tar .` names them
+                yield _Member(name, info.offset_data, info.size, info.size, _STORED, -1)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the readers of archives raise into one sentence that names the file."""
+    try:
+        yield
+    except (VitkitError, MemoryError):
+        raise
+    except Exception as error:  # of damaged files they raise struct.error, UnicodeDecodeError and more
+        raise VitkitError(
+            f"{path} cannot be read as an archive: {str(error) or type(error).__name__}. Download it or pack "
+            "it again."
+        ) from error
+
+
+def _is_data(name: str) -> bool:
+    return is_image(name) or is_array(name)
+
+
+def _check_names(path: Path, members: Sequence[_Member]) -> None:
+    """Refuse an archive whose names could mean several files, or files elsewhere."""
+    names: set[str] = set()
+    for member in members:
+        name = member.name
+        if name.startswith("/") or "\\" in name or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
+            raise VitkitError(
+                f"{path} holds a file named '{visible(name[:80])}', which leads out of it or is no plain "
+                "name. Pack the folder of class folders again."
+            )
+        if name in names:
+            raise VitkitError(
+                f"{path} holds {pluralize(2, 'file')} named '{visible(name[:80])}'. Pack the folder again."
+            )
+        names.add(name)
+
+
+def _folder_around(names: Sequence[str], labelled: bool) -> str:
+    """Find the folder, or several in each other, around all files of an archive: "photos/"; "" if none."""
+    around = ""
+    while labelled:
+        tops = {name.removeprefix(around).partition("/")[0] for name in names}
+        deeper = [name for name in names if name.removeprefix(around).count("/") > 1]
+        if len(tops) != 1 or not deeper or min(tops).lower() in SPLIT_NAMES:
+            return around
+        around += f"{min(tops)}/"
+    return around

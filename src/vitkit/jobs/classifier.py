@@ -1,0 +1,293 @@
+"""`vitkit.ViTClassifier`: the library's training behind the interface of scikit-learn.
+
+It imports no torch before it is fitted. Shapes: N images of height H, width W and C channels; K classes.
+"""
+
+import io
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from vitkit.data.advice import suggest_recipe
+from vitkit.data.channels import from_units
+from vitkit.data.decode.image import header
+from vitkit.durable import replace_file
+from vitkit.errors import DecodeError, VitkitError
+from vitkit.jobs.recipes import recipe
+from vitkit.runs.config import Run, with_options
+
+if TYPE_CHECKING:
+    from vitkit.jobs.predict import Predictor
+
+Images: TypeAlias = NDArray[Any] | Sequence[str | Path]
+"""`(N, H, W)` or `(N, H, W, C)` with 1 or 3 channels, of uint8 from 0 to 255, or the paths of N files."""
+
+IMAGES, RUN = "images.parquet", "run"
+"""The names of the training images and of the run in the folder of a fit."""
+MODEL = ("model.safetensors", "model.json")
+"""The files of a run that predict anywhere."""
+AT_A_TIME = 128
+"""Images that are predicted at a time."""
+
+
+class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of images for scikit-learn, which `fit` trains or fine-tunes as vitkit itself does.
+
+    >>> classifier = vitkit.ViTClassifier("runs/start", epochs=20).fit(images, labels)
+    >>> classifier.predict(others)
+    array(['cat', 'dog'], dtype='<U3')
+
+    It trains on all images that it is given: no part of them is kept for validation or test, which is
+    scikit-learn's to do (`cross_val_score`, `GridSearchCV`). Nothing is printed. Images are uint8 arrays
+    `(N, H, W)` or `(N, H, W, C)` with 1 or 3 channels, or a list of paths.
+
+    Args:
+        start: weights to fine-tune: a run folder, a file or folder of weights, a name of `vitkit.starts` or
+            an address, which is fetched; left out, new weights.
+        model: the model of new weights, by its name; left out, that of the recipe.
+        recipe: a recipe of vitkit; left out, what suits the start and the number of images, or for new
+            weights the size of the images.
+        epochs, learning_rate, batch_size, image_size, freeze: options of training; left out, those of the
+            recipe. They are parameters, so that they can be searched.
+        options: any other options of training, by their names in `vitkit train --help`:
+            {"weight_decay": 0.1}.
+        random_state: seed of new weights, order, augmentation and dropout: a number or a numpy RandomState;
+            left out, 0, so that two fits give the same.
+        unit_range: whether arrays hold floats from 0 to 1, in place of uint8 from 0 to 255. They are rounded
+            to levels of 1/255.
+        folder: where the images and the run are kept, with its checkpoints and its report; the same fit in
+            the same folder goes on where it was stopped. Left out, a temporary folder, which is removed.
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
+
+    Attributes:
+        classes_: `(K,)`, the labels in order.
+    """
+
+    def __init__(
+        self,
+        start: str | Path | None = None,
+        *,
+        model: str | None = None,
+        recipe: str | None = None,
+        epochs: float | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        image_size: int | tuple[int, int] | None = None,
+        freeze: Literal["nothing", "trunk"] | None = None,
+        options: Mapping[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        unit_range: bool = False,
+        folder: str | Path | None = None,
+        device: str = "auto",
+    ) -> None:
+        # As they are given: scikit-learn reads, sets and copies them by these names.
+        self.start = start
+        self.model = model
+        self.recipe = recipe
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.image_size = image_size
+        self.freeze = freeze
+        self.options = options
+        self.random_state = random_state
+        self.unit_range = unit_range
+        self.folder = folder
+        self.device = device
+
+    def fit(self, X: Images, y: ArrayLike) -> "ViTClassifier":  # noqa: N803 (scikit-learn's names)
+        """Train on images `(N, H, W)`, `(N, H, W, C)` or N paths, and their N labels.
+
+        Raises:
+            VitkitError: the images or the labels are none, or vitkit would not train on them.
+            InterruptedTraining: a signal arrived; with `folder` the same fit goes on from there.
+        """
+        from vitkit.jobs.train import train
+
+        labels = np.asarray(y)
+        encoded = [*_encoded(X, self.unit_range)]
+        if labels.shape != (len(encoded),):
+            raise VitkitError(
+                f"Expected one label for each of {len(encoded)} images, found labels of the shape "
+                f"{labels.shape}."
+            )
+        classes, numbers = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise VitkitError(
+                f"Expected labels of two classes or more, found {len(classes)}: nothing is to be told apart."
+            )
+        with self._fit_folder() as place:
+            table = Path(place) / IMAGES
+            _write_images(table, encoded, numbers, [str(label) for label in classes.tolist()])
+            folder = train(self._run(table, encoded), Path(place) / RUN, device=self.device)
+            self._files = {name: (folder / name).read_bytes() for name in MODEL}
+        self._predictor: Predictor | None = None
+        self.classes_ = classes
+        return self
+
+    def predict(self, X: Images) -> NDArray[Any]:  # noqa: N803
+        """Return the most probable label of each image, `(N,)`."""
+        probabilities = self.predict_proba(X)  # first: it refuses what is not fitted
+        labels: NDArray[Any] = self.classes_[probabilities.argmax(1)]
+        return labels
+
+    def predict_proba(self, X: Images) -> NDArray[np.float64]:  # noqa: N803
+        """Return the probability of each class for each image, `(N, K)` in the order of `classes_`."""
+        check_is_fitted(self, "classes_")
+        predictor = self._load()
+        number_of = {name: number for number, name in enumerate(predictor.class_names)}
+        images = [*_encoded(X, self.unit_range)]
+        probabilities = np.zeros((len(images), len(number_of)))
+        for first in range(0, len(images), AT_A_TIME):
+            guesses = predictor.many(images[first : first + AT_A_TIME], top=len(number_of))
+            for row, found in enumerate(guesses, start=first):
+                for guess in found:
+                    probabilities[row, number_of[guess.name]] = guess.probability
+        return probabilities
+
+    def _fit_folder(self) -> AbstractContextManager[str]:
+        """Give the folder of a fit, which is removed afterwards where none was asked for."""
+        if self.folder is None:
+            return tempfile.TemporaryDirectory(prefix="vitkit-")
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return nullcontext(str(folder))
+
+    def _run(self, table: Path, encoded: Sequence[bytes]) -> Run:
+        """Make the run of a fit: all images are trained on."""
+        given = {
+            name: getattr(self, name)
+            for name in ("model", "epochs", "learning_rate", "batch_size", "image_size", "freeze")
+            if getattr(self, name) is not None
+        }
+        seed = 0 if self.random_state is None else _seed(self.random_state)
+        options = {"splits_val_fraction": 0.0, "splits_test_fraction": 0.0, "select": "last", "seed": seed}
+        options |= given | dict(self.options or {})
+        if self.start is not None:
+            from vitkit.jobs.finetune import finetune_run
+
+            return finetune_run(self.start, str(table), recipe=self.recipe or "", **options)
+        chosen = self.recipe or suggest_recipe(_sizes(encoded))
+        if chosen == "small-images-conv" and self.model and not self.recipe:
+            chosen = "small-images"  # the stem of the other is for its own model
+        return with_options(recipe(chosen), {"data": str(table), **options})
+
+    def _load(self) -> "Predictor":
+        """Load the model that was fitted, once in each process."""
+        from vitkit.jobs.predict import Predictor
+
+        if self._predictor is None:
+            with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
+                for name, content in self._files.items():
+                    (Path(folder) / name).write_bytes(content)
+                self._predictor = Predictor(folder, self.device)
+        return self._predictor
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what is copied to other processes: the weights once, and no loaded model."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        return state | ({"_predictor": None} if "_predictor" in state else {})
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that images are no tables: scikit-learn's checks of tables do not apply."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _seed(random_state: Any) -> int:
+    """Give a seed of a number or of a numpy RandomState, which it moves on."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _sizes(encoded: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Read the sizes (height, width) of images; of none that cannot be read, which training counts itself."""
+    sizes = []
+    for image in encoded:
+        with suppress(DecodeError):
+            sizes.append(header(image).size)
+    return sizes
+
+
+def _encoded(images: Any, unit_range: bool) -> list[bytes]:
+    """Return the bytes of image files: those of paths as they stand there, of arrays as PNG."""
+    if isinstance(images, str | Path | bytes):
+        raise VitkitError(
+            f"Expected an array of images or a list of paths, found {images!r}. For a folder use "
+            "vitkit.train or vitkit.finetune."
+        )
+    if not hasattr(images, "ndim") or images.dtype.kind in "OU":  # paths, in a list or an array of them
+        return [_read(path) for path in images]
+    array = np.asarray(images)
+    if array.ndim == 4 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if not array.size or array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] != 3):
+        raise VitkitError(
+            f"Expected images (N, height, width) or (N, height, width, 3), found an array {array.shape}. "
+            "Images with their channels first are turned with images.transpose(0, 2, 3, 1)."
+        )
+    if unit_range:
+        array = from_units(array)
+    if array.dtype != np.uint8:
+        raise VitkitError(
+            f"Expected pixels of uint8 from 0 to 255, found {array.dtype}. For floats from 0 to 1 give "
+            "unit_range=True."
+        )
+    return [_png(image) for image in array]
+
+
+def _png(image: NDArray[np.uint8]) -> bytes:
+    """Encode one image as PNG, which keeps every pixel as it is."""
+    stream = io.BytesIO()
+    # The least compression: the file is read a few times and thrown away.
+    Image.fromarray(image).save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+def _read(path: Any) -> bytes:
+    """Read one image file."""
+    if not isinstance(path, str | Path):
+        raise VitkitError(
+            f"Expected the paths of image files in a list, found {type(path).__name__}. Put images of one "
+            "size into one array (numpy.stack), and others into files."
+        )
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _write_images(
+    table: Path, encoded: Sequence[bytes], numbers: NDArray[np.int64], names: Sequence[str]
+) -> None:
+    """Write training images as a Parquet file in the layout of Hugging Face data sets.
+
+    Raises:
+        VitkitError: other images stand there already.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    features = {"info": {"features": {"label": {"names": list(names), "_type": "ClassLabel"}}}}
+    schema = pa.schema(
+        {"image": pa.binary(), "label": pa.int64()}, metadata={"huggingface": json.dumps(features)}
+    )
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"image": list(encoded), "label": numbers.astype(np.int64)}, schema), stream)
+    if not table.exists():
+        replace_file(table, [stream.getvalue()])
+    elif table.read_bytes() != stream.getvalue():
+        raise VitkitError(f"{table} holds the images of another fit: give another folder.")

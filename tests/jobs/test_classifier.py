@@ -1,0 +1,183 @@
+"""`vitkit.ViTClassifier` keeps the promises of scikit-learn's estimators."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.utils import estimator_checks
+
+import vitkit
+from vitkit.errors import VitkitError
+
+TINY: dict[str, Any] = {
+    "model": "ViT-16x1x2/4",
+    "image_size": 8,
+    "batch_size": 8,
+    "options": {"steps": 40, "log_every": 40, "learning_rate": 3e-3, "warmup_steps": 2, "flip": False},
+}
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def bright_and_dark(count: int = 16) -> tuple[NDArray[np.uint8], NDArray[np.str_]]:
+    """Images `(N, 8, 8)` that a few steps tell apart."""
+    drawn = np.random.RandomState(0).randint(0, 60, (count, 8, 8))
+    bright = np.arange(count) % 2 == 1
+    return (drawn + 180 * bright[:, None, None]).astype(np.uint8), np.where(bright, "light", "dark")
+
+
+@pytest.fixture(scope="module")
+def fitted(without_report: None) -> vitkit.ViTClassifier:
+    return vitkit.ViTClassifier(**TINY).fit(*bright_and_dark())
+
+
+def test_it_learns_and_answers_in_the_labels_that_it_was_given(fitted: vitkit.ViTClassifier) -> None:
+    images, labels = bright_and_dark()
+    assert fitted.classes_.tolist() == ["dark", "light"]
+    assert fitted.score(images, labels) == 1.0
+    probabilities = fitted.predict_proba(images)
+    assert probabilities.shape == (16, 2) and np.allclose(probabilities.sum(1), 1, atol=1e-6)
+    assert (fitted.predict(images) == np.where(probabilities[:, 1] > 0.5, "light", "dark")).all()
+
+
+def test_labels_that_are_numbers_come_back_as_numbers() -> None:
+    images, labels = bright_and_dark()
+    numbers = np.where(labels == "light", 10, 9)  # as text 10 would come before 9
+    answered = vitkit.ViTClassifier(**TINY).fit(images, numbers).predict(images)
+    assert answered.dtype == numbers.dtype and (answered == numbers).all()
+
+
+def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifier, tmp_path: Path) -> None:
+    images = bright_and_dark()[0][:4]
+    expected = fitted.predict_proba(images)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    forms: list[Any] = [
+        images[..., None],
+        np.repeat(images[..., None], 3, axis=3),
+        [tmp_path / f"{number}.png" for number in range(4)],
+        np.array([str(tmp_path / f"{number}.png") for number in range(4)]),
+    ]
+    for form in forms:
+        assert np.array_equal(fitted.predict_proba(form), expected)
+    units = clone(fitted).set_params(unit_range=True)
+    units.__dict__.update({name: vars(fitted)[name] for name in ("classes_", "_files", "_predictor")})
+    assert np.array_equal(units.predict_proba(images / 255), expected)
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (np.zeros((2, 8, 8)), "found float64. For floats from 0 to 1 give unit_range=True"),
+        (np.zeros((2, 3, 8, 8), np.uint8), r"images.transpose\(0, 2, 3, 1\)"),
+        (np.zeros((2, 64), np.uint8), r"found an array \(2, 64\)"),
+        (np.zeros((0, 8, 8), np.uint8), r"found an array \(0, 8, 8\)"),
+        ("photos", "Expected an array of images or a list of paths, found 'photos'"),
+        (["nowhere.png", "nowhere.png"], "nowhere.png cannot be read"),
+        ([np.zeros((8, 8), np.uint8)] * 2, r"into one array \(numpy.stack\)"),
+    ],
+)
+def test_what_is_no_images_is_refused(images: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=said):
+        vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit(images, [0, 1])
+    assert not (tmp_path / "fit").exists()
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    images, labels = bright_and_dark()
+    with pytest.raises(
+        VitkitError, match=r"one label for each of 16 images, found labels of the shape \(15,\)"
+    ):
+        vitkit.ViTClassifier(**TINY).fit(images, labels[1:])
+    with pytest.raises(VitkitError, match="two classes or more, found 1"):
+        vitkit.ViTClassifier(**TINY).fit(images, ["cat"] * 16)
+    with pytest.raises(VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
+        vitkit.ViTClassifier(**TINY, unit_range=True).fit(np.array([[[0.0]], [[2.0]]]), [0, 1])
+
+
+def test_nothing_is_answered_before_it_is_fitted() -> None:
+    with pytest.raises(NotFittedError):
+        vitkit.ViTClassifier().predict(bright_and_dark()[0])
+
+
+def test_the_random_state_decides(fitted: vitkit.ViTClassifier) -> None:
+    images, labels = bright_and_dark()
+    same, other = (clone(fitted).set_params(random_state=seed).fit(images, labels) for seed in (0, 1))
+    assert np.array_equal(same.predict_proba(images), fitted.predict_proba(images))
+    assert not np.array_equal(other.predict_proba(images), fitted.predict_proba(images))
+
+
+def test_it_is_copied_whole_to_another_process(fitted: vitkit.ViTClassifier) -> None:
+    images = bright_and_dark()[0]
+    before = fitted.predict_proba(images)
+    written = pickle.dumps(fitted)
+    assert np.array_equal(pickle.loads(written).predict_proba(images), before)
+    assert len(written) < 200_000  # the weights once, and no loaded model
+
+
+def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None:
+    images, labels = bright_and_dark()
+    first = vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit(images, labels)
+    weights = tmp_path / "fit" / "run" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    again = clone(first).fit(images, labels)  # the run has finished: it is read, and not trained again
+    assert weights.stat().st_mtime_ns == written
+    assert np.array_equal(again.predict_proba(images), first.predict_proba(images))
+    assert vitkit.Predictor(tmp_path / "fit" / "run")(images[1])[0].name == "light"
+    with pytest.raises(VitkitError, match="images of another fit"):
+        clone(first).fit(images[2:], labels[2:])
+
+
+def test_a_start_is_fine_tuned(tmp_path: Path) -> None:
+    images, labels = bright_and_dark()
+    options = {**TINY, "folder": tmp_path / "fit"}
+    vitkit.ViTClassifier(**options).fit(images, labels)
+    tuned = vitkit.ViTClassifier(
+        tmp_path / "fit" / "run", freeze="trunk", options={"steps": 3, "evaluate_every": 3}
+    )
+    assert tuned.fit(images, labels).score(images, labels) > 0.5
+    with pytest.raises(VitkitError, match="No option of training is named lerning_rate"):
+        vitkit.ViTClassifier(tmp_path / "fit" / "run", options={"lerning_rate": 1}).fit(images, labels)
+
+
+def test_scikit_learn_selects_and_composes_it() -> None:
+    images, labels = bright_and_dark()
+    pipeline = Pipeline([("vit", vitkit.ViTClassifier(**TINY))])
+    assert cross_val_score(pipeline, images, labels, cv=2).shape == (2,)
+    search = GridSearchCV(pipeline, {"vit__freeze": [None, "nothing"]}, cv=2, error_score="raise")
+    assert search.fit(images, labels).best_score_ > 0.5
+
+
+CHECKS = (
+    *(
+        "check_parameters_default_constructible",
+        "check_no_attributes_set_in_init",
+        "check_get_params_invariance",
+    ),
+    *("check_set_params", "check_estimator_cloneable", "check_estimator_repr", "check_mixin_order"),
+    "check_estimator_tags_renamed",
+)
+"""scikit-learn's checks that fit nothing. The others fit tables `(N, features)`, which are no images."""
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_it_passes_the_checks_of_scikit_learn_that_fit_no_table(check: str) -> None:
+    if not hasattr(estimator_checks, check):
+        pytest.skip(f"this scikit-learn has no {check}")
+    getattr(estimator_checks, check)("ViTClassifier", vitkit.ViTClassifier())
+
+
+def test_looking_at_it_does_not_import_torch() -> None:
+    code = "import sys, vitkit; vitkit.ViTClassifier(epochs=3).get_params(); print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in result.stdout.split()

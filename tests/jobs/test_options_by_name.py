@@ -1,0 +1,127 @@
+"""The options of training by their names, from Python: no configuration has to be taken apart."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.errors import VitkitError
+from vitkit.runs.config import Run, read_run
+from vitkit.training.config import MAEConfig
+
+TINY: dict[str, Any] = {
+    "data": "digits",
+    "model": "ViT-16x1x2/4",
+    "image_size": 8,
+    "batch_size": 16,
+    "evaluate_every": 4,
+    "log_every": 4,
+}
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def trained(folder: Path, **options: Any) -> Path:
+    return vitkit.train(out=folder, **{**TINY, "steps": 4, **options})
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    return trained(tmp_path_factory.mktemp("start") / "run")
+
+
+def test_a_recipe_takes_other_values_and_keeps_the_rest() -> None:
+    plain, changed = vitkit.recipe("photos"), vitkit.recipe("photos", epochs=5, learning_rate=3e-4)
+    optimizer = replace(plain.optimizer, learning_rate=3e-4)
+    assert changed == replace(plain, training=replace(plain.training, epochs=5.0), optimizer=optimizer)
+    assert changed.recipe == "photos"
+
+
+def test_an_option_of_the_splits_has_a_name_that_python_can_write() -> None:
+    assert vitkit.recipe("digits", splits_val_fraction=0.25).splits.val_fraction == 0.25
+    with pytest.raises(VitkitError, match=r"named val_fraction. Did you mean 'splits_val_fraction'\?"):
+        vitkit.recipe("digits", val_fraction=0.25)
+
+
+def test_a_misspelt_option_is_named_with_the_nearest(tmp_path: Path, start: Path) -> None:
+    said = "No option of training is named lerning_rate. Did you mean 'learning_rate'?"
+    with pytest.raises(VitkitError, match=said):
+        vitkit.recipe("photos", lerning_rate=1)
+    with pytest.raises(VitkitError, match=said):
+        vitkit.train(data="digits", lerning_rate=1, out=tmp_path / "run")
+    with pytest.raises(VitkitError, match=said):
+        vitkit.finetune(start, "digits", tmp_path / "run", lerning_rate=1)
+    with pytest.raises(VitkitError, match=said):
+        vitkit.pretrain("digits", out=tmp_path / "run", lerning_rate=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_epochs_take_the_place_of_the_steps_of_a_recipe() -> None:
+    assert vitkit.recipe("masked-patches").training.steps == 1_000_000
+    training = vitkit.recipe("masked-patches", epochs=3).training
+    assert (training.steps, training.epochs) == (None, 3.0)
+    assert vitkit.recipe("masked-patches", steps=7).training.steps == 7
+
+
+def test_a_task_brings_its_objective_along() -> None:
+    run = vitkit.recipe("photos", task="mae", decoder_depth=1)
+    assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
+    assert run.splits.test_fraction == 0.0
+
+
+def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", learning_rate=2e-3, recipe="digits")
+    run = vitkit.recipe("digits", **{**TINY, "steps": 4, "learning_rate": 2e-3})
+    done = read_run(folder)
+    assert replace(done, splits=replace(done.splits, rule=None)) == run  # the rule is settled by the run
+    hearing = Hearing()
+    assert vitkit.train(run, folder, listener=hearing) == folder  # the same run: there is nothing left to do
+    assert "This run has finished" in str(hearing.rows)
+
+
+def test_options_go_over_a_run_that_is_given(tmp_path: Path) -> None:
+    folder = vitkit.train(vitkit.recipe("digits", **TINY), tmp_path / "run", steps=2, seed=5)
+    assert (read_run(folder).training.steps, read_run(folder).training.seed) == (2, 5)
+
+
+def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"found 'photos'. Give options by their names"):
+        vitkit.train("photos")  # type: ignore[arg-type]
+    with pytest.raises(VitkitError, match="not both"):
+        vitkit.train(Run(), recipe="digits")
+    with pytest.raises(VitkitError, match=r"begin it with vitkit.finetune\(start, data\)"):
+        vitkit.train(data="digits", start=str(tmp_path))
+    with pytest.raises(TypeError, match="data"):
+        vitkit.finetune(tmp_path, learning_rate=1e-3)
+
+
+def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
+    chosen = vitkit.finetune_run(start, "digits")
+    run = vitkit.finetune_run(start, "digits", learning_rate=1e-3, batch_size=16)
+    assert run.optimizer.learning_rate == 1e-3 and run.training.batch_size == 16
+    assert run.optimizer.layer_decay == chosen.optimizer.layer_decay
+    assert run.augmentation == chosen.augmentation
+
+
+def test_a_warm_up_that_is_left_out_is_a_part_of_the_length_that_is_given(start: Path) -> None:
+    assert vitkit.finetune_run(start, "digits", steps=40).optimizer.warmup_steps == 2
+    assert vitkit.finetune_run(start, "digits", steps=40, warmup_steps=9).optimizer.warmup_steps == 9
+
+
+def test_options_that_decide_what_is_chosen_are_heard_before(start: Path) -> None:
+    """The rate of a head that learns alone is another one, and a part of the images takes another length."""
+    alone = vitkit.finetune_run(start, "digits", freeze="trunk")
+    assert alone.optimizer.freeze == "trunk" and alone.optimizer.head_rate == 1.0
+    assert vitkit.finetune_run(start, "digits", splits_subset="[:50]").training.batch_size < (
+        vitkit.finetune_run(start, "digits").training.batch_size
+    )
+
+
+def test_pre_training_takes_them(tmp_path: Path) -> None:
+    folder = vitkit.pretrain(out=tmp_path / "run", **{**TINY, "steps": 2})
+    run = read_run(folder)
+    assert (run.task, run.model, run.training.steps) == ("masked-patches", "ViT-16x1x2/4", 2)
+    assert run.optimizer.warmup_steps == 0  # a tenth of the steps, at most

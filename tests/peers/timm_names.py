@@ -1,0 +1,107 @@
+"""The models that `vitkit.create_model` makes of timm's names, beside timm's own.
+
+    python -m tests.peers.timm_names        (inside the environment of scripts/test-peers)
+
+Every configuration must be the one that is read from timm's own file, every default the weights that timm
+takes by default, and the numbers of `tests/fixtures/timm_vit_tiny.json`, which the ordinary tests compare
+with, those of timm: `--write` writes them. Exits with 1 where something differs.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.weights.formats.timm.architectures import DEFAULT_TAGS, parse_timm_name, timm_config
+from vitkit.weights.loading import identify
+from vitkit.weights.peers import import_library
+
+CONFIGURATIONS = (
+    *("vit_tiny_patch16_224", "vit_tiny_patch16_384", "vit_small_patch8_224", "vit_base_patch32_384"),
+    *("vit_large_patch14_224", "vit_huge_patch14_224", "vit_giant_patch14_224", "vit_gigantic_patch14_224"),
+    *("vit_base_patch16_224.mae", "vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224", "vit_base_r50_s16_224"),
+    *("deit_tiny_patch16_224", "deit_base_patch16_384", "resnetv2_50x1_bit", "resnetv2_101x1_bit"),
+)
+"""Those that are compared, one layer deep where timm can be told."""
+
+
+def unlike_configurations(timm: Any) -> list[str]:
+    """Name the architectures whose configuration is not that of timm's own file."""
+    unlike = []
+    for name in CONFIGURATIONS:
+        shallow = {} if name.startswith("resnetv2") else {"depth": 1}
+        with tempfile.TemporaryDirectory() as folder:
+            made = timm.create_model(name, num_classes=10, **shallow)
+            timm.models.save_for_hf(made, folder, safe_serialization=True)
+            theirs = identify(Path(folder)).config
+        parsed = parse_timm_name(name)
+        assert parsed is not None
+        ours = timm_config(parsed, 10, parsed.side)
+        ours = replace(ours, depth=1) if isinstance(ours, ViTConfig) else ours
+        if replace(ours, image_size=theirs.image_size) != theirs:
+            unlike.append(f"{name}: {ours} is not {theirs}")
+    return unlike
+
+
+def unlike_defaults(timm: Any) -> list[str]:
+    """Name the architectures whose default weights or image size are not timm's."""
+    unlike = []
+    for name in timm.list_models():
+        parsed = parse_timm_name(name)
+        if parsed is not None:
+            theirs = timm.models.get_pretrained_cfg(name)
+            tag = theirs.tag if theirs.has_weights else ""
+            size = parsed.side if name.startswith("resnetv2") else theirs.input_size[-1]
+            if (parsed.tag, parsed.side) != (tag, size):
+                unlike.append(f"{name}: {parsed} is not {tag} at {size}")
+    unlike += [f"{name} is no name of timm" for name in DEFAULT_TAGS if name not in timm.list_models()]
+    return unlike
+
+
+def numbers(timm: Any) -> dict[str, list[float]]:
+    """Compute what timm makes of fixed weights and images: logits, and the features of its model of one
+    channel, which it makes of weights for three."""
+    plain = timm.create_model(ARCHITECTURE, num_classes=10)
+    state = {name: fixed_tensor(name, tuple(tensor.shape)) for name, tensor in plain.state_dict().items()}
+    plain.load_state_dict(state)
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        file = Path(folder) / "model.safetensors"
+        save_file(state, file)
+        grey = timm.create_model(
+            ARCHITECTURE,
+            pretrained=True,
+            in_chans=1,
+            num_classes=0,
+            pretrained_cfg_overlay={"file": str(file), "num_classes": 10},
+        )
+        return {
+            "logits": plain.eval()(fixed_images(3))[0].tolist(),
+            "features of one channel": grey.eval()(fixed_images(1))[0].tolist(),
+        }
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    timm = import_library("timm")
+    found = numbers(timm)
+    if "--write" in sys.argv:
+        NUMBERS.write_text(json.dumps(found, indent=1) + "\n")
+    shipped = json.loads(NUMBERS.read_text())
+    unlike = [*unlike_configurations(timm), *unlike_defaults(timm)]
+    for name, values in found.items():
+        difference = max(abs(one - other) for one, other in zip(values, shipped[name], strict=True))
+        print(f"{ARCHITECTURE}, {name}: timm is {difference:.1e} from the numbers that are shipped")
+        unlike += [f"{name}: {difference:.1e}"] if difference > 1e-5 else []
+    print(*unlike or ["all names of timm give timm's configurations and weights"], sep="\n")
+    return 1 if unlike else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The examples run as they stand; that of the Trainer runs in the environment of `scripts/test-peers`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from tests.peers import trainer
+from vitkit.data.config import Splits
+from vitkit.data.sources import open_data
+from vitkit.errors import DecodeError, VitkitError
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+ELSEWHERE = {"huggingface_trainer.py"}
+"""Examples that need libraries which are no part of an installation for development."""
+HERE = {"own_loop.py": "accuracy", "feature_maps.py": "logits (2, 5, 64, 64)"}
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_an_example_runs(name: str) -> None:
+    command = [sys.executable, str(EXAMPLES / name)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert HERE[name] in result.stdout
+    found = re.search(r"accuracy ([0-9.]+)", result.stdout)
+    assert found is None or float(found[1]) > 0.5  # a tenth would be chance
+
+
+def test_every_example_is_run_somewhere() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == ELSEWHERE | {*HERE}
+    peers = (EXAMPLES.parent / "scripts" / "test-peers").read_text()
+    assert "-m tests.peers.trainer" in peers and trainer.EXAMPLE == EXAMPLES / "huggingface_trainer.py"
+
+
+def test_a_data_set_holds_what_vitkit_trains_on() -> None:
+    expected = open_data("digits").splits["test"]
+    found = vitkit.ImageDataset("digits", "test", size=8)
+    assert len(found) == len(expected) and found.class_names == tuple("0123456789")
+    image, label = found[3]
+    assert image.dtype == torch.uint8 and image.shape == (3, 8, 8)
+    assert np.array_equal(image.permute(1, 2, 0).numpy(), expected.decode(3))
+    assert int(label) == expected.labels[3] and torch.equal(found[-1][0], found[len(found) - 1][0])
+    with pytest.raises(IndexError):
+        found[len(found)]
+
+
+def test_a_data_set_asks_the_model_for_size_and_channels() -> None:
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=(12, 8), in_chans=1)
+    found = vitkit.ImageDataset("digits", model=model, transform=lambda image: image.float().mean())
+    assert found.preprocessing.image_size == (12, 8) and found[0][0].ndim == 0
+    found.transform = None
+    assert found[0][0].shape == (1, 12, 8)
+
+
+def test_what_a_data_set_cannot_give_is_said(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"digits has no split 'val', only train, test"):
+        vitkit.ImageDataset("digits", "val", splits=Splits(val_fraction=0.0))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            (tmp_path / name / f"{number}.png").write_bytes(b"no image")
+    found = vitkit.ImageDataset(str(tmp_path), splits=Splits(val_fraction=0.0, test_fraction=0.0))
+    with pytest.raises(DecodeError, match=r"a/0\.png: "):
+        found[0]

@@ -1,0 +1,45 @@
+"""The pages and settings around the package say what is so."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = ROOT / ".github" / "workflows"
+
+
+def test_workflows_run_what_anybody_can_run_and_nothing_else() -> None:
+    for workflow in WORKFLOWS.iterdir():
+        text = workflow.read_text()
+        assert re.findall(r"^\s*-?\s*run:(.*)$", text, re.MULTILINE) == [" .ci/run"], workflow.name
+        steps = re.findall(r"uses: ([\w/-]+)@v\d+$", text, re.MULTILINE)
+        assert steps == ["actions/checkout", "actions/setup-python"] and text.count("uses:") == 2
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_python_of_the_workflow_is_the_oldest_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (version,) = re.findall(r'python-version: "([\d.]+)"', (WORKFLOWS / "ci.yml").read_text())
+    assert project["requires-python"] == f">={version}"
+
+
+def test_the_extra_all_has_every_extra_but_ray_and_those_for_development() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (names,) = re.findall(r"vitkit\[(.*)\]", "".join(extras["all"]))
+    assert {*names.split(",")} == extras.keys() - {"all", "dev", "ray"}
+
+
+def test_pages_for_contributors_name_commands_that_are_there() -> None:
+    text = "".join((ROOT / name).read_text() for name in ("CONTRIBUTING.md", "SECURITY.md"))
+    for path in re.findall(r"`((?:scripts|tests|\.ci)/[\w./-]+)`|\]\(([\w./-]+)\)", text):
+        assert (ROOT / (path[0] or path[1])).exists(), path
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {*re.findall(r"make (test|slow|demo)\b", text)} <= {*targets}
+
+
+def test_the_citation_has_the_licence_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"license: {project['license']}\n" in citation and "title: vitkit\n" in citation
+    assert citation.count("family-names:") == 12  # the authors of the paper

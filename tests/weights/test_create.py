@@ -1,0 +1,172 @@
+"""The front door of models: timm's names give timm's models, and nothing is fetched without permission."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import vitkit
+from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
+from vitkit.errors import VitkitError
+from vitkit.models.image_model import ImageModel
+from vitkit.weights.card import preprocessing_of
+from vitkit.weights.files import remote
+from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.formats.timm.architectures import parse_timm_name
+from vitkit.weights.formats.timm.names import vit_rows
+from vitkit.weights.published import is_address
+
+TOLERANCE = 1e-5
+"""Logits and features have a spread of about 1, in float32: the rounding of twelve blocks."""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a network that fails the test that would use it."""
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    fetch = remote.fetch
+
+    def refuse(path: str, progress: object) -> remote.Fetched:
+        if is_address(path):
+            raise VitkitError(f"{path} was to be fetched.")
+        return fetch(path)
+
+    monkeypatch.setattr(remote, "fetch", refuse)
+    return cache_folder()
+
+
+def timm_tensors(num_classes: int) -> dict[str, Tensor]:
+    """The fixed weights of timm's architecture, by timm's names."""
+    model = vitkit.create_model(ARCHITECTURE, num_classes=num_classes)
+    ours = model.state_dict()
+    return {
+        row.theirs[0]: fixed_tensor(row.theirs[0], tuple(ours[row.ours].shape))
+        for row in vit_rows(model.config)
+    }
+
+
+def with_fixed_weights() -> ImageModel:
+    model = vitkit.create_model(ARCHITECTURE, num_classes=10)
+    tensors = timm_tensors(10)
+    model.load_state_dict({row.ours: row.read([tensors[row.theirs[0]]]) for row in vit_rows(model.config)})
+    return model.eval()
+
+
+def shipped(name: str) -> Tensor:
+    return torch.tensor(json.loads(NUMBERS.read_text())[name])
+
+
+def put_published(cache: Path, name: str) -> None:
+    """Put the fixed weights, as a folder of timm, where a published checkpoint is looked for."""
+    folder = cache / "starts" / name
+    folder.mkdir(parents=True)
+    save_file(timm_tensors(10), folder / "model.safetensors")
+    settings = {"architecture": ARCHITECTURE, "num_classes": 10, "pretrained_cfg": {"mean": [0.5] * 3}}
+    settings["pretrained_cfg"] |= {"std": [0.5] * 3, "input_size": [3, 224, 224]}  # type: ignore[operator]
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+def test_a_name_of_timm_computes_what_timm_computes() -> None:
+    with torch.inference_mode():
+        logits = with_fixed_weights()(fixed_images(3))[0]
+    assert (logits - shipped("logits")).abs().max() < TOLERANCE
+    paper = vitkit.create_model("ViT-Ti/16", num_classes=10).eval()
+    paper.load_state_dict(with_fixed_weights().state_dict())
+    with torch.inference_mode():  # whose GELU is the tanh form: the tolerance tells the two apart
+        assert (paper(fixed_images(3))[0] - shipped("logits")).abs().max() > 10 * TOLERANCE
+
+
+def test_published_weights_for_one_channel_are_those_of_timm(cache: Path) -> None:
+    put_published(cache, "vit-ti16-augreg-in21k-in1k-224")
+    model = vitkit.create_model(ARCHITECTURE, pretrained=True, in_chans=1, num_classes=4)
+    with torch.inference_mode():
+        features = model.features(fixed_images(1))[0]
+    assert (features - shipped("features of one channel")).abs().max() < TOLERANCE
+    assert model.config.num_classes == 4 and not model.state_dict()["head.weight"].any()
+    assert not model.training and preprocessing_of(model).decode.channels == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_tiny_patch16_224",
+        "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+        "vit-ti16-augreg-in21k-in1k-224",
+        "hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+        "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    ],
+)
+def test_all_names_of_published_weights_give_them(cache: Path, name: str) -> None:
+    put_published(cache, "vit-ti16-augreg-in21k-in1k-224")
+    model = vitkit.create_model(name, pretrained=True, image_size=32)
+    assert model.config.image_size == (32, 32) and model.config.num_classes == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("vit_base_patch16_224", "hf:timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+        ("vit_base_patch16_224.mae", "hf:timm/vit_base_patch16_224.mae"),
+        ("vit_small_patch16_224.augreg_in21k", "hf:timm/vit_small_patch16_224.augreg_in21k"),
+        ("google/vit-base-patch16-384", "hf:timm/vit_base_patch16_384.orig_in21k_ft_in1k"),
+        ("hf:somebody/a-vit", "hf:somebody/a-vit"),
+    ],
+)
+def test_weights_are_fetched_from_where_they_are_published(name: str, address: str) -> None:
+    with pytest.raises(VitkitError, match=rf"{address}\S* was to be fetched"):
+        vitkit.create_model(name, pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ViT-H/14", "names of their own: vit-h14-in21k"),
+        ("ViT-S/14", "No weights of ViT-S/14 are published"),
+        ("vit_giant_patch14_224", "timm has no weights of vit_giant_patch14_224"),
+        ("ViT-B16", "Did you mean 'ViT-B/16'"),
+        ("somebody/a-vit", "No model is named 'somebody/a-vit'"),
+        ("here", "load it with vitkit.load_model"),
+    ],
+)
+def test_a_name_without_weights_is_no_download(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(VitkitError, match=said):
+        vitkit.create_model(name, pretrained=True)
+
+
+def test_a_mistyped_path_is_never_fetched() -> None:
+    for path in ("runs/mine", "google/vit-base-patch16-224", "vit_base_patch16_224"):
+        with pytest.raises(VitkitError, match="No checkpoint at"):
+            vitkit.load_model(path)
+
+
+def test_new_weights_follow_the_name() -> None:
+    model = vitkit.create_model("vit_tiny_patch16_384", in_chans=4)
+    config = model.config
+    assert (config.image_size, config.in_channels, config.num_classes) == ((384, 384), 4, 1000)
+    assert config.gelu == "erf" and model.training
+    deit = vitkit.create_model("deit_tiny_patch16_224", num_classes=2, image_size=(32, 48)).config
+    assert deit.image_mean == (0.485, 0.456, 0.406) and deit.image_size == (32, 48)
+    assert vitkit.create_model("ViT-Ti/16", 7, 32).config.gelu == "tanh"
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_base_patch16_clip_224", "deit_base_distilled_patch16_224", "vit_base_patch16_224_miil"]
+)
+def test_an_architecture_that_a_name_does_not_say_in_full_is_no_other_one(name: str) -> None:
+    assert parse_timm_name(name) is None
+    with pytest.raises(VitkitError, match="No model is named"):
+        vitkit.create_model(name)
+
+
+def test_new_weights_are_drawn_from_the_generator() -> None:
+    first, second = (
+        vitkit.create_model("ViT-16x1x2/4", 3, 8, generator=torch.Generator().manual_seed(1)).state_dict()
+        for _ in range(2)
+    )
+    assert all(torch.equal(first[key], second[key]) for key in first)
