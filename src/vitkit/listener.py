@@ -1,8 +1,9 @@
 """Listeners, which hear how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 
 class Progress(Protocol):
@@ -18,6 +19,18 @@ class Progress(Protocol):
             total: of all; None if nobody knows, or as it was.
             detail: what else is worth a look, in a few words.
             milestone: whether this moment is worth a line of its own in a log, as a validation is.
+        """
+
+
+class Measured(Protocol):
+    """A function that is told what a training run measured."""
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Take note of a line of metrics.jsonl.
+
+        Args:
+            line: `kind` ("train", "validation", or "evaluation" with the name of its `evaluator`), the number
+                `step`, the passes over the images `epoch`, and others by name, such as `loss`, `accuracy`.
         """
 
 
@@ -58,6 +71,24 @@ class Listener:
             unit: "bytes" for downloads; else units are counted.
         """
         yield _unheard
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        """Hear the numbers of a training run while the block lasts.
+
+        A run that was killed makes the steps after its last checkpoint again, to the same numbers, so that
+        whoever keeps a log of its own may have heard some of them before.
+
+        Args:
+            folder: of the run, which holds `config.json` and `metrics.jsonl`.
+            step: the steps that were made before; 0 where the run begins.
+            total: the steps of the whole run.
+        """
+        yield _unmeasured
+
+
+def _unmeasured(line: Mapping[str, Any]) -> None:
+    """Hear nothing."""
 
 
 def _unheard(done: int, total: int | None = None, *, detail: str = "", milestone: bool = False) -> None:

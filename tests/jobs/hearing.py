@@ -1,9 +1,11 @@
 """A listener that remembers, for tests of what a job tells."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from vitkit.listener import Listener, Progress
+from vitkit.listener import Listener, Measured, Progress
 
 
 class Hearing(Listener):
@@ -20,6 +22,10 @@ class Hearing(Listener):
         """Loop, units that were done, and the details, of each moment worth a line."""
         self.done: dict[str, int] = {}
         """Units that a loop had done when it last said so."""
+        self.runs: list[tuple[Path, int, int]] = []
+        """Folder, steps made before, and all steps, of each run that was trained."""
+        self.measured: list[Mapping[str, Any]] = []
+        """What the runs measured."""
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -44,3 +50,8 @@ class Hearing(Listener):
                 self.milestones.append((what, done, detail))
 
         yield progress
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        self.runs.append((folder, step, total))
+        yield self.measured.append

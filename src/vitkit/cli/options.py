@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar, get_args
 
 import tyro
@@ -180,7 +180,9 @@ def importing() -> Iterator[None]:
     A verb imports its job inside such a block once its command line is understood, so that neither its help
     nor a word about a misspelt option waits for torch.
     """
-    with stop_signals() as stop, stop.held():
+    # Named, as the first import of torch takes seconds in which nothing else is to be seen.
+    waiting = nullcontext() if "torch" in sys.modules else TerminalListener().progress("importing libraries")
+    with stop_signals() as stop, stop.held(), waiting:
         yield
 
 
