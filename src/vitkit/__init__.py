@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.fewshot.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
+    from vitkit.jobs.list_runs import list_runs
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.pretrain import pretrain
     from vitkit.jobs.recipes import recipe
@@ -66,6 +67,7 @@ _HOMES = {
     "finetune_run": "vitkit.jobs.finetune",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
+    "list_runs": "vitkit.jobs.list_runs",
     "load_model": "vitkit.runs.checkpoints",
     "model_config": "vitkit.models.zoo",
     "pretrain": "vitkit.jobs.pretrain",
@@ -106,6 +108,7 @@ __all__ = [
     "finetune_run",
     "inspect",
     "list_models",
+    "list_runs",
     "load_model",
     "model_config",
     "pretrain",

@@ -22,16 +22,10 @@ class Progress(Protocol):
         """
 
 
-class Measured(Protocol):
-    """A function that is told what a training run measured."""
-
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        """Take note of a line of metrics.jsonl.
-
-        Args:
-            line: `kind` ("train", "validation", or "evaluation" with the name of its `evaluator`), the number
-                `step`, the passes over the images `epoch`, and others by name, such as `loss`, `accuracy`.
-        """
+Measured = Callable[[Mapping[str, Any]], None]
+"""A function that is told a line of metrics.jsonl: `kind` ("train", "validation", or "evaluation" with the
+name of its `evaluator`), the number `step`, the passes over the images `epoch`, and others by name, such as
+`loss` and `accuracy`."""
 
 
 def added_up(progress: Progress) -> Callable[[int], None]:

@@ -271,6 +271,14 @@ class ModelsOptions(SizeOptions):
 
 
 @dataclass(frozen=True)
+class RunsOptions(JobOptions):
+    """The options of the list of runs; the texts below the fields are their help."""
+
+    folder: StrPath = "runs"
+    """folder to look into, and into folders in it; left out, runs/ in the working folder."""
+
+
+@dataclass(frozen=True)
 class CostOptions(CheckpointOptions):
     """The options of a cost estimate; the texts below the fields are their help."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from vitkit.data.config import refuse_augmentation
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.report import Trained, write_report
@@ -42,7 +42,7 @@ from vitkit.runs.processes import (
     lost_processes_explained,
     take_threads,
 )
-from vitkit.runs.records import AdviceRecord, compare_with_advice, keep_advice
+from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
 from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.runs.start import take_start
 from vitkit.runs.steps import RunPosition, fit
@@ -133,10 +133,15 @@ def _complete_until_stopped(
 
     Raises:
         InterruptedTraining: a signal asked to stop; it says where the run stands and how to continue.
+        NonFiniteError: training diverged, which is written down.
     """
     with stop_signals() as stop, lost_processes_explained(world):
         try:
+            (parts.folder / DIVERGED).unlink(missing_ok=True)  # it is continued
             _complete(plan, parts, from_scratch, position, stop, world, listener)
+        except NonFiniteError as error:
+            keep_divergence(parts.folder, error)
+            raise
         except StopRequest as request:
             raise position.interrupted(request) from None
 
