@@ -18,6 +18,7 @@ from vitkit.cli.main import VERBS, run
 from vitkit.jobs.options import read_field_texts
 
 PUBLIC = {
+    "Listener",
     "Predictor",
     "ResNet",
     "ResNetConfig",
@@ -44,6 +45,7 @@ PUBLIC = {
     "list_models",
     "list_runs",
     "load_model",
+    "log_to",
     "model_config",
     "pretrain",
     "read_series",
@@ -149,6 +151,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "FewShotOptions": ("fewshot.options", "fewshot", "fewshot"),
     "FinetuneOptions": ("finetune_options", None, "finetune"),
     "FinetuneRunOptions": ("finetune_options", None, "finetune_run"),
+    "HearingOptions": ("options", "train", None),
     "InspectOptions": ("options", "inspect", "inspect"),
     "MachineOptions": ("options", "finetune", None),
     "ModelsOptions": ("options", "models", None),

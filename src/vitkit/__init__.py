@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from vitkit.jobs.series.series import train_series
     from vitkit.jobs.study.ablate import ablate
     from vitkit.jobs.study.scale import scale
+    from vitkit.jobs.trackers import log_to
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
+    from vitkit.listener import Listener
     from vitkit.models.build import build_model, create_model
     from vitkit.models.config.resnet_config import ResNetConfig
     from vitkit.models.config.vit_config import ViTConfig
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from vitkit.weights.published import starts
 
 _HOMES = {
+    "Listener": "vitkit.listener",
     "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.config.resnet_config",
@@ -69,6 +72,7 @@ _HOMES = {
     "list_models": "vitkit.models.zoo",
     "list_runs": "vitkit.jobs.list_runs",
     "load_model": "vitkit.runs.checkpoints",
+    "log_to": "vitkit.jobs.trackers",
     "model_config": "vitkit.models.zoo",
     "pretrain": "vitkit.jobs.pretrain",
     "read_series": "vitkit.runs.series_record",
@@ -84,6 +88,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Listener",
     "Predictor",
     "ResNet",
     "ResNetConfig",
@@ -110,6 +115,7 @@ __all__ = [
     "list_models",
     "list_runs",
     "load_model",
+    "log_to",
     "model_config",
     "pretrain",
     "read_series",

@@ -41,9 +41,10 @@ def added_up(progress: Progress) -> Callable[[int], None]:
 
 
 class Listener:
-    """Hears how a job goes. This one is deaf: what a notebook or a test wants unless it asks for more.
+    """Hears how a job goes. This one is deaf: one of your own overrides the methods that it cares for.
 
-    `vitkit.cli.listener.TerminalListener` shows bars and prints sentences.
+    `vitkit.cli.listener.TerminalListener` shows bars and prints sentences, `vitkit.notebook.NotebookListener`
+    does so in a notebook.
     """
 
     def note(self, sentence: str) -> None:
@@ -90,3 +91,18 @@ def _unheard(done: int, total: int | None = None, *, detail: str = "", milestone
 
 
 SILENT = Listener()
+
+
+class WarningsAlone(Listener):
+    """Hands warnings on to a listener, and nothing else."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def warn(self, sentence: str) -> None:
+        self.listener.warn(sentence)
+
+
+def hushed(listener: Listener, quiet: bool) -> Listener:
+    """Return a listener; where quiet is asked for, one that hands on its warnings alone."""
+    return WarningsAlone(listener) if quiet else listener

@@ -1,5 +1,6 @@
-"""A listener that remembers, for tests of what a job tells."""
+"""Listeners for tests: one remembers what a job tells, one interrupts it."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,3 +56,20 @@ class Hearing(Listener):
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         self.runs.append((folder, step, total))
         yield self.measured.append
+
+
+class Interrupting(Listener):
+    """Stops a run once the step after the given one is committed, as Ctrl-C does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        def progress(
+            done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+        ) -> None:
+            if what == "training" and done == self.step:
+                os.kill(os.getpid(), 2)
+
+        yield progress

@@ -1,21 +1,18 @@
 """The list of runs: what came of each, where it stands, and that nothing in its records is trusted."""
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import vitkit
+from tests.jobs.hearing import Interrupting
 from vitkit.cli.main import run as run_command
 from vitkit.data.config import Preprocessing
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.list_runs import RunSummary, is_held
-from vitkit.listener import Listener, Progress
 from vitkit.runs.config import Run
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
@@ -32,25 +29,8 @@ SMALL = Run(
 )
 
 
-class Interrupting(Listener):
-    """Stops a run once the step after the given one is committed, as Ctrl-C does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        def progress(
-            done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
-        ) -> None:
-            if what == "training" and done == self.step:
-                os.kill(os.getpid(), 2)
-
-        yield progress
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """A folder with a run that has ended, one that was interrupted, one that diverged, and a series."""
     folder = tmp_path_factory.mktemp("work") / "runs"
     vitkit.train(SMALL, folder / "ended")

@@ -20,7 +20,7 @@ from vitkit.cli.listener import TerminalListener
 from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import Method
-from vitkit.jobs.options import StrPath, StrPaths
+from vitkit.jobs.options import StrPath, StrPaths, Tracker, leave_alone
 from vitkit.jobs.vtab.options import Rates
 from vitkit.listener import Listener
 from vitkit.models.config.image_config import Size, height_and_width
@@ -42,6 +42,7 @@ COMMA_SEPARATED: dict[Any, Any] = {
     Sequence[int]: int,
     Sequence[str]: str,
     tuple[Method, ...]: Method,
+    tuple[Tracker, ...]: Tracker,
     Sequence[Method]: Method,
     Sequence[TaskFolder]: TaskFolder,
     Rates | None: float,
@@ -56,7 +57,9 @@ CONSTRUCTORS = ConstructorRegistry()
 @CONSTRUCTORS.struct_rule
 def _listener(info: StructTypeInfo) -> StructConstructorSpec | None:
     """Let the terminal hear every job; there is no option for it."""
-    return StructConstructorSpec(TerminalListener, ()) if info.type is Listener else None
+    # The parser narrows the type of the field to that of its default.
+    hears = isinstance(info.type, type) and issubclass(info.type, Listener)
+    return StructConstructorSpec(TerminalListener, ()) if hears else None
 
 
 @CONSTRUCTORS.primitive_rule
@@ -143,13 +146,14 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
             "--subset takes a part of the images that a run trains on, and "
             f"vitkit {verb} trains none. {other}"
         )
-    return tyro.cli(
+    parsed = tyro.cli(
         command,
         args=spell_out(arguments),
         prog=f"vitkit {verb}",
         registry=CONSTRUCTORS,
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
+    return leave_alone(parsed)
 
 
 def parse_study(command: type[C], arguments: list[str], verb: str) -> tuple[C, list[str]]:
@@ -162,7 +166,7 @@ def parse_study(command: type[C], arguments: list[str], verb: str) -> tuple[C, l
     Raises:
         SystemExit: as `parse`.
     """
-    parsed: tuple[C, list[str]] = tyro.cli(
+    parsed, others = tyro.cli(
         command,
         args=spell_out(arguments),
         prog=f"vitkit {verb}",
@@ -170,7 +174,7 @@ def parse_study(command: type[C], arguments: list[str], verb: str) -> tuple[C, l
         return_unknown_args=True,
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
-    return parsed
+    return leave_alone(parsed), others
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from vitkit.cli.processes import start_several
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
-from vitkit.jobs.options import MachineOptions
+from vitkit.jobs.options import HearingOptions, MachineOptions
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.listener import Listener
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
 from vitkit.runs.destination import require_folder
@@ -130,6 +130,7 @@ class Asked:
     from_scratch: bool
     series: SeriesOptions
     then: ThenOptions
+    hearing: HearingOptions
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -187,18 +188,18 @@ def run_verb(arguments: list[str], verb: str) -> None:
         default = recipe(name) if name else Run(model="") if verb == "pretrain" else Run()
     asked = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
-    from vitkit.cli.listener import TerminalListener
-
     if asked.out is not None:
         require_folder(Path(asked.out))
-    listener = TerminalListener()
+    listener = hushed(TerminalListener(), asked.hearing.quiet)
     if asked.run.data:
         listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.pretrain import fit_batch_and_length
+        from vitkit.jobs.trackers import log_to
         from vitkit.jobs.train import train
         from vitkit.runs.plan import Request
 
+    listener = log_to(*asked.hearing.log, listener=listener)
     request = Request(*(place for place in (begun, trained) if place is not None))
     if unlabelled and resume is None:
         default = _suited_to_images(asked, name or "", request, listener)
@@ -247,7 +248,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     _print_what_comes_next(folder, asked.run)
 
 
-def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
+def _compare_and_tell(asked: Asked, line: str, listener: Listener) -> None:
     """Pre-train, fine-tune with and without it, and print whether it helped."""
     if asked.series.is_series or asked.from_scratch:
         raise VitkitError(
@@ -320,6 +321,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
         then: Annotated[ThenOptions, tyro.conf.arg(name=""), *hidden] = ThenOptions(),  # noqa: B008 (frozen)
+        hearing: Annotated[HearingOptions, tyro.conf.arg(name="")] = HearingOptions(),  # noqa: B008
     ) -> Asked:
         """Give what was asked for.
 
@@ -332,8 +334,12 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
             then: what is compared after a pre-training.
+            hearing: what is told while it goes on.
         """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then)
+        options = run.run()
+        return Asked(
+            options, given, out, machine.device, machine.threads, from_scratch, series, then, hearing
+        )
 
     read: Asked = tyro.cli(
         command,
@@ -381,10 +387,10 @@ def study_base(
         VitkitError: an option belongs to a series of runs or to several processes.
     """
     parsed = parse_line(arguments, defaults, "train", SeriesOptions())
-    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
+    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch", "--log"} & parsed.given:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
-            f"{instead}, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch or --log."
         )
     if not parsed.run.start.start:
         return parsed.run, frozenset(parsed.given)
@@ -396,9 +402,7 @@ def study_base(
     return run, frozenset(parsed.given)
 
 
-def _suited_to_images(
-    asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener"
-) -> Run:
+def _suited_to_images(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line without labels, so that it suits the images and the start."""
     from vitkit.cli.console import download
     from vitkit.jobs.pretrain import suit_pretraining
@@ -407,7 +411,7 @@ def _suited_to_images(
     return suit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
 
 
-def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalListener") -> Asked:
+def _timed(asked: Asked, defaults: Run, request: "Request", listener: Listener) -> Asked:
     """Choose the steps of a command line with --minutes: as many as fit into them."""
     given = [option for option in ("--steps", "--epochs") if option in asked.given]
     if given:
@@ -513,7 +517,7 @@ def train_and_tell(
     threads: int | None,
     command: str,
     request: "Request",
-    listener: TerminalListener,
+    listener: Listener,
 ) -> None:
     """Train what a command line asks for; the arguments are those of `vitkit.train_series`."""
     with importing():

@@ -29,6 +29,7 @@ from vitkit.runs.records import (
     read_start_record,
 )
 from vitkit.runs.series_record import Series, read_score, read_series
+from vitkit.shown import Shown
 from vitkit.tasks import find_task
 from vitkit.text import pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, step_of
@@ -42,8 +43,8 @@ VTAB = "vtab.json"
 """The result of the tasks of VTAB-1k, which their folder has once all are finished."""
 
 
-@dataclass(frozen=True)
-class RunSummary:
+@dataclass(frozen=True, repr=False)
+class RunSummary(Shown):
     """A run, a series of runs or a study, in a few words and numbers."""
 
     folder: str
@@ -68,6 +69,11 @@ class RunSummary:
     """Time spent on steps of training; None where no step was made."""
     changed: float = 0.0
     """Time of the last change of its records, in seconds since 1970."""
+
+    def in_words(self) -> str:
+        """Tell the result and the state."""
+        parts = (self.folder, self.data, self.model, self.result, self.standing)
+        return ", ".join(part for part in parts if part)
 
     @property
     def result(self) -> str:

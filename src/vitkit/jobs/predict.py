@@ -35,6 +35,7 @@ from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
+from vitkit.text import format_size, pluralize, visible
 from vitkit.weights.card import preprocessing_of
 
 if TYPE_CHECKING:
@@ -249,6 +250,11 @@ class Predictor:
             self.preprocessing = replace(self.preprocessing, decode=rule)
         count = self.model.config.num_classes
         self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))
+
+    def __repr__(self) -> str:
+        name, classes = self.model.card.name, pluralize(len(self.class_names), "class", "classes")
+        size = format_size(self.preprocessing.image_size)
+        return f"<Predictor: {visible(name)}, {classes}, {size} pixels, on {self.device}>"
 
     def __call__(self, image: ImageLike, top: int = 5) -> list[Guess]:
         """Return the `top` most probable classes of one image, best first; all of them where an image has

@@ -12,7 +12,8 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.report import Trained, write_report
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.build import (
     Parts,
     build_parts,
@@ -64,7 +65,8 @@ def train(
     command: str = "",
     advice: AdviceRecord | None = None,
     request: Request | None = None,
-    listener: Listener = SILENT,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
 
@@ -80,7 +82,8 @@ def train(
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command, advice: to be written down: what made the run, and what is expected of it.
         request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
-        listener: hears how it goes; left out, nothing is printed.
+        quiet: whether nothing but warnings is heard.
+        listener: hears how it goes; left out, a notebook shows it, and in a script nothing is printed.
 
     Returns:
         The run folder, with `model.safetensors`, `model.json` and `report.html`.
@@ -91,6 +94,7 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
+    listener = hushed(listener, quiet)
     world = join_processes(listener.warn)
     if not world.writes:
         _prepare_process(threads, world)

@@ -18,7 +18,7 @@ OFFENCES = "VITKIT_TEST_OFFENCES"
 TEMPORARY = "VITKIT_TEST_TEMPORARY"
 """The environment variable that names the folders in which tests may write, separated as in PATH."""
 
-_PARTS = ("src", "tests", "docs", "benchmarks", "scripts", ".ci", ".git", ".venv", ".hypothesis")
+_PARTS = ("src", "tests", "docs", "examples", "benchmarks", "scripts", ".ci", ".git", ".venv", ".hypothesis")
 _FILES = (".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml")
 _SYSTEM = (
     "/usr",
