@@ -31,7 +31,18 @@ MAY_IMPORT = {
     "cli": {*(LOWER - {"kernels"}), "analysis", "tasks", "report", "runs", "jobs"},
 }
 """The rooms, and which others each may import."""
-SHARED = {"errors", "config", "durable", "listener", "signals", "text", "world", "_version"}
+SHARED = {
+    "errors",
+    "config",
+    "durable",
+    "listener",
+    "notebook",
+    "shown",
+    "signals",
+    "text",
+    "world",
+    "_version",
+}
 """Leaves that any room may import."""
 ROOMS = tuple(MAY_IMPORT)
 

@@ -19,6 +19,7 @@ from vitkit.jobs.options import RunOptionsByName, read_field_texts
 
 PUBLIC = {
     "ImageDataset",
+    "Listener",
     "Predictor",
     "ResNet",
     "ResNetConfig",
@@ -45,7 +46,9 @@ PUBLIC = {
     "finetune_run",
     "inspect",
     "list_models",
+    "list_runs",
     "load_model",
+    "log_to",
     "model_config",
     "pretrain",
     "read_series",
@@ -152,6 +155,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "FewShotOptions": ("fewshot.options", "fewshot", "fewshot"),
     "FinetuneOptions": ("finetune_options", None, "finetune"),
     "FinetuneRunOptions": ("finetune_options", None, "finetune_run"),
+    "HearingOptions": ("options", "train", None),
     "InspectOptions": ("options", "inspect", "inspect"),
     "MachineOptions": ("options", "finetune", None),
     "ModelsOptions": ("options", "models", None),
@@ -160,6 +164,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "PretrainOptions": ("pretrain_options", None, "pretrain"),
     "ThenOptions": ("pretrain_options", "pretrain", None),
     "ScaleOptions": ("study.options", "scale", "scale"),
+    "RunsOptions": ("options", "runs", "list_runs"),
     "SeriesOptions": ("series_options", "train", None),
     "ReproduceOptions": ("reproduce.options", "reproduce", "reproduce"),
     "StartsOptions": ("options", "starts", "starts"),

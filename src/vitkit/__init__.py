@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.fewshot.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
+    from vitkit.jobs.list_runs import list_runs
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.pretrain import pretrain
     from vitkit.jobs.recipes import recipe
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from vitkit.jobs.series.series import train_series
     from vitkit.jobs.study.ablate import ablate
     from vitkit.jobs.study.scale import scale
+    from vitkit.jobs.trackers import log_to
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
+    from vitkit.listener import Listener
     from vitkit.models.build import build_model
     from vitkit.models.config.resnet_config import ResNetConfig
     from vitkit.models.config.vit_config import ViTConfig
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ImageDataset": "vitkit.jobs.dataset",
+    "Listener": "vitkit.listener",
     "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.config.resnet_config",
@@ -73,7 +77,9 @@ _HOMES = {
     "finetune_run": "vitkit.jobs.finetune",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
+    "list_runs": "vitkit.jobs.list_runs",
     "load_model": "vitkit.runs.checkpoints",
+    "log_to": "vitkit.jobs.trackers",
     "model_config": "vitkit.models.zoo",
     "pretrain": "vitkit.jobs.pretrain",
     "read_series": "vitkit.runs.series_record",
@@ -90,6 +96,7 @@ _HOMES = {
 
 __all__ = [
     "ImageDataset",
+    "Listener",
     "Predictor",
     "ResNet",
     "ResNetConfig",
@@ -116,7 +123,9 @@ __all__ = [
     "finetune_run",
     "inspect",
     "list_models",
+    "list_runs",
     "load_model",
+    "log_to",
     "model_config",
     "pretrain",
     "read_series",

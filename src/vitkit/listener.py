@@ -1,8 +1,9 @@
 """Listeners, which hear how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 
 class Progress(Protocol):
@@ -21,6 +22,12 @@ class Progress(Protocol):
         """
 
 
+Measured = Callable[[Mapping[str, Any]], None]
+"""A function that is told a line of metrics.jsonl: `kind` ("train", "validation", or "evaluation" with the
+name of its `evaluator`), the number `step`, the passes over the images `epoch`, and others by name, such as
+`loss` and `accuracy`."""
+
+
 def added_up(progress: Progress) -> Callable[[int], None]:
     """Return a function that is told the size of each batch, and tells `progress` the sum of them."""
     done = 0
@@ -34,9 +41,10 @@ def added_up(progress: Progress) -> Callable[[int], None]:
 
 
 class Listener:
-    """Hears how a job goes. This one is deaf: what a notebook or a test wants unless it asks for more.
+    """Hears how a job goes. This one is deaf: one of your own overrides the methods that it cares for.
 
-    `vitkit.cli.listener.TerminalListener` shows bars and prints sentences.
+    `vitkit.cli.listener.TerminalListener` shows bars and prints sentences, `vitkit.notebook.NotebookListener`
+    does so in a notebook.
     """
 
     def note(self, sentence: str) -> None:
@@ -59,9 +67,42 @@ class Listener:
         """
         yield _unheard
 
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        """Hear the numbers of a training run while the block lasts.
+
+        A run that was killed makes the steps after its last checkpoint again, to the same numbers, so that
+        whoever keeps a log of its own may have heard some of them before.
+
+        Args:
+            folder: of the run, which holds `config.json` and `metrics.jsonl`.
+            step: the steps that were made before; 0 where the run begins.
+            total: the steps of the whole run.
+        """
+        yield _unmeasured
+
+
+def _unmeasured(line: Mapping[str, Any]) -> None:
+    """Hear nothing."""
+
 
 def _unheard(done: int, total: int | None = None, *, detail: str = "", milestone: bool = False) -> None:
     """Hear nothing."""
 
 
 SILENT = Listener()
+
+
+class WarningsAlone(Listener):
+    """Hands warnings on to a listener, and nothing else."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def warn(self, sentence: str) -> None:
+        self.listener.warn(sentence)
+
+
+def hushed(listener: Listener, quiet: bool) -> Listener:
+    """Return a listener; where quiet is asked for, one that hands on its warnings alone."""
+    return WarningsAlone(listener) if quiet else listener

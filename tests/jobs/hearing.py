@@ -1,9 +1,12 @@
-"""A listener that remembers, for tests of what a job tells."""
+"""Listeners for tests: one remembers what a job tells, one interrupts it."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from vitkit.listener import Listener, Progress
+from vitkit.listener import Listener, Measured, Progress
 
 
 class Hearing(Listener):
@@ -20,6 +23,10 @@ class Hearing(Listener):
         """Loop, units that were done, and the details, of each moment worth a line."""
         self.done: dict[str, int] = {}
         """Units that a loop had done when it last said so."""
+        self.runs: list[tuple[Path, int, int]] = []
+        """Folder, steps made before, and all steps, of each run that was trained."""
+        self.measured: list[Mapping[str, Any]] = []
+        """What the runs measured."""
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -42,5 +49,27 @@ class Hearing(Listener):
             self.done[what] = done
             if milestone:
                 self.milestones.append((what, done, detail))
+
+        yield progress
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        self.runs.append((folder, step, total))
+        yield self.measured.append
+
+
+class Interrupting(Listener):
+    """Stops a run once the step after the given one is committed, as Ctrl-C does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        def progress(
+            done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+        ) -> None:
+            if what == "training" and done == self.step:
+                os.kill(os.getpid(), 2)
 
         yield progress

@@ -693,6 +693,13 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     assert sorted(moments, key=heard.order.index) == moments
     assert [(loop, done) for loop, done, _ in heard.milestones] == [("training", 2), ("training", 4)]
     assert all("  val " in detail and "images/s" in detail for _, _, detail in heard.milestones)
+    validations = [line for line in heard.measured if line["kind"] == "validation"]
+    best = max(validations, key=lambda line: (line["accuracy"], -line["loss"], -line["step"]))
+    ending = f"  best {best['accuracy']:.1%} at step {best['step']}"
+    assert heard.milestones[-1][2].endswith(ending)  # what was the best so far, the last one or not
+    # The numbers that are heard are those that are kept.
+    assert heard.measured == list(map(json.loads, (out / "metrics.jsonl").read_text().splitlines()))
+    assert heard.runs == [(out, 0, 4)] and len(validations) == 2
     again = Hearing()
     assert vitkit.train(short, out, listener=again) == out
     assert again.rows == [("", [f"This run has finished: {out}"])]

@@ -46,7 +46,8 @@ paint = from_options(Painting)(run_paint)
 def test_a_job_becomes_a_function_of_the_fields_of_its_options() -> None:
     heard = Recorder()
     assert paint("red", listener=heard) == paint(colour="red", thickness=1.5, image_size=3) == ("red", 1.5)
-    assert list(inspect.signature(paint).parameters) == ["colour", "thickness", "image_size", "listener"]
+    parameters = ["colour", "thickness", "image_size", "quiet", "listener"]
+    assert list(inspect.signature(paint).parameters) == parameters
     assert inspect.signature(paint).return_annotation == tuple[str, float]
     assert paint.__name__ == "paint" and paint.__module__ == __name__
     with pytest.raises(TypeError, match="color"):

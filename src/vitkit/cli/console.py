@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from rich.cells import cell_len
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -18,6 +20,7 @@ from rich.console import (
     OverflowMethod,
     RenderableType,
 )
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -41,7 +44,13 @@ from vitkit.weights.published import find_start_named, is_address
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
 """Seconds between two lines of progress of a long loop, where there is no terminal."""
+BAR_COLUMNS = 60
+"""Columns of a bar without its details: a description of 15 letters, 16 of the bar, "1,234/10,000", the time
+that is left, and the blanks between them."""
 REJECTS_SHOWN = 10
+
+
+_BLANKS_AT_ENDS = re.compile(" +\n")
 
 
 class Terminal(Console):
@@ -79,12 +88,29 @@ class Terminal(Console):
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render anything; what comes to the terminal by another way than `render_str` is escaped here."""
+        """Render anything; what comes to the terminal by another way than `render_str` is escaped here.
+
+        Where there is no terminal, lines end where their words end: the blanks that fill the columns of a
+        table would be a nuisance in a log.
+        """
+        blanks: list[Segment] = []
         for segment in super().render(renderable, options):
-            if segment.control:
+            if not segment.control:
+                segment = Segment(visible(segment.text, keep="\n"), segment.style)
+            if self.is_terminal:
                 yield segment
-            else:
-                yield Segment(visible(segment.text, keep="\n"), segment.style)
+                continue
+            text = _BLANKS_AT_ENDS.sub("\n", segment.text)
+            if text.startswith("\n"):
+                blanks.clear()
+            words = text.rstrip(" ")
+            if words or segment.control:
+                yield from blanks
+                blanks.clear()
+                yield segment if segment.control else Segment(words, segment.style)
+            if len(words) < len(text):
+                blanks.append(Segment(text[len(words) :], segment.style))
+        yield from blanks
 
 
 class _StandardError:
@@ -203,6 +229,30 @@ class _Left(TimeRemainingColumn):
         return time_left.append(" left") if time_left.plain else time_left
 
 
+class _Detail(ProgressColumn):
+    """A column with what else is worth a look; empty where it has a line of its own."""
+
+    def render(self, task: Task) -> Text:
+        detail = str(task.fields["detail"])
+        return Text("" if _needs_a_line(detail) else detail, no_wrap=True)
+
+
+class _Bar(Progress):
+    """A bar, with a line below it for details that a narrow terminal would cut off."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table([task for task in self.tasks if task.visible])
+        for task in self.tasks:
+            detail = str(task.fields["detail"])
+            if task.visible and _needs_a_line(detail):
+                yield Padding(Text(detail, overflow="fold"), (0, 0, 0, 2))
+
+
+def _needs_a_line(detail: str) -> bool:
+    """Whether details do not fit beside a bar."""
+    return cell_len(detail) > err.width - BAR_COLUMNS
+
+
 def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
     """Print how many images could not be read, and the first of them with the reason.
 
@@ -230,17 +280,12 @@ def progress_bar(in_bytes: bool = False) -> Progress:
     if not is_terminal(sys.stderr):
         return _Lines()
     count: ProgressColumn = _Count(table_column=Column(min_width=11))
-    return Progress(
+    return _Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         DownloadColumn() if in_bytes else count,
         _Left(table_column=Column(min_width=12)),
-        # Last, and the only one that a narrow terminal cuts off.
-        TextColumn(
-            "{task.fields[detail]}",
-            markup=False,
-            table_column=Column(no_wrap=True, overflow="ellipsis"),
-        ),
+        _Detail(table_column=Column(no_wrap=True)),
         console=err,
         transient=True,
     )

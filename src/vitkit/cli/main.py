@@ -32,6 +32,7 @@ VERBS = {
     "scale": ("what ten times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
+    "runs": ("list runs, series and studies: results, and what was interrupted", "vitkit.cli.runs"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
     "data": ("data check PATH: count images, find bad files, duplicates", "vitkit.cli.data"),

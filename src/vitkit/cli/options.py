@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import fields
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
@@ -24,7 +24,7 @@ from vitkit.cli.listener import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine, find_mistake
 from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option, describe, value_type
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import StrPath, StrPaths
+from vitkit.jobs.options import StrPath, StrPaths, leave_alone
 from vitkit.listener import Listener
 from vitkit.signals import stop_signals
 
@@ -46,7 +46,9 @@ CONSTRUCTORS = ConstructorRegistry()
 @CONSTRUCTORS.struct_rule
 def _listener(info: StructTypeInfo) -> StructConstructorSpec | None:
     """Let the terminal hear every job; there is no option for it."""
-    return StructConstructorSpec(TerminalListener, ()) if info.type is Listener else None
+    # The parser narrows the type of the field to that of its default.
+    hears = isinstance(info.type, type) and issubclass(info.type, Listener)
+    return StructConstructorSpec(TerminalListener, ()) if hears else None
 
 
 @CONSTRUCTORS.primitive_rule
@@ -187,13 +189,13 @@ def _parse(
     except VitkitError as error:
         raise _in_options(error, every_option()) from None
     if others is None:
-        return parsed, []
+        return leave_alone(parsed), []
     parsed, left = parsed
     named = [one for one in every_option() if not one.is_positional]
     mistake = find_mistake(verb, left, named, usage(verb, options(), page))
     if mistake:
         raise WrongCommandLine(mistake)
-    return parsed, left
+    return leave_alone(parsed), left
 
 
 def _words_of_box(text: str) -> str:
@@ -230,7 +232,9 @@ def importing() -> Iterator[None]:
     A verb imports its job inside such a block once its command line is understood, so that neither its help
     nor a word about a misspelt option waits for torch.
     """
-    with stop_signals() as stop, stop.held():
+    # Named, as the first import of torch takes seconds in which nothing else is to be seen.
+    waiting = nullcontext() if "torch" in sys.modules else TerminalListener().progress("importing libraries")
+    with stop_signals() as stop, stop.held(), waiting:
         yield
 
 

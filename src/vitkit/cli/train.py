@@ -21,10 +21,10 @@ from vitkit.cli.verb_options import Option, describe
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
-from vitkit.jobs.options import MachineOptions
+from vitkit.jobs.options import HearingOptions, MachineOptions
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.listener import Listener
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import (
     WHICH_IMAGES,
@@ -119,6 +119,7 @@ class Command:
     from_scratch: bool = False
     """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
     series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = field(default_factory=SeriesOptions)
+    hearing: Annotated[HearingOptions, tyro.conf.arg(name="")] = field(default_factory=HearingOptions)
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,7 @@ class Asked:
     from_scratch: bool
     series: SeriesOptions
     then: ThenOptions
+    hearing: HearingOptions
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -294,21 +296,21 @@ def run_verb(arguments: list[str], verb: str) -> None:
         default = recipe(name) if name else Run(model="") if verb == "pretrain" else Run()
     asked = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
-    from vitkit.cli.listener import TerminalListener
-
     if not asked.run.data and resume is None:
         raise VitkitError(WHICH_IMAGES)
     _require_what_is_named(asked, resume)
     if asked.out is not None:
         require_folder(Path(asked.out))
-    listener = TerminalListener()
+    listener = hushed(TerminalListener(), asked.hearing.quiet)
     if asked.run.data:
         listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.pretrain import fit_batch_and_length
+        from vitkit.jobs.trackers import log_to
         from vitkit.jobs.train import train
         from vitkit.runs.plan import Request
 
+    listener = log_to(*asked.hearing.log, listener=listener)
     request = Request(*(place for place in (begun, trained) if place is not None))
     if unlabelled and resume is None:
         default = _suited_to_images(asked, name or "", request, listener)
@@ -369,7 +371,7 @@ def _require_what_is_named(asked: Asked, resume: str | None = None) -> None:
         new_model_config(run, num_classes=1)
 
 
-def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
+def _compare_and_tell(asked: Asked, line: str, listener: Listener) -> None:
     """Pre-train, fine-tune with and without it, and print whether it helped."""
     if asked.series.is_series or asked.from_scratch:
         raise VitkitError(
@@ -432,6 +434,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         from_scratch=read.from_scratch,
         series=read.series,
         then=read.then if isinstance(read, PretrainCommand) else ThenOptions(),
+        hearing=read.hearing,
     )
 
 
@@ -485,10 +488,10 @@ def study_base(
         VitkitError: an option belongs to a series of runs or to several processes.
     """
     parsed = parse_line(arguments, defaults, "train", SeriesOptions())
-    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
+    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch", "--log"} & parsed.given:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
-            f"{instead}, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch or --log."
         )
     _require_what_is_named(parsed)
     if not parsed.run.start.start:
@@ -501,9 +504,7 @@ def study_base(
     return run, frozenset(parsed.given)
 
 
-def _suited_to_images(
-    asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener"
-) -> Run:
+def _suited_to_images(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line without labels, so that it suits the images and the start."""
     from vitkit.cli.console import download
     from vitkit.jobs.pretrain import suit_pretraining
@@ -512,7 +513,7 @@ def _suited_to_images(
     return suit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
 
 
-def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalListener") -> Asked:
+def _timed(asked: Asked, defaults: Run, request: "Request", listener: Listener) -> Asked:
     """Choose the steps of a command line with --minutes: as many as fit into them."""
     given = [option for option in ("--steps", "--epochs") if option in asked.given]
     if given:
@@ -612,7 +613,7 @@ def train_and_tell(
     threads: int | None,
     command: str,
     request: "Request",
-    listener: TerminalListener,
+    listener: Listener,
 ) -> None:
     """Train what a command line asks for; the arguments are those of `vitkit.train_series`."""
     with importing():

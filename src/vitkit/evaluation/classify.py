@@ -36,6 +36,8 @@ from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import check_labels
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
+from vitkit.shown import Shown
+from vitkit.text import pluralize
 
 SIGNIFICANT = 0.05
 """Above this p a difference is not told from chance; the level that goes with 95% intervals."""
@@ -104,8 +106,8 @@ class Repeated:
     """Wilson's 95% interval of that."""
 
 
-@dataclass(frozen=True)
-class Classification:
+@dataclass(frozen=True, repr=False)
+class Classification(Shown):
     """The numbers of one data set; fractions are from 0 to 1."""
 
     count: int
@@ -140,6 +142,12 @@ class Classification:
     """Mean confidence - accuracy, with an interval; None as early versions wrote it."""
     repeated: Repeated | None = None
     """Images that the model was trained on; None where they were not looked for."""
+
+    def in_words(self) -> str:
+        """Tell the accuracy with its interval, and what it was measured on."""
+        low, high = self.accuracy_interval
+        images = f"{pluralize(self.count, 'image')} of {pluralize(len(self.per_class), 'class', 'classes')}"
+        return f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%}), {images}"
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest
+from vitkit.shown import Shown
 
 ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
 """Words in the names of three classes, as all lists of ImageNet's class names have them."""
@@ -40,8 +41,8 @@ class GroupScore:
     accuracy: float
 
 
-@dataclass(frozen=True)
-class ProtocolResult:
+@dataclass(frozen=True, repr=False)
+class ProtocolResult(Shown):
     """The numbers of a model on a test set; fractions are from 0 to 1."""
 
     protocol: ProtocolName
@@ -64,6 +65,12 @@ class ProtocolResult:
     """Those of the set's own classes that have images, the worst first."""
     note: str
     """The way in which the model's outputs were matched to ImageNet's classes."""
+
+    def in_words(self) -> str:
+        """Tell the accuracy with its interval."""
+        low, high = self.accuracy_interval
+        numbers = f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%})"
+        return f"{numbers} by {self.protocol} on {self.count:,} images"
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""

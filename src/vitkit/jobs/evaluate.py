@@ -3,6 +3,7 @@
 The protocols by name are ImageNet's own validation images, ReaL, V2, -A, -R, -Sketch and ObjectNet.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from vitkit.runs.finish import evaluate_split, find_training_images, with_repeat
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import join_processes, lost_processes_explained, take_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
+from vitkit.shown import Rows, Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
 from vitkit.weights.card import Described, card_of, preprocessing_of
@@ -41,8 +43,8 @@ from vitkit.world import prepared_together
 NAMES_SHOWN = 10
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
     """The result of an evaluation."""
 
     split: str
@@ -60,6 +62,16 @@ class Evaluation:
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` says "train" but means all of
     it."""
+
+    def in_words(self) -> str:
+        """Tell the numbers in a sentence, as the command line prints them."""
+        split = "" if self.whole else f"{self.split} "
+        return "".join(self.answering.summary(self.result, f"{split}images of {self.data.name}"))
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the table of the task, if it has one."""
+        details = self.answering.details(self.result)
+        return ((), ()) if details is None else (details.headings, details.rows)
 
 
 def run_evaluate(options: EvaluateOptions) -> Evaluation:

@@ -13,7 +13,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -22,11 +22,12 @@ from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.engines.libraries import Engine, GraphEngine, Numbers
 from vitkit.errors import VitkitError
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
 from vitkit.models.config.vit_config import Interpolation
+from vitkit.notebook import AUTOMATIC
 from vitkit.weights.format_names import Format, Library, format_for
 from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.published import is_address
@@ -57,7 +58,7 @@ def from_options(
 
     def publish(job: Callable[[Options], Result]) -> Callable[P, Result]:
         def function(*args: P.args, **kwargs: P.kwargs) -> Result:
-            return job(options(*args, **kwargs))
+            return job(leave_alone(options(*args, **kwargs)))
 
         _describe(function, job, options)
         return function
@@ -74,12 +75,19 @@ def from_training_options(
     def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
         def function(*args: Any, **kwargs: Any) -> Result:
             given = {name: kwargs.pop(name) for name in list(kwargs) if name not in own - {"options"}}
-            return job(options(*args, **kwargs, options=given))
+            return job(leave_alone(options(*args, **kwargs, options=given)))
 
         _describe(function, job, options)
         return function
 
     return publish
+
+
+def leave_alone(options: Options) -> Options:
+    """Give the listener of a job's options nothing but warnings to hear, where they ask for quiet."""
+    if isinstance(options, JobOptions) and options.quiet:
+        return replace(options, listener=hushed(options.listener, options.quiet))
+    return options
 
 
 def method_from_options(
@@ -106,8 +114,8 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
         one.replace(kind=one.VAR_KEYWORD, default=one.empty, annotation=Any) if one.name == "options" else one
         for one in inspect.signature(options).parameters.values()
     ]
-    # The listener comes last, as the least of what a caller cares for.
-    ordered = sorted(parameters, key=lambda one: (one.kind, one.name == "listener"))
+    # Quiet and listener come last, as the least of what a caller cares for.
+    ordered = sorted(parameters, key=lambda one: (one.kind, ("quiet", "listener").count(one.name)))
     result = inspect.signature(job).return_annotation
     function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
     function.__doc__ = _with_arguments(job.__doc__ or "", [one.name for one in ordered], options)
@@ -148,11 +156,32 @@ def read_field_texts(options: type) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """The option that every job has and no command line shows."""
+class QuietOptions:
+    """The option to be left alone."""
 
-    listener: Listener = field(default=SILENT, repr=False, compare=False)
-    """hears the progress and what is worth knowing; silent unless one is given."""
+    quiet: bool = False
+    """say nothing while it is at work, except for warnings."""
+
+
+Tracker = Literal["csv", "tensorboard", "wandb"]
+"""The logs of other programs that the numbers of a run can be kept in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HearingOptions(QuietOptions):
+    """The options of whoever hears a training run at the terminal."""
+
+    log: tuple[Tracker, ...] = ()
+    """keep the numbers of the run in these logs too, with commas between them: csv (log.csv in the run
+    folder), tensorboard and wandb, which are extras of the same names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(QuietOptions):
+    """The options that every job has."""
+
+    listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
+    """hears the progress and what is worth knowing; left out, a notebook shows it and a script is silent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +328,14 @@ class ModelsOptions(SizeOptions):
     """patterns such as 'ViT-B*', or parts of names; left out, all models are listed."""
     num_classes: int = 1000
     """number of classes of the head."""
+
+
+@dataclass(frozen=True)
+class RunsOptions(JobOptions):
+    """The options of the list of runs; the texts below the fields are their help."""
+
+    folder: StrPath = "runs"
+    """folder to look into, and into folders in it; left out, runs/ in the working folder."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
+from vitkit.text import format_size, pluralize, visible
 from vitkit.weights.card import preprocessing_of
 
 if TYPE_CHECKING:
@@ -271,6 +272,11 @@ class Predictor:
                     "for each output, in their order."
                 )
         self.class_names = self.card.class_names or tuple(f"class {i}" for i in range(count))
+
+    def __repr__(self) -> str:
+        name, classes = self.model.card.name, pluralize(len(self.class_names), "class", "classes")
+        size = format_size(self.preprocessing.image_size)
+        return f"<Predictor: {visible(name)}, {classes}, {size} pixels, on {self.device}>"
 
     @overload
     def __call__(

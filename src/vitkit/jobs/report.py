@@ -17,9 +17,10 @@ from vitkit.data.sources import Samples
 from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.series.report import write_series_report
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import shown_command
 from vitkit.runs.folder import kind_of
@@ -47,12 +48,15 @@ class Trained:
     """Its images by split."""
 
 
-def write_report(run: str | Path, *, trained: Trained | None = None, listener: Listener = SILENT) -> Path:
+def write_report(
+    run: str | Path, *, trained: Trained | None = None, quiet: bool = False, listener: Listener = AUTOMATIC
+) -> Path:
     """Write `report.html` into a run folder, from what is in it and the images it was trained on.
 
     Args:
         run: the run folder, or the folder of a series of runs.
         trained: of a run that has just ended; left out, it is read from the folder.
+        quiet: whether nothing but warnings is heard.
         listener: hears the progress, and what the page has to do without.
 
     Returns:
@@ -64,7 +68,7 @@ def write_report(run: str | Path, *, trained: Trained | None = None, listener: L
     """
     from vitkit.report.page import ReportContent, render_report  # matplotlib: no training waits for it
 
-    folder = Path(run)
+    folder, listener = Path(run), hushed(listener, quiet)
     if trained is None:
         place = kind_of(folder)
         if place.kind == "series":

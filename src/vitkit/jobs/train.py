@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from vitkit.data.config import refuse_augmentation
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.report import Trained, write_report
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.build import (
     Parts,
     build_parts,
@@ -52,7 +53,7 @@ from vitkit.runs.processes import (
     lost_processes_explained,
     take_threads,
 )
-from vitkit.runs.records import AdviceRecord, compare_with_advice, keep_advice
+from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
 from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.runs.start import take_start
 from vitkit.runs.steps import RunPosition, fit
@@ -75,7 +76,8 @@ def train(
     command: str = "",
     advice: AdviceRecord | None = None,
     request: Request | None = None,
-    listener: Listener = SILENT,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
     **options: Any,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
@@ -94,7 +96,8 @@ def train(
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command, advice: to be written down: what made the run, and what is expected of it.
         request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
-        listener: hears how it goes; left out, nothing is printed.
+        quiet: whether nothing but warnings is heard.
+        listener: hears how it goes; left out, a notebook shows it, and in a script nothing is printed.
         options: other values of options of training, as for `vitkit.recipe`: `learning_rate=1e-3`.
 
     Returns:
@@ -106,6 +109,7 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
+    listener = hushed(listener, quiet)
     run = _complete_run(run, recipe, options)
     world = join_processes(listener.warn)
     if not world.writes:
@@ -170,10 +174,15 @@ def _complete_until_stopped(
 
     Raises:
         InterruptedTraining: a signal asked to stop; it says where the run stands and how to continue.
+        NonFiniteError: training diverged, which is written down.
     """
     with stop_signals() as stop, lost_processes_explained(world):
         try:
+            (parts.folder / DIVERGED).unlink(missing_ok=True)  # it is continued
             _complete(plan, parts, from_scratch, position, stop, world, listener)
+        except NonFiniteError as error:
+            keep_divergence(parts.folder, error)
+            raise
         except StopRequest as request:
             raise position.interrupted(request) from None
 

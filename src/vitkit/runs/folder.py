@@ -7,6 +7,7 @@ data.json                   counts, class names, how splits were made, files tha
 image-files.npy             size and time of every image file
 metrics.jsonl               loss, learning rate and validation by step: the same bytes however often it was
                             resumed
+diverged.json               why it ended before its last step, where its numbers became infinite
 speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
 model.safetensors, model.json   the finished model: enough to predict anywhere

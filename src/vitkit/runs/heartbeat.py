@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitkit.listener import Listener, Progress
+from vitkit.listener import Listener, Measured, Progress
 from vitkit.world import Activity, World
 
 INTERVAL = 2.0
@@ -190,6 +190,11 @@ class WorkingListener(Listener):
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         self.listener.show(rows)
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        with self.listener.run(folder, step, total) as measured:
+            yield measured
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:

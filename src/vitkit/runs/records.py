@@ -9,7 +9,7 @@ from typing import Any
 
 from vitkit.config import from_json, read_if_there, to_json
 from vitkit.durable import read_json, read_regular_file, replace_json
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
@@ -240,6 +240,31 @@ def compare_with_advice(folder: Path) -> str:
     if not isinstance(accuracy, int | float) or not 0 <= accuracy <= 1:
         return ""
     return f"Accuracy on the test images: {record.expected.compare(accuracy)}."
+
+
+DIVERGED = "diverged.json"
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The contents of `diverged.json`, which a run has whose loss, gradients or weights became infinite."""
+
+    reason: str
+    """The error, a sentence or two."""
+
+
+def keep_divergence(folder: Path, error: NonFiniteError) -> None:
+    """Write down why a run ended before its last step; its checkpoints stay, and it can be continued."""
+    replace_json(folder / DIVERGED, to_json(Divergence(str(error))))
+
+
+def read_divergence(folder: Path) -> Divergence | None:
+    """Read why a run diverged; None where it has not, or is continued since.
+
+    Raises:
+        VitkitError: the record is damaged.
+    """
+    return read_if_there(Divergence, folder / DIVERGED)
 
 
 START_FILE = "start.json"

@@ -27,6 +27,7 @@ from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import read_metrics
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
@@ -88,8 +89,8 @@ class Spread:
     """The right answers of all folds together, where the metric counts such; early versions lack it."""
 
 
-@dataclass(frozen=True)
-class Series:
+@dataclass(frozen=True, repr=False)
+class Series(Shown):
     """The contents of `series.json`."""
 
     vitkit_version: str
@@ -111,6 +112,30 @@ class Series:
     """Whether those have validation images: after a sweep only where the data has a split of its own."""
     spread: Spread | None = None
     """The spread of the members that have a score; None before all have ended, and where none has one."""
+
+    def in_words(self) -> str:
+        """Tell the mean over the runs, or how many have ended."""
+        members = self.all_members
+        if self.spread is None:
+            return f"{sum(one.ended for one in members)} of {pluralize(len(members), 'run')} ended"
+        value, deviation = shown_value(self.run, self.spread.mean), self.spread.deviation
+        runs = pluralize(self.spread.runs, "run")
+        spread = "" if deviation is None else f", standard deviation {shown_value(self.run, deviation)}"
+        return f"{self.metric.replace('_', ' ')} {value} on {self.spread.split} images, {runs}{spread}"
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return a row for each run."""
+        headings = ("run", "learning rate", "seed", self.metric, "state")
+        return headings, [
+            (
+                one.folder,
+                f"{one.learning_rate:g}",
+                str(one.seed),
+                _shown_score(self.run, one.score),
+                "diverged" if one.diverged else "ended" if one.finished else "",
+            )
+            for one in self.all_members
+        ]
 
     @property
     def all_members(self) -> tuple[Member, ...]:
@@ -509,3 +534,7 @@ def _listed(members: Sequence[Member]) -> str:
 def shown_value(run: Run, value: float) -> str:
     """Write a value of the metric that decides: a fraction as a percentage."""
     return f"{value:.2%}" if find_task(run.task).learning.curve.is_fraction else f"{value:.4g}"
+
+
+def _shown_score(run: Run, score: Score | None) -> str:
+    return "" if score is None or score.value is None else shown_value(run, score.value)

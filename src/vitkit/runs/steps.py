@@ -62,6 +62,7 @@ def fit(
     lines = dict.fromkeys(trainer.evaluators, "")  # what each evaluator measured last, in words
     with (
         listener.progress("training", trainer.total_steps) as progress,
+        listener.run(trainer.run, start, trainer.total_steps) as measured,
         stop.held(),
         speed_log(trainer.run) if world.writes else nullcontext(_write_nothing) as log,
         ExitStack() as stack,
@@ -78,12 +79,15 @@ def fit(
             rejects.share(world)
             for name, numbers in report.measured.items():
                 lines[name] = trainer.evaluators[name].line(numbers)
-            measured = "".join(f"  {line}" for line in lines.values() if line)
+            for logged in report.logged:
+                measured(logged)
+            shown = "".join(f"  {line}" for line in lines.values() if line)
             speed = steps * batch_size / max(seconds, 1e-9)
             memory = memory_used(device)
+            pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             progress(
                 report.step,
-                detail=f"loss {report.loss:.3f}{measured}  {speed:,.0f} images/s  {format_bytes(memory)}",
+                detail=f"loss {report.loss:.3f}  {pace}{shown}{_best_so_far(trainer)}",
                 milestone=bool(report.measured),
             )
             if report.lowered_to is not None:
@@ -99,6 +103,16 @@ def fit(
                 line = {"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory}
                 log(line | _waiting(world, *began))
                 seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
+
+
+def _best_so_far(trainer: Trainer) -> str:
+    """Say what the best validation so far was, and at which step; "" before the first."""
+    monitor, progress = trainer.monitor, trainer.state.progress
+    if monitor is None or progress.best_value is None:
+        return ""
+    # What is maximised is a fraction of right answers, and what is minimised a loss.
+    value = f"{progress.best_value:.1%}" if monitor.direction == "max" else f"{progress.best_value:.3f}"
+    return f"  best {value} at step {progress.best_step:,}"
 
 
 def _waiting(world: World, began: float, waited: float) -> dict[str, float]:

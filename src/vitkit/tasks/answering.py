@@ -16,6 +16,7 @@ from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Plot, ShownImage, Table, TaskReport
+from vitkit.text import visible
 from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Guess:
 
     name: str
     probability: float
+
+    def __repr__(self) -> str:
+        return f"Guess(name={visible(self.name)!r}, probability={self.probability:.4g})"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, length: int) -> None:
         self.path = path
+        self.fresh: list[Mapping[str, Any]] = []
         self.digest = hashlib.sha256()
         self.length = 0
         try:
@@ -66,6 +67,12 @@ class MetricsLog:
             raise self._refused(error) from error
         self.digest.update(memory)
         self.length += len(memory)
+        self.fresh.append(line)
+
+    def take(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the lines that were written since the last call."""
+        taken, self.fresh = tuple(self.fresh), []
+        return taken
 
     def sync(self) -> tuple[int, str]:
         """Flush to the disk; returns length and SHA-256.
@@ -94,6 +101,9 @@ class NoLog:
 
     def write(self, line: Mapping[str, Any]) -> None:
         pass
+
+    def take(self) -> tuple[Mapping[str, Any], ...]:
+        return ()
 
     def sync(self) -> tuple[int, str | None]:
         return 0, None

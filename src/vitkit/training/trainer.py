@@ -198,6 +198,8 @@ class StepReport:
     """Whether the run is over: all steps are made, or patience is used up."""
     lowered_to: int | None = None
     """Images at a time from this step on, where more of them did not fit into the memory of the GPU."""
+    logged: tuple[Mapping[str, Any], ...] = ()
+    """The lines that this step added to the metrics log."""
 
     @property
     def validation(self) -> Mapping[str, float] | None:
@@ -422,6 +424,7 @@ class Trainer:
                     checkpoint=checkpoint,
                     finished=done,
                     lowered_to=None if self.gradients.size == fitted else self.gradients.size,
+                    logged=log.take(),
                 )
                 if done or stop:
                     return

@@ -18,10 +18,14 @@ OFFENCES = "VITKIT_TEST_OFFENCES"
 TEMPORARY = "VITKIT_TEST_TEMPORARY"
 """The environment variable that names the folders in which tests may write, separated as in PATH."""
 
-_PARTS = ("src", "tests", "docs", "benchmarks", "scripts", "examples", ".ci", ".git", ".venv", ".hypothesis")
-_PARTS += (".github",)
-_FILES = (".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml")
-_FILES += ("CITATION.cff", "CONTRIBUTING.md", "SECURITY.md")
+_PARTS = (
+    "src", "tests", "docs", "benchmarks", "scripts", "examples", ".ci", ".git", ".github", ".venv",
+    ".hypothesis",
+)  # fmt: skip
+_FILES = (
+    ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
+    "SECURITY.md", "pyproject.toml",
+)  # fmt: skip
 _SYSTEM = (
     "/usr",
     "/lib",

@@ -30,10 +30,11 @@ from vitkit.jobs.options import as_names, from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
 from vitkit.kernels.block import Outline
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, parameters, training_memory
 from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import choose_for, compute_as, find_device
 from vitkit.runs.plan import Request, settle_start
@@ -111,7 +112,7 @@ def follow(
     device: str = "auto",
     threads: int | None = None,
     command: str = "",
-    listener: Listener = SILENT,
+    listener: Listener = AUTOMATIC,
 ) -> Path:
     """Train as advised; what was expected is written into the run folder and compared with what came out.
 

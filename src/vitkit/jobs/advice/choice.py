@@ -21,6 +21,7 @@ from vitkit.jobs.advice.forecast import FEWEST, LARGEST_START, LEVEL, MOST, UNME
 from vitkit.jobs.advice.probe import PIXEL_SIDE
 from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast
+from vitkit.shown import Shown
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
 
 MARGIN = 0.01
@@ -66,8 +67,8 @@ class Option:
         )
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Shown):
     """The result of `advise`: plain data, to be printed or written as JSON."""
 
     data: str
@@ -87,6 +88,10 @@ class Advice:
     """Training from scratch by the recipe that fits the images; nothing was measured that foretells it."""
     sentences: tuple[str, ...]
     """The advice in words."""
+
+    def in_words(self) -> str:
+        """Tell the advice."""
+        return " ".join(self.sentences)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""

@@ -46,10 +46,11 @@ from vitkit.jobs.bench.timing import (
 )
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
-from vitkit.listener import SILENT, Listener, Progress
+from vitkit.listener import Listener, Progress, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory, require_threads
 from vitkit.text import format_bytes, format_duration
@@ -154,13 +155,14 @@ def bench(
     memory_gb: float | None = None,
     threads: int | None = None,
     device: str = "auto",
-    listener: Listener = SILENT,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
 ) -> Bench:
     """Measure how fast models are: `vitkit.bench("ViT-S/16", peers=True)`.
 
     Args:
-        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device, listener:
-            as `BenchOptions` has them.
+        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device, quiet,
+            listener: as `BenchOptions` has them.
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
@@ -177,7 +179,8 @@ def bench(
         memory_gb,
         threads,
         device,
-        listener=listener,
+        quiet=quiet,
+        listener=hushed(listener, quiet),
     )
     keep_freed_memory()  # as training does; whoever is compared has the same
     return Bench(describe_machine(options), tuple(measure(options)))

@@ -13,6 +13,7 @@ from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
 from vitkit.evaluation.fewshot.scores import FewShotScore
 from vitkit.report.template import FewShotContent, render_fewshot
+from vitkit.shown import Rows, Shown
 from vitkit.text import join_names, pluralize
 
 
@@ -46,8 +47,8 @@ class FewShotModel:
         return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
 
 
-@dataclass(frozen=True)
-class FewShot:
+@dataclass(frozen=True, repr=False)
+class FewShot(Shown):
     """The few-shot accuracy of checkpoints, all with the same shots and the same test images."""
 
     data: str
@@ -74,9 +75,36 @@ class FewShot:
     """Sentences about the data."""
     models: tuple[FewShotModel, ...]
 
+    def in_words(self) -> str:
+        """Name the best accuracy of each checkpoint."""
+        best = "; ".join(
+            f"{one.name} {one.best.mean:.1%} ({one.best.method}, {pluralize(one.best.shots, 'shot')})"
+            for one in self.models
+        )
+        return f"{best}; on {self.test_images:,} {self.test_split} images of {self.data_name}"
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return a row for each checkpoint, method and number of shots."""
+        headings = ("checkpoint", "method", "shots", "accuracy", "95 % over draws")
+        return headings, [
+            (
+                model.name,
+                score.method,
+                f"{score.shots:,}",
+                f"{score.mean:.2%}",
+                _between(score.shown_interval),
+            )
+            for model in self.models
+            for score in model.scores
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         return config.to_json(self)
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
 
 
 def pretraining_curves(found: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:

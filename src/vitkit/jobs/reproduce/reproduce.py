@@ -46,6 +46,7 @@ from vitkit.runs.plan import Request, plan_run, settle_start
 from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
+from vitkit.shown import Shown
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig
@@ -68,14 +69,18 @@ SMALL_SIDE = 32
 """Pixels a side of images other than the digits: what a base of two minutes can learn from."""
 
 
-@dataclass(frozen=True)
-class Reproduction:
+@dataclass(frozen=True, repr=False)
+class Reproduction(Shown):
     """The result of a study of the paper."""
 
     folder: Path
     """Holds its runs, result.json and report.html."""
     item: Item
     answer: Answer
+
+    def in_words(self) -> str:
+        """Tell what came out here."""
+        return f"{self.item.title}. {' '.join(self.answer.sentences)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return what result.json holds: plain data that names no place on this machine."""

@@ -23,7 +23,8 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.series.report import write_series_report
 from vitkit.jobs.train import check_run, command_to_continue, require_data, train
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import SILENT, Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import model_is_whole
 from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.data_record import check_data, read_record
@@ -67,7 +68,8 @@ def train_series(
     threads: int | None = None,
     command: str = "",
     request: Request | None = None,
-    listener: Listener = SILENT,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
 ) -> Path:
     """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
 
@@ -83,7 +85,7 @@ def train_series(
         options: which runs; left out, a sweep.
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
-        device, threads, command, request, listener: as for `vitkit.train`.
+        device, threads, command, request, quiet, listener: as for `vitkit.train`.
 
     Returns:
         The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
@@ -93,6 +95,7 @@ def train_series(
         VitkitError: as `vitkit.train`; or the folder holds something else.
         InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
     """
+    listener = hushed(listener, quiet)
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
     if options.sweep_data:
         options = replace(options, sweep_data=absolute_spec(options.sweep_data))

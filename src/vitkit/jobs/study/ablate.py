@@ -42,6 +42,7 @@ from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
 from vitkit.tasks.page import Table, share
 from vitkit.text import join_names, without_places
@@ -84,14 +85,23 @@ class Design:
     """For each arm its value of each option."""
 
 
-@dataclass(frozen=True)
-class Ablation:
+@dataclass(frozen=True, repr=False)
+class Ablation(Shown):
     """The result of an ablation."""
 
     folder: Path
     """Holds its runs and its page."""
     design: Design
     comparison: Comparison
+
+    def in_words(self) -> str:
+        """Tell the conclusions."""
+        return " ".join(conclusions(self.comparison))
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the table of the arms."""
+        table = arm_table(self.comparison)
+        return table.headings, table.rows
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""

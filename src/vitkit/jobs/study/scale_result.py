@@ -1,5 +1,6 @@
 """The result of the scale lab: as plain data, in sentences, and on a page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.evaluation.power_law import LawFit, Point, Prediction
 from vitkit.jobs.study.options import Axis
 from vitkit.runs.config import shown_command
+from vitkit.shown import Rows, Shown
 from vitkit.tasks.page import Plot, Table
 from vitkit.text import format_count, pluralize, without_places
 
@@ -35,8 +37,8 @@ class Measured:
     """Seeds with which it diverged."""
 
 
-@dataclass(frozen=True)
-class Scale:
+@dataclass(frozen=True, repr=False)
+class Scale(Shown):
     """A law of scale: its points, what it predicted, and what came out."""
 
     folder: Path
@@ -62,6 +64,15 @@ class Scale:
     """The reason why the law does not hold; "" where it does."""
     tenfold: Prediction | None
     """The error at ten times the held-out point, if the law went on; None where it does not hold."""
+
+    def in_words(self) -> str:
+        """Tell the conclusions."""
+        return " ".join(conclusions(self))
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the table of the points."""
+        table = point_table(self)
+        return table.headings, table.rows
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""

@@ -11,6 +11,7 @@ from vitkit._version import __version__
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
 from vitkit.errors import VitkitError
 from vitkit.report.template import render_tables
+from vitkit.shown import Rows, Shown
 from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
 from vitkit.text import join_names, pluralize, without_places
 
@@ -93,8 +94,8 @@ class Mean:
         return self.tasks < self.of
 
 
-@dataclass(frozen=True)
-class Vtab:
+@dataclass(frozen=True, repr=False)
+class Vtab(Shown):
     """The result of VTAB-1k."""
 
     start: str
@@ -108,6 +109,16 @@ class Vtab:
     """Tasks that have no folder."""
     not_asked: tuple[TaskFolder, ...]
     """Tasks that have a folder and were not asked for."""
+
+    def in_words(self) -> str:
+        """Name the mean over the tasks, and how many there are."""
+        mean = self.mean()
+        return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the table of the tasks beside the paper's numbers."""
+        table = _table(self)
+        return table.headings, table.rows
 
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""

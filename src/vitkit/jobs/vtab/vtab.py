@@ -126,7 +126,7 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
         "out": None if options.out is None else str(options.out),
         "image_size": None if size is None else list(size),
     }
-    del described["listener"]  # it decides nothing
+    del described["listener"], described["quiet"]  # they decide nothing
     ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
     described = {name: value for name, value in described.items() if name not in ignored}
     if options.sweep:

@@ -1,0 +1,300 @@
+"""Keep the numbers of runs in other programs' logs too: a CSV file, TensorBoard, Weights & Biases.
+
+RUN/log.csv        a line for each step at which something was measured; spreadsheets and pandas read it
+RUN/tensorboard/   event files: tensorboard --logdir RUN/tensorboard
+RUN/wandb/         what is sent to Weights & Biases, or waits for a network: wandb sync RUN/wandb/offline-*
+RUN/wandb.json     the name of the run there, and the step up to which it knows the numbers
+
+`metrics.jsonl` stays the record of a run. What is kept here follows from it: steps that a killed run makes
+again come to the same numbers, and stand in each log once.
+"""
+
+import importlib.util
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.config import read_if_there, to_json
+from vitkit.durable import open_to_append, replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.jobs.options import Tracker
+from vitkit.listener import Listener, Measured, Progress
+from vitkit.notebook import AUTOMATIC
+from vitkit.runs.config import read_config
+from vitkit.runs.records import read_followed, read_metrics
+from vitkit.text import csv_line, first_line, without_places
+
+CSV, EVENTS, WANDB = "log.csv", "tensorboard", "wandb.json"
+PACKAGES: Mapping[Tracker, str] = {"tensorboard": "tensorboard", "wandb": "wandb"}
+"""The packages that trackers need, which are extras of the same names."""
+INIT_SECONDS = 30
+"""Seconds to wait for Weights & Biases to answer before the run goes on without a network."""
+
+Numbers = Mapping[str, float]
+"""The numbers of a step, by names such as "train/loss" and "validation/accuracy"."""
+Write = Callable[[int, Numbers], None]
+"""A function that writes the numbers of a step into a log."""
+
+
+def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
+    """Make a listener that keeps the numbers of runs in the logs of other programs too.
+
+    >>> vitkit.train(run, "runs/ants", listener=vitkit.log_to("tensorboard", "csv"))
+
+    Args:
+        trackers: "csv" (`log.csv` in the run folder), "tensorboard" or "wandb", whose packages are extras of
+            vitkit.
+        listener: hears everything as before; left out, a notebook shows it and a script is silent.
+
+    Raises:
+        VitkitError: the package of a tracker is not installed, or no tracker has that name.
+    """
+    for name in trackers:
+        if name not in ("csv", *PACKAGES):
+            raise VitkitError(f"No tracker is named {name!r}: choose among csv, tensorboard and wandb.")
+        package = PACKAGES.get(name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise VitkitError(
+                f"To log to {name}, its package is needed, which is not installed: pip install "
+                f"'vitkit[{name}]'."
+            )
+    return TrackingListener(trackers, listener)
+
+
+class TrackingListener(Listener):
+    """Hands everything on, and the numbers of runs to trackers.
+
+    Args:
+        trackers: their names; a run folder that has a `log.csv` or event files of TensorBoard already is
+            continued there without being named.
+        listener: hears what is handed on.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], listener: Listener) -> None:
+        self.trackers, self.listener = tuple(trackers), listener
+
+    def note(self, sentence: str) -> None:
+        self.listener.note(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.listener.warn(sentence)
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        self.listener.show(rows)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        with self.listener.progress(what, total, unit=unit) as progress:
+            yield progress
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        with ExitStack() as stack:
+            told = stack.enter_context(self.listener.run(folder, step, total))
+            before = _measured_before(folder, step)
+            logs = [stack.enter_context(self._open(name, folder, before)) for name in self._names(folder)]
+
+            last: tuple[int, set[str]] = (step, set())
+
+            def measured(line: Mapping[str, Any]) -> None:
+                nonlocal last
+                told(line)
+                if last[0] != line["step"]:
+                    last = (line["step"], set())
+                # The epoch of a step stands in its training line and in that of its validation.
+                new = {name: value for name, value in _numbers(line).items() if name not in last[1]}
+                last[1].update(new)
+                for write in logs:
+                    write(line["step"], new)
+
+            yield measured
+
+    def _names(self, folder: Path) -> list[Tracker]:
+        """Name the trackers of a run: those that were asked for, and those that hold a part of it.
+
+        Weights & Biases is never among the latter: whoever continues a run that was given away sends nothing
+        to a server without having asked for it.
+        """
+        names = list(dict.fromkeys(self.trackers))
+        if (folder / CSV).exists() and "csv" not in names:
+            names.append("csv")
+        if (folder / EVENTS).is_dir() and "tensorboard" not in names:
+            if importlib.util.find_spec("tensorboard") is not None:
+                names.append("tensorboard")
+            else:
+                self.listener.warn("The log of TensorBoard is not continued: its package is not installed.")
+        return names
+
+    def _open(
+        self, name: Tracker, folder: Path, before: Mapping[int, Numbers]
+    ) -> AbstractContextManager[Write]:
+        match name:
+            case "csv":
+                return write_csv(folder / CSV, before)
+            case "tensorboard":
+                return write_events(folder / EVENTS, before)
+            case "wandb":
+                return send_to_wandb(folder, before, self.listener)
+
+
+def _numbers(line: Mapping[str, Any]) -> Numbers:
+    """Name the numbers of a line of metrics.jsonl by who measured them."""
+    who = line["evaluator"] if line["kind"] == "evaluation" else line["kind"]
+    found = {
+        f"{who}/{name}": float(value)
+        for name, value in line.items()
+        if name not in ("step", "epoch") and isinstance(value, int | float)
+    }
+    return {"epoch": float(line["epoch"]), **found}
+
+
+def _measured_before(folder: Path, step: int) -> dict[int, Numbers]:
+    """Read what a run measured before it goes on, up to a step; a damaged line is left out."""
+    lines = [*read_metrics(folder).lines, *read_followed(folder).lines]
+    before: dict[int, Numbers] = {}
+    for line in sorted(lines, key=lambda line: line["step"]):
+        usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
+        if line["step"] <= step and "epoch" in line and usable:
+            before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}
+    return before
+
+
+@contextmanager
+def write_csv(path: Path, before: Mapping[int, Numbers]) -> Iterator[Write]:
+    """Write a table with a row for each step, and a column for each number.
+
+    It is written anew from what was measured before, so that it holds each step once whatever happened. A
+    number that appears for the first time, such as that of the first validation, adds its column to all rows.
+
+    Args:
+        path: the file.
+        before: the numbers by step of the part of the run that is behind it.
+    """
+    rows, columns = dict(before), list[str]()
+
+    def line(step: int) -> str:
+        numbers = rows[step]
+        return csv_line([str(step), *(repr(numbers[name]) if name in numbers else "" for name in columns)])
+
+    def renew() -> None:
+        columns[:] = dict.fromkeys(name for numbers in rows.values() for name in numbers)
+        table = "".join(f"{row}\n" for row in (csv_line(["step", *columns]), *map(line, rows)))
+        replace_file(path, [table.encode()])
+
+    def write(step: int, numbers: Numbers) -> None:
+        is_new = step not in rows
+        rows[step] = {**rows.get(step, {}), **numbers}
+        if is_new and numbers.keys() <= set(columns):
+            with open_to_append(path) as file:
+                file.write(f"{line(step)}\n")
+        else:
+            renew()
+
+    renew()
+    yield write
+
+
+@contextmanager
+def write_events(folder: Path, before: Mapping[int, Numbers]) -> Iterator[Write]:
+    """Write event files of TensorBoard.
+
+    Args:
+        folder: of the event files.
+        before: the numbers by step of the part of the run that is behind it. Where there are event files
+            already, only the last step of it is written again: the run may have been killed before it was.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    new = not any(folder.glob("events.out.tfevents.*"))
+    last = max(before, default=0)
+    # TensorBoard passes over what earlier files hold of this step and of later ones.
+    writer: Any = SummaryWriter(str(folder), purge_step=0 if new else last)
+
+    def write(step: int, numbers: Numbers) -> None:
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()  # what is only in memory would be lost in a kill
+
+    for step, numbers in before.items():
+        if new or step == last:
+            write(step, numbers)
+    try:
+        yield write
+    finally:
+        writer.close()
+
+
+@dataclass(frozen=True)
+class WandbRecord:
+    """The contents of `wandb.json`."""
+
+    id: str
+    """The name of the run at Weights & Biases."""
+    step: int = 0
+    """The last step whose numbers were handed over."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[a-z0-9]{8}", self.id):
+            raise VitkitError(f"id: expected eight small letters and digits, found {self.id!r}.")
+
+
+@contextmanager
+def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listener) -> Iterator[Write]:
+    """Send numbers to Weights & Biases; without a network or an account they wait in the run folder.
+
+    The project is that of the environment variable WANDB_PROJECT, or "vitkit"; WANDB_MODE and the other
+    variables hold as ever. Paths in the configuration are sent without their folders.
+
+    Args:
+        folder: of the run.
+        before: the numbers by step of the part of the run that is behind it; what Weights & Biases does not
+            know of it is sent.
+        listener: is warned where nothing can be sent.
+
+    Raises:
+        VitkitError: `wandb.json` is damaged.
+    """
+    import wandb
+
+    path = folder / WANDB
+    record = read_if_there(WandbRecord, path) or WandbRecord(secrets.token_hex(4))
+    replace_json(path, to_json(record))
+    options: dict[str, Any] = {
+        "project": os.environ.get("WANDB_PROJECT") or "vitkit",
+        "name": folder.name,
+        "id": record.id,
+        "resume": "allow",
+        "dir": str(folder),
+        "config": without_places(read_config(folder)["run"]),
+        # The terminal is the run's own, and its words are not sent.
+        "settings": wandb.Settings(console="off", init_timeout=INIT_SECONDS),
+    }
+    try:
+        run = wandb.init(**options)
+    except Exception as error:  # no network, no account: of a package that raises many kinds
+        listener.warn(
+            f"Weights & Biases cannot be reached ({first_line(error)}): the numbers wait in "
+            f"{folder / 'wandb'}. Send them later with: wandb sync {folder / 'wandb' / 'offline-*'}"
+        )
+        run = wandb.init(**options, mode="offline")
+
+    def write(step: int, numbers: Numbers) -> None:
+        if step <= record.step:
+            return  # made again after a kill, to the numbers that were sent
+        # Before they are sent: in a kill it is better to lose numbers of a step than to have them twice.
+        replace_json(path, to_json(replace(record, step=step)))
+        run.log(dict(numbers), step=step)
+
+    for step, numbers in before.items():
+        write(step, numbers)
+    code = 1
+    try:
+        yield write
+        code = 0
+    finally:
+        run.finish(exit_code=code)

@@ -1,0 +1,53 @@
+"""Show a result in a few words at the Python prompt, and with its table in a notebook."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from vitkit.text import visible
+
+ROWS_SHOWN = 40
+"""Rows of a table in a notebook: beyond a screen one looks at the report, or into the fields."""
+
+Rows = Sequence[Sequence[Any]]
+"""The rows of a table; a cell is text, or has it as its `text`."""
+
+
+class Shown:
+    """A result that says what came out, in place of all of its fields.
+
+    A dataclass that extends it is declared with `repr=False`.
+    """
+
+    def in_words(self) -> str:
+        """Say what came out, in a line or a few sentences."""
+        raise NotImplementedError
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the headings and rows of a table for a notebook; none where words are enough."""
+        return (), ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {visible(self.in_words())}>"
+
+    def _repr_html_(self) -> str:
+        headings, rows = self.in_rows()
+        words = f"<p>{escape(self.in_words())}</p>"
+        return words if not rows else f"{words}{html_table(headings, rows)}"
+
+
+def html_table(headings: Sequence[str], rows: Rows) -> str:
+    """Write a table as HTML; of a long one the first rows, and how many there are."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:ROWS_SHOWN])
+    more = f"<p>... and {len(rows) - ROWS_SHOWN:,} more</p>" if len(rows) > ROWS_SHOWN else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(cell: Any) -> str:
+    return f"<td>{escape(cell if isinstance(cell, str) else cell.text)}</td>"
+
+
+def escape(text: str) -> str:
+    """Make a text from anywhere harmless in HTML."""
+    return html.escape(visible(text))

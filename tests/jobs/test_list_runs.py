@@ -1,0 +1,163 @@
+"""The list of runs: what came of each, where it stands, and that nothing in its records is trusted."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vitkit
+from tests.jobs.hearing import Interrupting
+from vitkit.cli.main import run as run_command
+from vitkit.data.config import Preprocessing
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.list_runs import RunSummary, is_held
+from vitkit.runs.config import Run
+from vitkit.runs.folder import lock_folder
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import read_score
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+    training=TrainingConfig(steps=4, batch_size=16, evaluate_every=2, log_every=2),
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    """A folder with a run that has ended, one that was interrupted, one that diverged, and a series."""
+    folder = tmp_path_factory.mktemp("work") / "runs"
+    vitkit.train(SMALL, folder / "ended")
+    with pytest.raises(InterruptedTraining):
+        vitkit.train(SMALL, folder / "order" / "interrupted", listener=Interrupting(1))
+    vitkit.train_series(SMALL, folder / "series", SeriesOptions(runs=2))
+    wild = replace(SMALL, optimizer=OptimizerConfig(learning_rate=1e30, clip_norm=None, warmup_steps=0))
+    with pytest.raises(NonFiniteError):
+        vitkit.train(wild, folder / "wild")
+    (folder / "a link").symlink_to(folder / "ended")
+    return folder
+
+
+def rows_of(folder: Path) -> dict[str, RunSummary]:
+    return {Path(row.folder).name: row for row in vitkit.list_runs(folder)}
+
+
+def test_every_run_is_listed_once_with_its_state_and_its_score(runs: Path) -> None:
+    rows = rows_of(runs)
+    # The newest comes last; neither the runs of a series nor what a link leads to is listed again.
+    assert list(rows) == ["ended", "interrupted", "series", "wild"]
+    assert [row.state for row in rows.values()] == ["ended", "interrupted", "ended", "diverged"]
+    ended = rows["ended"]
+    measured = json.loads((runs / "ended/evaluation/test.json").read_text())
+    assert (ended.score, ended.interval) == (measured["accuracy"], tuple(measured["accuracy_interval"]))
+    assert (ended.data, ended.model, ended.metric, ended.split) == (
+        *("digits", "ViT-16x1x2/4", "accuracy", "test"),
+    )
+    low, high = measured["accuracy_interval"]
+    assert ended.result == f"test {measured['accuracy']:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+    assert ended.standing == "ended: 4 steps" and ended.minutes is not None and 0 < ended.minutes < 60
+    assert rows["interrupted"].standing == "interrupted at step 2 of 4"
+    assert rows["interrupted"].score is None and rows["interrupted"].result == ""
+    series = rows["series"]
+    scores = [read_score(runs / "series" / f"seed-{seed}", "test", SMALL) for seed in (0, 1)]
+    values = [score.value for score in scores if score is not None and score.value is not None]
+    assert series.score == pytest.approx(sum(values) / 2) and series.interval is None
+    assert (series.kind, series.standing) == ("series", "ended: 2 of 2 runs")
+    assert rows["wild"].standing.startswith("diverged at step ")
+
+
+def test_a_run_that_another_process_trains_is_running(runs: Path) -> None:
+    folder = runs / "order" / "interrupted"
+    assert not is_held(folder)
+    with lock_folder(folder):
+        row = rows_of(runs)["interrupted"]
+        assert is_held(folder) and row.standing == "running at step 2 of 4"
+    assert not is_held(folder) and not is_held(runs)
+    assert not (runs / ".lock").exists()  # asking makes no lock
+
+
+def test_a_run_that_is_continued_has_not_diverged_any_more(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "order", tmp_path / "runs")
+    record = tmp_path / "runs" / "interrupted" / "diverged.json"
+    record.write_text('{"reason": "The loss is infinite."}')
+    assert rows_of(tmp_path)["interrupted"].state == "diverged"
+    vitkit.train(SMALL, tmp_path / "runs" / "interrupted")
+    assert rows_of(tmp_path)["interrupted"].state == "ended" and not record.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"{"),
+        ("config.json", b'{"run": {"trainig": 3}}'),
+        ("config.json", b'{"run": {"training": {"steps": "x"}}}'),
+        ("data.json", b'{"images": {"train": -5}}'),
+        ("data.json", b"[]"),
+        ("evaluation/test.json", b'{"accuracy": 7}'),
+        ("evaluation/test.json", b"[" * 5000),
+    ],
+)
+def test_a_damaged_record_is_listed_as_such_and_hides_no_other(
+    name: str, content: bytes, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    top = tmp_path / "runs"
+    shutil.copytree(runs / "ended", top / "broken")
+    shutil.copytree(runs / "ended", top / "whole")
+    (top / "broken" / name).write_bytes(content)
+    rows = rows_of(top)
+    assert rows["broken"].state == "damaged" and rows["whole"].state == "ended"
+    assert run_command(["runs", str(top)]) == 0
+    printed = capsys.readouterr()
+    assert f"{top / 'broken'} is damaged: " in printed.out and "Traceback" not in printed.err
+
+
+def test_names_of_folders_in_a_record_are_never_followed(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "series", tmp_path / "runs" / "series")
+    path = tmp_path / "runs" / "series" / "series.json"
+    record = json.loads(path.read_text())
+    record["members"][0]["folder"] = "../../elsewhere"
+    path.write_text(json.dumps(record))
+    row = rows_of(tmp_path)["series"]
+    assert row.state == "damaged" and "names of folders are never paths" in row.progress
+
+
+def test_the_command_prints_a_table_and_what_comes_next(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs.parent)
+    assert run_command(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["folder", "data", "model", "result", "time", "state"]
+    assert [line.split()[0] for line in lines[1:5]] == [
+        *("runs/ended", "runs/order/interrupted", "runs/series", "runs/wild"),
+    ]
+    assert "interrupted at step 2 of 4" in lines[2]
+    # The newest one that can be gone on with or used: one that diverged would diverge again.
+    assert lines[-1] == "Next: vitkit report runs/series"
+    assert run_command(["runs", "runs/order"]) == 0
+    assert "Next: vitkit train --resume runs/order/interrupted\n" in capsys.readouterr().out
+
+
+def test_the_command_gives_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["runs", str(runs), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["state"] for row in rows] == ["ended", "interrupted", "ended", "diverged"]
+    assert all(rows[i]["changed"] <= rows[i + 1]["changed"] for i in range(3))
+
+
+def test_an_empty_folder_and_none_at_all_are_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_command(["runs", str(tmp_path)]) == 0
+    assert "There are no runs in" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["runs"]) == 1
+    assert "runs is no folder: expected one that holds run folders" in capsys.readouterr().err
+    with pytest.raises(VitkitError, match="is no folder"):
+        vitkit.list_runs(tmp_path / "nowhere")

@@ -1,0 +1,266 @@
+"""Logs of other programs hold what metrics.jsonl holds, each step once, however often a run was stopped."""
+
+import csv
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitkit
+from tests.jobs.hearing import Hearing, Interrupting
+from vitkit.cli.main import run as run_command
+from vitkit.data.config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs.trackers import WandbRecord, write_csv
+from vitkit.runs.config import Run
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+    training=TrainingConfig(steps=6, batch_size=16, evaluate_every=3, log_every=1),
+)
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()))
+
+
+def expected(folder: Path) -> dict[int, dict[str, float]]:
+    """What a log must hold: by step, the numbers of metrics.jsonl by who measured them."""
+    found: dict[int, dict[str, float]] = {}
+    for line in metrics(folder):
+        who = line.get("evaluator", line["kind"])
+        numbers = {
+            f"{who}/{name}": value
+            for name, value in line.items()
+            if name not in ("kind", "step", "epoch", "evaluator")
+        }
+        found.setdefault(line["step"], {"epoch": line["epoch"]}).update(numbers)
+    return found
+
+
+def stop_and_go_on(folder: Path, *trackers: Any) -> None:
+    """Train a run that is interrupted after two steps, and goes on to its end."""
+    with pytest.raises(InterruptedTraining):
+        vitkit.train(SMALL, folder, listener=vitkit.log_to(*trackers, listener=Interrupting(1)))
+    vitkit.train(SMALL, folder, listener=vitkit.log_to(*trackers))
+
+
+def test_a_table_holds_the_metrics_and_is_the_same_bytes_after_a_stop(tmp_path: Path) -> None:
+    vitkit.train(SMALL, tmp_path / "whole", listener=vitkit.log_to("csv"))
+    with (tmp_path / "whole" / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    measured = {
+        int(row.pop("step")): {name: float(cell) for name, cell in row.items() if cell} for row in rows
+    }
+    assert measured == expected(tmp_path / "whole") and len(rows) == 6
+    assert "validation/accuracy" in rows[2] and not rows[0]["validation/accuracy"]
+    with pytest.raises(InterruptedTraining):
+        listener = vitkit.log_to("csv", listener=Interrupting(1))
+        vitkit.train(SMALL, tmp_path / "stopped", listener=listener)
+    # As a kill leaves it: with a step that is made again, and a line that is cut short.
+    with (tmp_path / "stopped" / "log.csv").open("a") as out:
+        out.write("3,0.1,9.9\n4,0.")
+    vitkit.train(SMALL, tmp_path / "stopped", listener=vitkit.log_to())  # it is continued without being named
+    assert (tmp_path / "stopped" / "log.csv").read_bytes() == (tmp_path / "whole" / "log.csv").read_bytes()
+
+
+def test_names_that_are_formulas_are_none_in_a_spreadsheet(tmp_path: Path) -> None:
+    with write_csv(tmp_path / "log.csv", {}) as write:
+        write(1, {"=HYPERLINK(1)/loss": 1.0})
+        write(2, {"=HYPERLINK(1)/loss": -0.5})
+    assert (tmp_path / "log.csv").read_text() == "step,'=HYPERLINK(1)/loss\n1,1.0\n2,-0.5\n"
+
+
+def test_what_is_heard_besides_goes_on_being_heard(tmp_path: Path) -> None:
+    heard = Hearing()
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("csv", listener=heard))
+    assert heard.measured == metrics(tmp_path / "run") and heard.done["training"] == 6
+    assert {"data", "report"} <= {heading for heading, _ in heard.rows}
+
+
+class FakeWandb(types.ModuleType):
+    """Weights & Biases without a server: what is sent by each run."""
+
+    def __init__(self, reachable: bool) -> None:
+        super().__init__("wandb")
+        self.reachable = reachable
+        self.begun: list[dict[str, Any]] = []
+        self.sent: list[tuple[int, Mapping[str, float]]] = []
+        self.codes: list[int] = []
+        self.__spec__ = importlib.util.spec_from_loader("wandb", None)
+
+    def Settings(self, **settings: Any) -> dict[str, Any]:  # noqa: N802 (as the package has it)
+        return settings
+
+    def init(self, **options: Any) -> Any:
+        if not self.reachable and options.get("mode") != "offline":
+            raise RuntimeError("api_key not configured (no-tty)\nmore words")
+        self.begun.append(options)
+        return types.SimpleNamespace(
+            log=lambda numbers, step: self.sent.append((step, numbers)),
+            finish=lambda exit_code: self.codes.append(exit_code),
+        )
+
+
+def fake_wandb(monkeypatch: pytest.MonkeyPatch, reachable: bool = True) -> FakeWandb:
+    fake = FakeWandb(reachable)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_wandb_is_sent_each_step_once_and_continues_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_wandb(monkeypatch)
+    stop_and_go_on(tmp_path / "run", "wandb")
+    sent: dict[int, dict[str, float]] = {}
+    for step, numbers in fake.sent:
+        assert not (sent.get(step, {}).keys() - {"epoch"}) & numbers.keys(), "a number was sent twice"
+        sent.setdefault(step, {}).update(numbers)
+    assert sent == expected(tmp_path / "run")
+    assert len({options["id"] for options in fake.begun}) == 1 and len(fake.begun) == 2
+    assert all(options["resume"] == "allow" and options["name"] == "run" for options in fake.begun)
+    assert fake.codes == [1, 0]  # one that was interrupted, and one that ended
+    assert str(tmp_path) not in json.dumps(fake.begun[0]["config"])
+    assert fake.begun[0]["config"]["training"]["steps"] == 6
+
+
+def test_steps_that_a_killed_run_makes_again_are_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_wandb(monkeypatch)
+    with pytest.raises(InterruptedTraining):
+        vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=Interrupting(1)))
+    record = json.loads((tmp_path / "run" / "wandb.json").read_text())
+    assert record["step"] == 2
+    (tmp_path / "run" / "wandb.json").write_text(json.dumps({**record, "step": 4}))  # as if killed in step 5
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb"))
+    assert sorted({step for step, _ in fake.sent}) == [1, 2, 5, 6]
+
+
+def test_steps_that_were_committed_and_not_sent_are_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_wandb(monkeypatch)
+    with pytest.raises(InterruptedTraining):
+        vitkit.train(SMALL, tmp_path / "run", listener=Interrupting(1))  # without the log
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb"))
+    assert sorted({step for step, _ in fake.sent}) == [1, 2, 3, 4, 5, 6]
+
+
+def test_without_a_network_the_numbers_wait_in_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, heard = fake_wandb(monkeypatch, reachable=False), Hearing()
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=heard))
+    (warning,) = [sentence for sentence in heard.warnings if "Weights & Biases" in sentence]
+    assert "(api_key not configured (no-tty))" in warning and "wandb sync" in warning
+    assert fake.begun[0]["mode"] == "offline" and len(fake.sent) > 6
+    assert fake.begun[0]["dir"] == str(tmp_path / "run")
+
+
+def test_a_run_that_was_given_away_sends_nothing_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_wandb(monkeypatch)
+    with pytest.raises(InterruptedTraining):
+        vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=Interrupting(1)))
+    fake.begun.clear()
+    assert run_command(["train", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
+    assert fake.begun == []
+    with pytest.raises(VitkitError, match="expected eight small letters and digits"):
+        WandbRecord("../../x")
+
+
+def test_the_command_line_names_what_is_missing_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else found(name)
+    )
+    line = ["train", "--recipe", "digits", "--steps", "2", "--out", str(tmp_path / "run")]
+    assert run_command([*line, "--log", "csv,tensorboard"]) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.endswith("not installed: pip install 'vitkit[tensorboard]'.")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(VitkitError, match="choose among csv, tensorboard and wandb"):
+        vitkit.log_to("tensorbored")  # type: ignore[arg-type]
+
+
+def test_the_command_line_keeps_logs_and_is_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "--recipe digits --model ViT-16x1x2/4 --image-size 8 --steps 4 --log-every 2 --log csv --quiet"
+    assert run_command(["train", *words.split(), "--out", "run"]) == 0
+    lines = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", "2", "4"]
+    printed = capsys.readouterr()
+    # What comes next is the result of a command, and no progress.
+    assert printed.out.split() and printed.out.strip().startswith("Next:") and printed.err == ""
+
+
+EVENTS = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0}).Reload()
+tags = events.Tags()["scalars"]
+print(json.dumps({tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in tags}))
+"""
+
+
+def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
+    if importlib.util.find_spec("tensorboard") is None:
+        pytest.skip("tensorboard is not installed: pip install 'vitkit[tensorboard]'")
+    code = (
+        "import sys; from pathlib import Path; from tests.jobs.test_trackers import *; "
+        "stop_and_go_on(Path(sys.argv[1]), 'tensorboard')"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True, cwd=root)
+    command = [sys.executable, "-W", "ignore", "-c", EVENTS, str(tmp_path / "run" / "tensorboard")]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    measured = expected(tmp_path / "run")
+    assert set(shown) == {name for numbers in measured.values() for name in numbers}
+    for name, points in shown.items():
+        steps = [step for step, numbers in measured.items() if name in numbers]
+        assert [step for step, _ in points] == steps, name
+        assert [value for _, value in points] == pytest.approx([measured[step][name] for step in steps])
+
+
+def test_the_example_of_the_guide_logs_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "mlflow" in code]
+    mlflow: Any = types.ModuleType("mlflow")
+    runs: list[str] = []
+    logged: dict[int, dict[str, float]] = {}
+
+    @contextmanager
+    def start_run(run_name: str) -> Iterator[None]:
+        runs.append(run_name)
+        yield
+
+    mlflow.start_run = start_run
+    mlflow.log_metrics = lambda numbers, step: logged.setdefault(step, {}).update(numbers)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    names: dict[str, Any] = {}
+    exec(compile(example, "guide.md", "exec"), names)
+    vitkit.train(SMALL, tmp_path / "run", listener=names["MLflowListener"]())
+    assert runs == ["run"] and sorted(logged) == [1, 2, 3, 4, 5, 6]
+    last = [line for line in metrics(tmp_path / "run") if line["kind"] == "validation"][-1]
+    assert logged[6]["validation/accuracy"] == last["accuracy"]

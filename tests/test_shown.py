@@ -1,0 +1,86 @@
+"""What jobs return says what came out, at the Python prompt and in a notebook."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vitkit
+from tests.test_notebook import SMALL
+from vitkit.shown import Shown, html_table
+from vitkit.tasks.answering import Guess
+
+pytestmark = pytest.mark.usefixtures("without_report")
+SHORT = replace(SMALL, training=replace(SMALL.training, steps=2))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    return vitkit.train(SMALL, tmp_path_factory.mktemp("work") / "run")
+
+
+RESULTS: dict[str, Callable[[Path, Path], Any]] = {
+    "evaluate": lambda run, there: vitkit.evaluate(run),
+    "classification": lambda run, there: vitkit.evaluate(run).result,
+    "fewshot": lambda run, there: vitkit.fewshot(run, "digits", shots=[1], cache=False),
+    "ablate": lambda run, there: vitkit.ablate(
+        SHORT, vary={"position": ["none"]}, seeds=1, fixed_rate=True, out=there / "ablation"
+    ),
+    "series": lambda run, there: vitkit.read_series(
+        vitkit.train_series(SHORT, there / "series", vitkit.SeriesOptions(runs=2))
+    ),
+    "list_runs": lambda run, there: vitkit.list_runs(run.parent)[0],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_short_and_has_its_figures(name: str, run: Path, tmp_path: Path) -> None:
+    result = RESULTS[name](run, tmp_path)
+    shown = repr(result)
+    assert len(shown) < 700 and " object at 0x" not in shown
+    assert re.search(r"\d%|\d\.\d", shown), "there is no figure in it"
+    page = ET.fromstring(f"<div>{result._repr_html_()}</div>")  # it is well-formed
+    assert page.find("p") is not None and "".join(page.find("p").itertext())  # type: ignore[union-attr]
+    if name in ("fewshot", "ablate", "series"):
+        rows = page.findall("table/tbody/tr")
+        assert len(rows) >= 2 and all(len(row) == len(page.findall("table/thead/tr/th")) for row in rows)
+
+
+def test_an_evaluation_says_what_the_command_line_says(run: Path) -> None:
+    found = vitkit.evaluate(run)
+    low, high = found.result.accuracy_interval
+    shown = repr(found)
+    assert shown.startswith(f"<Evaluation: {found.result.accuracy:.2%} accuracy, top-5 ")
+    assert f" on 360 test images of digits (95 % interval {low:.1%} to {high:.1%})" in shown
+    assert repr(found.result) == (
+        f"<Classification: accuracy {found.result.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%}), "
+        "360 images of 10 classes>"
+    )
+
+
+def test_a_predictor_and_its_guesses_are_short(run: Path) -> None:
+    predictor = vitkit.Predictor(run, device="cpu")
+    assert repr(predictor) == "<Predictor: ViT-16x1x2/4, 10 classes, 8x8 pixels, on cpu>"
+    guesses = predictor(np.zeros((8, 8, 3), np.uint8), top=2)
+    assert re.fullmatch(r"\[(Guess\(name='\d', probability=0\.\d{1,5}\)(, )?){2}\]", repr(guesses))
+
+
+def test_text_from_outside_is_harmless() -> None:
+    class Hostile(Shown):
+        def in_words(self) -> str:
+            return "<script>\x1b[2J"
+
+        def in_rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+            return ("<b>",), [("<i>\x07",)] * 50
+
+    assert repr(Hostile()) == "<Hostile: <script>\\x1b[2J>"
+    page = Hostile()._repr_html_()
+    assert "<script" not in page and "<b>" not in page and "<i>" not in page and "\x1b" not in page
+    assert page.count("<tr>") == 41 and "and 10 more" in page
+    assert repr(Guess("\x1b[2J", 0.12345678)) == "Guess(name='\\\\x1b[2J', probability=0.1235)"
+    assert html_table(("a",), ()) == "<table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"
