@@ -125,7 +125,7 @@ _FORMATS: dict[str, _Opener] = {
     "HEIF": _open_heif,
 }
 _HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"})
-"""What a file of HEVC images says it is (ISO/IEC 23008-12, B.4); mif1 and msf1 leave the codec open."""
+"""The brands of files of HEVC images (ISO/IEC 23008-12, B.4); mif1 and msf1 leave the codec open."""
 
 # Readers that warn about odd files instead of refusing them. Python 3.11 can only silence warnings for the
 # whole process, so these few take turns, and the common formats never enter the lock.
