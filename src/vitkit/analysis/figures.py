@@ -237,14 +237,15 @@ def two_calibrations(
         diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
         width = (bins[0][0].upper - bins[0][0].lower) / 2
-        # The colours that the bars of single classes have; the marks differ too, and stand side by side.
+        # The colours that the bars of single classes have; the marks differ too. No line joins them: between
+        # bins of a few images each it would show more noise than shape.
         for number, (own, colour, mark) in enumerate(zip(bins, (VERMILION, BLUE), "os", strict=True)):
             used = [(b.confidence, b.accuracy, b.count) for b in own if b.confidence is not None]
             across = [confidence for confidence, _, _ in used]
             up = np.array([share or 0.0 for _, share, _ in used])
             ends = np.array([wilson_interval(round(c * (share or 0.0)), c) for _, share, c in used]).T
             reach = np.maximum(0.0, np.abs(ends - up))
-            style: dict[str, Any] = {"fmt": f"{mark}-", "color": colour, "capsize": 2, "markersize": 5}
+            style: dict[str, Any] = {"fmt": mark, "color": colour, "capsize": 2, "markersize": 5}
             diagram.errorbar(across, up, yerr=reach, label=shortened(labels[number], 60), **style)
             left = [b.lower + number * width for b in own]
             histogram.bar(left, [b.count for b in own], width, align="edge", color=colour)

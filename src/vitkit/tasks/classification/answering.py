@@ -128,7 +128,7 @@ class ClassificationAnswering:
         if found is not None:
             mean, least, most = (f"{100 * end:+.1f}" for end in (found.mean, *found.interval))
             rows.append(("confidence - accuracy, points", f"{mean} ({least} to {most})"))
-            rows.append(("which is", found.verdict or "as sure as it should be"))
+            rows.append(("calibration verdict", found.verdict or "as sure as it should be"))
         return tuple(rows)
 
     def compare_sureness(
