@@ -2,6 +2,7 @@
 
 import difflib
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.cli import console
+from vitkit.cli import console, streams
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import CONSTRUCTORS, importing, spell_out, take_option
 from vitkit.cli.processes import start_several
@@ -100,10 +101,12 @@ DESCRIPTIONS = {
 --recipe NAME starts from a recipe (vitkit recipes lists them), --resume RUN continues a run folder, and
 --start RUN trains a run for longer, as a new run. --sweep tries learning rates first, --runs 3 trains with
 three seeds, --minutes 20 chooses the length.""",
-    "finetune": """Train a model that is there already on your images: vitkit finetune START --data PATH.
+    "finetune": """Train a model that is there already on your images: vitkit finetune START --data PHOTOS, or
+vitkit finetune PHOTOS.
 
-START is a run folder, a file or folder of weights, or an address (hf:org/name, https://...). Its head is
-replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
+START is a run folder, a file or folder of weights, or an address (hf:org/name, https://...). Left out, one of
+the published starts is chosen by the speed of this machine, and you are asked before it is fetched. The head
+is replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
 paper's fine-tuning, --resume RUN continues a run folder. --sweep tries learning rates first, --runs 3 trains
 with three seeds, --minutes 20 chooses the length.""",
     "pretrain": """Train a Vision Transformer on images without labels: vitkit pretrain PATH.
@@ -130,6 +133,8 @@ class Asked:
     from_scratch: bool
     series: SeriesOptions
     then: ThenOptions
+    yes: bool = False
+    """Whether a start that is chosen may be fetched without asking."""
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -193,7 +198,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
         require_folder(Path(asked.out))
     listener = TerminalListener()
     if asked.run.data:
-        listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
+        purpose = _purpose(asked.run, resume or asked.out, verb == "finetune" and resume is None)
+        listener.show([("run", [purpose])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.pretrain import fit_batch_and_length
         from vitkit.jobs.train import train
@@ -206,6 +212,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
         given = {option[2:].replace("-", "_") for option in asked.given}
         count = len(request.images(asked.run).splits["train"])
         asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
+    elif verb == "finetune" and not resume and not asked.run.start.start:
+        asked = _begin_from_default(asked, name or "", line, request, listener)
+        default = suited(asked, name or "", request, listener)
+        asked = asked.over(default)
     elif asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
         default = suited(asked, name or "", request, listener)
@@ -310,7 +320,9 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         defaults = replace(defaults, task=task, objective=kind(), splits=splits)
     default, here = RunOptions.from_run(defaults), MachineOptions()
     given = _names(arguments)
-    hidden = () if verb == "pretrain" else (tyro.conf.Suppress, tyro.conf.Fixed)
+    absent = (tyro.conf.Suppress, tyro.conf.Fixed)
+    of_pretraining = () if verb == "pretrain" else absent
+    of_finetuning = (tyro.conf.FlagCreatePairsOff,) if verb == "finetune" else absent
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
@@ -319,7 +331,8 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         processes: int = 1,
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
-        then: Annotated[ThenOptions, tyro.conf.arg(name=""), *hidden] = ThenOptions(),  # noqa: B008 (frozen)
+        then: Annotated[ThenOptions, tyro.conf.arg(name=""), *of_pretraining] = ThenOptions(),  # noqa: B008
+        yes: Annotated[bool, *of_finetuning] = False,
     ) -> Asked:
         """Give what was asked for.
 
@@ -332,8 +345,9 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
             then: what is compared after a pre-training.
+            yes: fetch the start that is chosen where none is given, without asking.
         """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then)
+        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then, yes)
 
     read: Asked = tyro.cli(
         command,
@@ -349,7 +363,8 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.console import download
-    from vitkit.jobs.finetune import fit_length, suit_run
+    from vitkit.jobs.finetune import suit_run
+    from vitkit.jobs.finetune_defaults import fit_length
 
     download(asked.run.start.start)
     with listener.progress("looking at the start"):
@@ -359,6 +374,55 @@ def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listene
         return suited.run
     # Another length was given: a warm-up that is left out is a part of that one.
     return fit_length(replace(suited.run, training=training), suited.num_images)
+
+
+def _begin_from_default(
+    asked: Asked, recipe_name: str, line: str, request: "Request", listener: TerminalListener
+) -> Asked:
+    """Choose a start for a command line without one, say which and why, and ask whether it may be fetched.
+
+    Args:
+        asked: the command line.
+        recipe_name: "" where there is none.
+        line: the command as it was typed.
+        request: keeps the list of images.
+        listener: hears the progress and what was chosen.
+
+    Raises:
+        VitkitError: it is not on this machine, and nobody allows to fetch it.
+    """
+    with importing():
+        import torch
+
+        from vitkit.jobs.advice.default_start import choose_start
+        from vitkit.jobs.train import require_data
+        from vitkit.runs.machine import find_device, require_threads
+
+    require_data(asked.run)
+    require_threads(asked.threads)
+    if asked.threads is not None:
+        torch.set_num_threads(asked.threads)  # the speed depends on them
+    chosen = choose_start(
+        replace(asked.run, recipe=recipe_name),
+        None if asked.out is None else Path(asked.out),
+        device=find_device(asked.device),
+        complete=lambda suited: asked.over(suited).run,
+        request=request,
+        listener=listener,
+    )
+    listener.show(chosen.rows())
+    if not (chosen.is_here or asked.yes or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")):
+        named = f"vitkit finetune START --data {shlex.quote(asked.run.data)}"
+        raise chosen.refusal(f"{line} --yes", named)
+    return replace(asked, run=replace(asked.run, start=replace(asked.run.start, start=chosen.start.name)))
+
+
+def _allows(question: str) -> bool:
+    """Ask the person at the terminal; where there is none, nobody has allowed anything."""
+    if not (streams.is_terminal(sys.stdin) and streams.is_terminal(sys.stderr)):
+        return False
+    console.err.print(question, end="", markup=False, soft_wrap=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def study_base(
@@ -448,12 +512,14 @@ def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalL
     return replace(asked, run=run)
 
 
-def _purpose(run: Run, folder: str | None) -> str:
+def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
     """Say what a run is about to do, before anything of it was looked at."""
     height, width = run.preprocessing.image_size
     where = "" if folder is None else f", in {folder}"
     if not run.model:
         return f"a model learns from {run.data} without labels{where}"
+    if is_finetuned and not run.start.start:
+        return f"a published start, which is chosen now, is fine-tuned on {run.data}{where}"
     if run.start.start:
         learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
         return f"{run.start.start} is {learned} on {run.data}{where}"

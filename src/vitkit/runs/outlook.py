@@ -337,11 +337,11 @@ def bytes_per_weight(optimizer: OptimizerConfig) -> int:
 
 def _memory_of_each(device: torch.device, world: World) -> int | None:
     """Estimate the free bytes for each process: its GPU's, or its part of the machine's."""
-    free = _free_memory(device)
+    free = free_memory(device)
     return free if free is None or device.type == "cuda" else free // world.on_machine
 
 
-def _free_memory(device: torch.device) -> int | None:
+def free_memory(device: torch.device) -> int | None:
     """Estimate the free bytes of the GPU, or of this process; None where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])

@@ -22,7 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
 # HEIC and TGA cannot be decoded: listed all the same, they are reported and not silently passed over.
-_IMAGE_SUFFIXES = frozenset({
+IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
     ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
     ".heic", ".heif", ".tga",
@@ -252,7 +252,7 @@ def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) 
 
 def _is_image(name: str) -> bool:
     stem, dot, suffix = name.rpartition(".")
-    return bool(stem) and dot + suffix.lower() in _IMAGE_SUFFIXES
+    return bool(stem) and dot + suffix.lower() in IMAGE_SUFFIXES
 
 
 def _is_array(name: str) -> bool:

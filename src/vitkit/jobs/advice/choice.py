@@ -51,6 +51,8 @@ class Option:
     forecast: Forecast | None = None
     """The forecast of the accuracy on the test images."""
     notes: tuple[str, ...] = ()
+    published: str = ""
+    """The published start whose fine-tuning was measured and whose weights were not looked at."""
 
     @property
     def where(self) -> str:

@@ -106,6 +106,26 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
     }
 
 
+def is_on_disk(address: str) -> bool:
+    """Whether weights that an address of the Hub names are in its cache on this machine; nobody is asked."""
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        return False
+    repository, revision, inside = _parts(address)
+    try:
+        folder = Path(
+            hub.snapshot_download(
+                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
+            )
+        )
+    except Exception:  # nothing of the model is there
+        return False
+    return bool(weight_names(str(path.relative_to(folder)) for path in (folder / inside).rglob("*"))) or (
+        (folder / inside).is_file()
+    )
+
+
 def _first_fetch(address: str) -> Path:
     """Return the path of the record of what an address was when it was first fetched."""
     return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
