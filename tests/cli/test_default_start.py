@@ -98,7 +98,10 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     out, err = " ".join(said.out.split()), " ".join(said.err.split())
     assert "a published start, which is chosen now, is fine-tuned on" in out
     assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg), licence Apache-2.0" in out
-    assert "about 38 min" in out and "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
+    assert (
+        "2 steps of 8 images, about 38 min" in out
+        and "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
+    )
     assert f"{NAME} is not on this machine" in err and "Traceback" not in err
     typed = err.partition("To fetch it: ")[2].partition(". To begin")[0]
     assert mirror == [] and not (tmp_path / "runs").exists()

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
                 f"The images are given with --data: vitkit finetune {start} --data {data}. What stands first "
                 "are the weights to begin from; alone, it may be the images."
             )
-        names = {one.partition("=")[0] for one in others}
+        names = {option.partition("=")[0] for option in others}
         start, data = (first, "") if names & {*BESIDE_START} else sort_out(first)
         if "--start" in names:
             start, data = "", first

@@ -135,6 +135,8 @@ class Asked:
     then: ThenOptions
     yes: bool = False
     """Whether a start that is chosen may be fetched without asking."""
+    dry_run: bool = False
+    """Whether only what would be done is shown."""
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -168,7 +170,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         arguments: without the verb.
         verb: "train"; or "finetune", which never goes on as the run that it begins from was trained.
     """
-    line = shlex.join(["vitkit", verb, *arguments])
+    line, typed = shlex.join(["vitkit", verb, *arguments]), arguments
     arguments = list(arguments)
     if start_several(take_option(arguments, "--processes"), verb, arguments):
         return
@@ -202,10 +204,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
         listener.show([("run", [purpose])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.pretrain import fit_batch_and_length
+        from vitkit.jobs.preview import preview
         from vitkit.jobs.train import train
+        from vitkit.runs.outlook import describe_images
         from vitkit.runs.plan import Request
+        from vitkit.weights.files.remote import is_kept
 
     request = Request(*(place for place in (begun, trained) if place is not None))
+    if asked.dry_run:
+        _refuse_dry_run(asked, series is not None)
     if unlabelled and resume is None:
         default = _suited_to_images(asked, name or "", request, listener)
         asked = asked.over(default)
@@ -214,6 +221,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
         asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
     elif verb == "finetune" and not resume and not asked.run.start.start:
         asked = _begin_from_default(asked, name or "", line, request, listener)
+        if asked.dry_run and not is_kept(asked.run.start.start):
+            listener.show([("data", [describe_images(request.images(asked.run))])])
+            _print_command([*typed, "--yes"], verb)
+            return
         default = suited(asked, name or "", request, listener)
         asked = asked.over(default)
     elif asked.run.start.start and not resume and not longer:
@@ -222,6 +233,18 @@ def run_verb(arguments: list[str], verb: str) -> None:
         asked = asked.over(default)
     if asked.run.training.minutes is not None and not resume:
         asked = _timed(asked, default, request, listener)
+    if asked.dry_run:
+        preview(
+            asked.run,
+            resume or asked.out,
+            resume=bool(resume),
+            device=asked.device,
+            threads=asked.threads,
+            request=request,
+            listener=listener,
+        )
+        _print_command(typed, verb)
+        return
     if asked.then.then:
         _compare_and_tell(asked, line, listener)
         return
@@ -255,6 +278,37 @@ def run_verb(arguments: list[str], verb: str) -> None:
         listener=listener,
     )
     _print_what_comes_next(folder, asked.run)
+
+
+def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
+    """Refuse to show what is more than one run, and what would have to be fetched.
+
+    Raises:
+        VitkitError: it is so.
+    """
+    from vitkit.weights.files.remote import is_kept
+
+    start = asked.run.start.start
+    if asked.series.is_series or asked.then.then or is_series:
+        raise VitkitError(
+            "--dry-run shows a single run, found options for several: leave --runs, --sweep, "
+            "--cross-validate and --then out. The runs of a series differ from it in seed, rate or fold."
+        )
+    if kind_of(start).is_fetched and not is_kept(start):
+        raise VitkitError(
+            f"--dry-run fetches nothing, and {start} is not on this machine. vitkit card "
+            f"{shlex.quote(start)} fetches and describes it; then give the same command again."
+        )
+
+
+def _print_command(typed: list[str], verb: str) -> None:
+    """Print that nothing was done, and the command that does it."""
+    again = shlex.join(["vitkit", verb, *(one for one in typed if one != "--dry-run")])
+    console.out.print(
+        f"\nNothing was trained, fetched or written. To do it:\n         {again}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _compare_and_tell(asked: Asked, line: str, listener: "TerminalListener") -> None:
@@ -333,6 +387,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
         then: Annotated[ThenOptions, tyro.conf.arg(name=""), *of_pretraining] = ThenOptions(),  # noqa: B008
         yes: Annotated[bool, *of_finetuning] = False,
+        dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     ) -> Asked:
         """Give what was asked for.
 
@@ -346,8 +401,11 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
             series: several runs in place of one.
             then: what is compared after a pre-training.
             yes: fetch the start that is chosen where none is given, without asking.
+            dry_run: show data, splits, start, model, length, time, memory and folder, train nothing and write
+                nothing.
         """
-        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series, then, yes)
+        device, threads = machine.device, machine.threads
+        return Asked(run.run(), given, out, device, threads, from_scratch, series, then, yes, dry_run)
 
     read: Asked = tyro.cli(
         command,
@@ -411,7 +469,8 @@ def _begin_from_default(
         listener=listener,
     )
     listener.show(chosen.rows())
-    if not (chosen.is_here or asked.yes or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")):
+    question = f"Fetch {chosen.start.name}, {chosen.size}? [y/N] "
+    if not (chosen.is_here or asked.yes or asked.dry_run or _allows(question)):
         named = f"vitkit finetune START --data {shlex.quote(asked.run.data)}"
         raise chosen.refusal(f"{line} --yes", named)
     return replace(asked, run=replace(asked.run, start=replace(asked.run.start, start=chosen.start.name)))
@@ -445,10 +504,10 @@ def study_base(
         VitkitError: an option belongs to a series of runs or to several processes.
     """
     parsed = parse_line(arguments, defaults, "train", SeriesOptions())
-    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch"} & parsed.given:
+    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch", "--dry-run"} & parsed.given:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
-            f"{instead}, without --runs, --sweep, --cross-validate, --processes or --from-scratch."
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --dry-run or --from-scratch."
         )
     if not parsed.run.start.start:
         return parsed.run, frozenset(parsed.given)

@@ -259,6 +259,27 @@ def claim(
                     return
 
 
+def foresee(
+    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
+) -> tuple[Path, bool]:
+    """Find the folder that `claim` would hold, of which nothing is made or locked; its arguments are these.
+
+    Returns:
+        The folder, and whether it holds this run or series already.
+
+    Raises:
+        VitkitError: as `whose` has it for the given folder.
+    """
+    if given is not None:
+        answer = whose(given)
+        _require_ours(answer)
+        return given, answer == "mine"
+    for folder in itertools.takewhile(Path.is_dir, numbered()):
+        if whose(folder) == "mine":
+            return folder, True
+    return next(folder for folder in numbered() if is_new_folder(folder)), False
+
+
 def _require_ours(whose: Whose) -> None:
     if isinstance(whose, VitkitError):
         raise whose

@@ -91,7 +91,7 @@ def first_screen(
     beside = _advice(data) if start is None or not data.class_names else [_beside_paper(departures)]
     learning = [] if not run.optimizer.differs_by_layer else [("learns", _learning(run, model))]
     return [
-        ("data", [_images(data)]),
+        ("data", [describe_images(data)]),
         ("", list(data.notes)),
         *([("classes", [_classes(data.class_names)])] if data.class_names else []),
         *([] if start is None else [("start", list(start.lines))]),
@@ -188,7 +188,8 @@ def _total_steps(run: Run, data: ImageData) -> int:
     return run.training.total_steps(len(data.splits["train"]))
 
 
-def _images(data: ImageData) -> str:
+def describe_images(data: ImageData) -> str:
+    """Name a data set with its layout, and count the images of each split."""
     counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
     return f"{data.name} ({data.kind}): {counts} images"
 

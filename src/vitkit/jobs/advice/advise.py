@@ -17,31 +17,27 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
 from vitkit.jobs.advice.cost import count_images, measure_cost
+from vitkit.jobs.advice.default_start import measure_starts
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
 from vitkit.jobs.finetune import suit_run
-from vitkit.jobs.finetune_defaults import fit_data
 from vitkit.jobs.options import as_names, from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
 from vitkit.listener import SILENT, Listener
 from vitkit.models.measure import parameters
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Request, settle_start
 from vitkit.runs.start import find_start
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
-from vitkit.weights.card import fit_preprocessing
 
 CHECKED, CHECKED_PIXELS = 100_000, 2e9
 """Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a
 minute of one core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
-SIZES = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
-"""Models to look for without a start: those that public checkpoints come in, and one machine trains."""
-SIDE = 224
 LARGER = 1.7
 """The paper fine-tunes at 384 pixels what was pre-trained at 224."""
 UNTESTED = 1000
@@ -73,8 +69,11 @@ def run_advise(options: AdviseOptions) -> Advice:
     share = options.seconds / max(len(variants), 1)
     scratch = _scratch(options, data, sizes, device, listener)
     found = tuple(_option(options, run, share, device, listener) for run in variants)
-    if not asked:
-        found = tuple(_to_look_for(data, device, listener))
+    default = None if asked else measure_starts(Run(data=data.spec), data, lambda run: run, device, listener)
+    begin = ""
+    if default is not None:
+        found = tuple(one.option for one in default.candidates if one.option is not None)
+        begin = default.advice(data.spec)
     chosen = choose(found, scratch.folded)
     return Advice(
         data=options.data,
@@ -86,7 +85,8 @@ def run_advise(options: AdviseOptions) -> Advice:
         options=found,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch)),
+        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch, begin)),
+        default="" if default is None else default.start.name,
     )
 
 
@@ -228,14 +228,3 @@ def _scratch(
     if _config(named, data) != config:  # names have no words for a stem of convolutions
         named = run
     return replace(option, run=named, folded=probe.folded)
-
-
-def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:
-    """Measure what fine-tuning public models of usual sizes would cost on this machine."""
-    count = len(data.splits["train"])
-    for name in SIZES:
-        config = model_config(name, len(data.class_names), SIDE)
-        # No start of that name is at hand: its pixels are taken to be prepared as in the paper.
-        run = Run(data=data.spec, model=name, preprocessing=fit_preprocessing(None, config))
-        run = fit_data(run, config, count)
-        yield measure_cost(run, data, config, 0.0, device, listener)

@@ -13,7 +13,7 @@ from vitkit.data.config import NEWEST_RULE
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice.choice import PATIENCE, Option
+from vitkit.jobs.advice.choice import Option
 from vitkit.jobs.advice.cost import measure_cost, step_memory
 from vitkit.jobs.finetune_defaults import fit_images
 from vitkit.jobs.recipes import recipe
@@ -24,10 +24,13 @@ from vitkit.runs.folder import kind_of
 from vitkit.runs.outlook import Row, free_memory
 from vitkit.runs.plan import Request
 from vitkit.runs.series_record import read_series
-from vitkit.text import format_bytes, format_duration
+from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.card import fit_preprocessing
 from vitkit.weights.files.remote import is_kept
 from vitkit.weights.published import PublishedStart, default_starts
+
+PATIENCE = 3600.0
+"""Seconds that fine-tuning may take where a start is chosen: more than an hour is no first attempt."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +81,30 @@ class DefaultStart:
         """Why it was chosen, in a sentence."""
         if self.begun is not None:
             return f"{self.begun} was begun from it: the run goes on from there."
-        mine = next(one for one in self.candidates if one.start is self.start)
-        if not mine.is_quick:
-            return (
-                f"the smallest of {len(default_starts())}; fine-tuning it on these images is no matter of an "
-                f"hour here: {mine.cost}."
-            )
-        return (
-            f"the largest of {len(default_starts())} sizes that this machine fine-tunes on these images "
-            f"within an hour: {mine.cost}, measured here."
-        )
+        chosen = next(each for each in self.candidates if each.start is self.start)
+        cost = chosen.cost if chosen.option is None else f"{chosen.option.cost}, measured here"
+        sizes = pluralize(len(default_starts()), "size")
+        if not chosen.is_quick:
+            return f"the smallest of {sizes}, for none fits into memory and an hour on this machine: {cost}."
+        return f"the largest of {sizes} that this machine fine-tunes on these images within an hour: {cost}."
 
     @property
     def runner_up(self) -> Candidate | None:
         """The next larger one, which was too much; else the next smaller one."""
-        others = [one for one in self.candidates if one.start is not self.start]
+        others = [each for each in self.candidates if each.start is not self.start]
         return others[-1] if others else None
+
+    def advice(self, spec: str) -> str:
+        """Advise to begin from it, in sentences.
+
+        Args:
+            spec: the name of the images.
+        """
+        data, fetched = shlex.quote(spec), "" if self.is_here else f", and asks before it fetches {self.size}"
+        return (
+            f"Begin from {self.start.name}, {self.reason} vitkit finetune {data} does so{fetched}; vitkit "
+            f"advise {data} {self.start.name} says what to expect of it."
+        )
 
     def rows(self) -> list[Row]:
         """Say what was chosen, why, what the next best is, and what has to be fetched."""
@@ -146,25 +157,36 @@ def choose_start(
     Raises:
         VitkitError: there is no such data, or no published start may be chosen.
     """
-    starts = default_starts()
+    with listener.progress("listing images"):
+        rule = run.splits.rule or NEWEST_RULE
+        data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
+    named = {start.name: start for start in default_starts()}
+    begun = _begun(run.data, data.name, out, {*named})
+    if begun is not None:
+        name, folder = begun
+        return DefaultStart(named[name], folder)
+    return measure_starts(run, data, complete or (lambda suited: suited), device, listener)
+
+
+def measure_starts(
+    run: Run, data: ImageData, complete: Callable[[Run], Run], device: torch.device, listener: Listener
+) -> DefaultStart:
+    """Choose by this machine's speed alone; the arguments are those of `choose_start`.
+
+    Raises:
+        VitkitError: no published start may be chosen.
+    """
+    starts, candidates = default_starts(), list[Candidate]()
     if not starts:
         raise VitkitError(
             "No published start has a licence that lets it be chosen for anybody: name one yourself, vitkit "
             f"finetune START --data {shlex.quote(run.data)}. vitkit starts lists them."
         )
-    with listener.progress("listing images"):
-        rule = run.splits.rule or NEWEST_RULE
-        data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
-    begun = _begun(run.data, data.name, out, {start.name for start in starts})
-    if begun is not None:
-        name, folder = begun
-        return DefaultStart(next(start for start in starts if start.name == name), folder)
-    candidates: list[Candidate] = []
     for start in starts:
-        candidates.append(_measured(start, run, data, complete or (lambda suited: suited), device, listener))
+        candidates.append(_measured(start, run, data, complete, device, listener))
         if not candidates[-1].is_quick:
             break  # a larger one takes longer still
-    quick = [one for one in candidates if one.is_quick]
+    quick = [candidate for candidate in candidates if candidate.is_quick]
     return DefaultStart((quick or candidates)[-1].start, None, tuple(candidates))
 
 
