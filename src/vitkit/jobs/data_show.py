@@ -41,9 +41,9 @@ class SeenImage:
     name: str
     label: str
     tested: NDArray[np.uint8]
-    """As evaluation and prediction see it, `(H, W, C)`."""
+    """The pixels that evaluation and prediction see, `(H, W, C)`."""
     versions: tuple[NDArray[np.uint8], ...]
-    """As training sees it in each of the first epochs, `(H, W, C)`, before the model normalises it."""
+    """The pixels that training sees in each of the first epochs, `(H, W, C)`, not yet normalised."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,10 @@ def _settle_start_and_data(
     place = find_device(device)
     chosen = choose_start(run, out, device=place, complete=complete, request=request, listener=listener)
     listener.show(chosen.rows())
-    if not (options.download or chosen.is_here):
+    if chosen.is_here:
+        return replace(begun, start=chosen.start.name), data
+    chosen.require_library()
+    if not options.download:
         raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
     return replace(begun, start=chosen.start.name), data
 

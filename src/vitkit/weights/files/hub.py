@@ -47,11 +47,8 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
             be.
     """
     repository, revision, inside = _parts(address)
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
+    hub = require_hub(address)
+    errors = hub.errors
     try:
         announced = _announced(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
@@ -104,6 +101,20 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
     }
+
+
+def require_hub(address: str) -> Any:
+    """Import the Hub's own library, which an address of the Hub needs.
+
+    Raises:
+        VitkitError: it is not installed.
+    """
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
+    return huggingface_hub
 
 
 def is_on_disk(address: str) -> bool:
