@@ -147,6 +147,7 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "ConvertOptions": ("options", "convert", "convert"),
     "CostOptions": ("options", "cost", None),
     "DataCheckOptions": ("options", "data check", None),
+    "DataShowOptions": ("options", "data show", None),
     "EmbedOptions": ("options", "embed", "embed"),
     "EvaluateOptions": ("options", "evaluate", "evaluate"),
     "ProtocolFiles": ("options", "evaluate", None),

@@ -1,6 +1,7 @@
 """`vitkit advise` as people call it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,16 +13,19 @@ from vitkit.cli.main import run
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs.advice import advise as advising
+from vitkit.jobs.advice import default_start
 from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
+from vitkit.weights.published import default_starts
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112",))
+    small = tuple(replace(start, model="ViT-8x1x1/112") for start in default_starts()[:1])
+    monkeypatch.setattr(default_start, "default_starts", lambda: small)
     # Small pictures are told apart by their brightness, and then no start is advised.
     right = {"ridge": 30, "knn": 20}
     monkeypatch.setattr(advising, "probe_pixels", lambda *_: Probe(Folded(100, right, right), 0.0))
@@ -59,14 +63,19 @@ def test_advice_is_printed_and_followed(
     assert (out / "advice.json").exists()
 
 
-def test_without_a_start_it_says_what_to_look_for(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_start_it_names_one(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["advise", str(photos), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["chosen"] is None and found["images"] == 42
     assert run(["advise", str(photos)]) == 0
-    assert f"Next: vitkit advise {photos} START" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert found["default"] == "vit-ti16-augreg-in21k" and found["default"] in shown.partition("-- ")[0]
+    assert f"Begin from {found['default']}, the largest of 1 size that this machine fine-tunes" in shown
+    assert f"Next: vitkit finetune {photos} (from {found['default']})" in shown
     assert run(["advise", str(photos), "--go"]) == 1
-    assert "do not train from scratch" in capsys.readouterr().err.splitlines()[-1]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "do not train from scratch" in said
+    assert f"Give one: vitkit advise {photos} {found['default']} --go." in said
 
 
 def one_line(error: str) -> str:

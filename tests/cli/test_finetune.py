@@ -98,12 +98,17 @@ def test_images_without_their_option_are_told_it(capsys: pytest.CaptureFixture[s
     assert "The images are given with --data: vitkit finetune start --data 'my photos'." in said
 
 
-def test_images_in_the_place_of_the_start_are_told_so(
-    photos: Path, start: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_neither_weights_nor_images_is_told_so(
+    tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for images in (str(photos), "digits", "photos.csv"):
-        said = fails(["finetune", images, "--epochs", "3"], capsys)
-        assert "START is missing" in said and f"vitkit finetune START --data {images}." in said
+    (tmp_path / "notes").mkdir()
+    for given, words in (
+        (str(tmp_path / "notes"), "found neither at"),
+        (str(tmp_path / "nowhere"), "found no such path at"),
+        ("vit-b16-in22k", "vit-b16-in21k"),
+    ):
+        said = fails(["finetune", given, "--epochs", "3"], capsys)
+        assert "Expected images to train on or weights to begin from" in said and words in said
     assert "Which images?" in fails(["finetune", str(start), "--epochs", "3"], capsys)
 
 
@@ -146,7 +151,7 @@ def test_mistakes_end_in_one_sentence(
     tmp_path: Path, start: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = ["--data", str(photos)], ["--out", str(tmp_path / "run")]
-    assert "Which weights to begin from?" in fails(["finetune", *data], capsys)
+    assert "Which images?" in fails(["finetune"], capsys)
     assert "No checkpoint at" in fails(["finetune", str(tmp_path / "nothing"), *data], capsys)
     assert "Which images?" in fails(["finetune", str(start)], capsys)
     said = fails(["finetune", str(start), *data, *out, "--model", "ViT-B/16"], capsys)

@@ -11,7 +11,7 @@ import vitkit
 from vitkit.cli.main import VERBS, run
 from vitkit.models.config.card import Task
 from vitkit.weights.card import ModelCard
-from vitkit.weights.published import starts
+from vitkit.weights.published import default_starts
 
 
 def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_what_follows_is_a_command(
             )
 
 
-def test_data_check_names_starts_by_the_list_that_has_them(
+def test_data_check_names_the_starts_that_fine_tuning_chooses_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("ant", "bee"):
@@ -66,7 +66,6 @@ def test_data_check_names_starts_by_the_list_that_has_them(
             Image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
     (line,) = following(capsys, "data", "check", str(tmp_path))
     command, remark = line.split("   (")
-    assert command.startswith("vitkit finetune START --data ")
-    assert remark.startswith("vitkit starts lists what START can be, such as ")
-    name = remark.split()[-1].rstrip(")")
-    assert name in {start.name for start in starts()}
+    assert command == f"vitkit finetune {tmp_path}"
+    names = [word.rstrip(",") for word in remark.split() if word.startswith("vit-")]
+    assert names == [start.name for start in default_starts()] and len(names) == 3

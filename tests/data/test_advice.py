@@ -28,7 +28,7 @@ from vitkit.data.layouts.image_paths import find_images
 def test_few_images_are_said_to_be_few(count: int, classes: int, words: str) -> None:
     found = advise_on_start("photos", count, classes)
     assert found.startswith(words) and bool(found) == bool(words)
-    assert not found or "start from a checkpoint (vitkit finetune START)" in found
+    assert not found or "start from a checkpoint (vitkit finetune photos chooses one)" in found
 
 
 def test_the_recipe_fits_the_sizes() -> None:
@@ -57,7 +57,7 @@ def test_data_check_says_what_to_do(photos: Path, capsys: pytest.CaptureFixture[
     )
     shown = " ".join(capsys.readouterr().out.split())
     assert "14 training images: do not train from scratch" in shown
-    assert f"Next: vitkit finetune START --data '{photos}'" in shown
+    assert f"Next: vitkit finetune '{photos}'" in shown
     assert run(["data", "check", "digits"]) == 0
     assert "Next: vitkit train --recipe digits --data digits" in " ".join(capsys.readouterr().out.split())
 

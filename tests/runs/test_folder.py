@@ -30,7 +30,15 @@ from vitkit.jobs.options import EvaluateOptions, InspectOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import check_data, read_record
-from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, lock_folder, numbered_folders
+from vitkit.runs.folder import (
+    Whose,
+    claim,
+    contents_of,
+    is_new_folder,
+    kind_of,
+    lock_folder,
+    numbered_folders,
+)
 from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.training.config import TrainingConfig
@@ -351,3 +359,51 @@ def test_a_file_of_the_name_of_a_published_checkpoint_goes_first(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "vit-b16-in21k").mkdir()
     assert kind_of("vit-b16-in21k").kind == "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("files", "contents"),
+    [
+        (["cats/1.jpg", "dogs/2.PNG"], "images"),
+        (["train/cats/1.jpg", "test/cats/2.jpg", "labels.json"], "images"),
+        (["part-0.parquet"], "images"),
+        (["data/part-0.parquet"], "images"),
+        (["train800.txt", "images/1.jpg"], "images"),
+        (["cats/p7/array.npy"], "images"),
+        (["model.safetensors", "model.json"], "weights"),
+        (["ViT-B_16.npz"], "weights"),
+        (["config.json", "checkpoints/step-10", "inspect/filters.png", "evaluation/examples.png"], "weights"),
+        (["model.safetensors", "README.md", "assets/teaser.png"], "weights"),
+        (["pytorch_model.bin", "cats/1.jpg", "dogs/1.jpg"], "both"),
+        (["config.json", "train/cats/1.jpg", "train/dogs/1.jpg"], "both"),
+        (["readme.txt", ".hidden/1.jpg"], "nothing"),
+        ([], "nothing"),
+    ],
+)
+def test_a_folder_holds_weights_or_images(tmp_path: Path, files: list[str], contents: str) -> None:
+    folder = tmp_path / "given"
+    folder.mkdir()
+    for name in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"run": {}}) if name == "config.json" else "")
+    assert contents_of(kind_of(folder)) == contents
+
+
+def test_names_and_files_are_weights_or_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("table.csv", "weights.npz"):
+        Path(name).write_text("")
+    Path("round").mkdir()
+    Path("round/again").symlink_to("../round")
+    expected = {
+        "digits": "images",
+        "table.csv": "images",
+        "missing.parquet": "images",  # who reads it says that it is not there
+        "weights.npz": "weights",
+        "vit-b16-in21k": "weights",
+        "hf:org/name": "weights",
+        "round": "nothing",
+        "nowhere": "nothing",
+    }
+    assert {name: contents_of(kind_of(name)) for name in expected} == expected

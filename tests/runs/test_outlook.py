@@ -137,7 +137,7 @@ def test_without_validation_the_last_weights_are_taken(digits: ImageData) -> Non
 def test_weights_are_divided_where_replicas_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, free: int, given: Sharding, on_machine: int, expected: Sharding
 ) -> None:
-    monkeypatch.setattr(outlook, "_free_memory", lambda device: free)
+    monkeypatch.setattr(outlook, "free_memory", lambda device: free)
     config = model_config("ViT-384x4x6/16", 10, 64)  # 7.3 million parameters: 146 MB with an average
     run = Run(training=TrainingConfig(sharding=given), optimizer=OptimizerConfig(polyak=0.99))
     world = World(0, 2, 0, on_machine)
@@ -152,7 +152,7 @@ def test_weights_are_divided_where_replicas_do_not_fit(
 
 
 def test_memory_is_counted_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "_free_memory", lambda device: 2 * 10**8)
+    monkeypatch.setattr(outlook, "free_memory", lambda device: 2 * 10**8)
     config, cpu = model_config("ViT-384x4x6/16", 10, 64), torch.device("cpu")
     run = Run(model="ViT-384x4x6/16", optimizer=OptimizerConfig(polyak=0.99))
     replicas = replace(run, training=TrainingConfig(sharding="replicas"))

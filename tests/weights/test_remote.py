@@ -34,7 +34,7 @@ from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.files import remote, transport
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.files.remote import fetch
+from vitkit.weights.files.remote import fetch, is_kept
 
 
 def npz(size: int = 200_000, fill: float = 1.0) -> bytes:
@@ -228,6 +228,16 @@ def test_a_file_is_fetched_once(server: Server) -> None:
     assert fetch(server.url("/w/ViT-B_16.npz")) == first
     assert fetch(Path(server.url("/w/ViT-B_16.npz"))) == first  # pathlib takes one slash away
     assert len(server.requests) == 1
+
+
+def test_what_is_kept_is_known_without_asking(server: Server) -> None:
+    server.files["/m/x.npz"] = Hosted(npz())
+    address = server.url("/m/x.npz")
+    assert not is_kept(address) and not server.requests
+    found = fetch(address)
+    asked = len(server.requests)
+    assert is_kept(address) and is_kept(f"{address}#sha256={'0' * 64}") and is_kept(found.path)
+    assert not is_kept(server.url("/m/y.npz")) and len(server.requests) == asked
 
 
 def test_a_cut_download_goes_on(server: Server) -> None:
@@ -917,6 +927,17 @@ def test_one_format_is_fetched(files: list[str], fetched: list[str], hub: Hub) -
         "source": f"hf:org/name@abc123/{found.path.name}",
         "sha256": hashlib.sha256(WEIGHTS).hexdigest(),
     }
+
+
+def test_weights_in_the_hubs_cache_are_known_without_asking(hub: Hub) -> None:
+    hub.files = {"config.json": b"{}", "model.safetensors": WEIGHTS}
+    assert not is_kept("hf:org/name")
+    hub.snapshot_download("org/name", allow_patterns=["config.json"])
+    assert not is_kept("hf:org/name")  # what stands beside the weights is not them
+    fetch("hf:org/name")
+    hub.failure = ConnectionError("no network")
+    assert is_kept("hf:org/name") and is_kept("hf:org/name/model.safetensors")
+    assert not is_kept("hf:org/name/other.npz")
 
 
 def test_revisions_files_and_folders(hub: Hub) -> None:

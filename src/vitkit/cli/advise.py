@@ -96,6 +96,8 @@ def main(arguments: list[str]) -> None:
         if found.can_go:
             again = shlex.join(["vitkit", "advise", options.data, *starts])
             following = f"{again} --go trains so"
+        elif found.default:
+            following = f"vitkit finetune {shlex.quote(options.data)}   (from {found.default})"
         else:
             following = f"vitkit advise {shlex.quote(options.data)} START"
         console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
@@ -123,7 +125,7 @@ def print_advice(found: "Advice") -> None:
 
 def _row(option: "Option", found: "Advice") -> list[str]:
     """Make the row of a way to train."""
-    begin = "new weights" if option is found.scratch else escape(option.start) or "a start to look for"
+    begin = "new weights" if option is found.scratch else escape(option.start or option.published)
     mark = "[bold]" if option is found.chosen else ""
     return [
         mark + begin,

@@ -1,4 +1,5 @@
-"""`vitkit data`: what is done with data sets; `vitkit data check` looks at one."""
+"""`vitkit data`: what is done with data sets: `check` looks at every image, `show` draws some as a model sees
+them."""
 
 import shlex
 from dataclasses import dataclass, field
@@ -9,20 +10,23 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_images
-from vitkit.cli.help import HelpPage
-from vitkit.cli.options import importing, parse
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import ASKING, HelpPage
+from vitkit.cli.options import importing, parse, parse_study
+from vitkit.cli.train import describe_training, study_base
 from vitkit.data.config import DecodeRule
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import DataCheckOptions
+from vitkit.jobs.finetune_defaults import AUGMENTATION
+from vitkit.jobs.options import DataCheckOptions, DataShowOptions
+from vitkit.jobs.recipes import recipe
+from vitkit.runs.config import Run
+from vitkit.weights.published import default_starts
 
 if TYPE_CHECKING:
     from vitkit.data.check import DataCheck
 
 SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
-SMALL_START = "vit-ti16-augreg-in21k"
-"""A start that any machine can fine-tune."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,32 @@ HELP = HelpPage(
 )
 
 
+@dataclass(frozen=True)
+class Show(DataShowOptions):
+    """Draw training images beside augmented versions of each, as a model sees them.
+
+    All options of vitkit train that change images may follow: --image-size, --crop-area, --rand-augment,
+    --seed, --splits..."""
+
+
+SHOW_HELP = HelpPage(
+    "PATH [OPTIONS]",
+    ("--start", "--recipe", "--images", "--versions", "--out"),
+    (
+        "vitkit data show my_photos/",
+        "vitkit data show my_photos/ --crop-area 0.05,1 --out views.png",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
-    """Parse the command line, check a data set and print what was found."""
-    if not arguments or arguments[0] not in ("check", "-h", "--help", "--help-all"):
+    """Parse the command line, check a data set and print what was found; or draw some of its images."""
+    if not arguments or arguments[0] not in ("check", "show", *ASKING):
         found = f"'{arguments[0]}'" if arguments else "nothing"
-        raise VitkitError(f"After 'vitkit data' comes 'check PATH', found {found}.")
+        raise VitkitError(f"After 'vitkit data' comes 'check PATH' or 'show PATH', found {found}.")
+    if arguments[0] == "show":
+        _show(arguments[1:])
+        return
     options: Command = parse(
         Command, arguments[1:] if arguments[0] == "check" else arguments, "data check", HELP
     )
@@ -71,6 +96,28 @@ def main(arguments: list[str]) -> None:
         console.print_json(checked.to_json())
     else:
         print_check(checked, options)
+
+
+def _show(arguments: list[str]) -> None:
+    """Draw images as the training sees them that the command line describes."""
+    command, of_training = parse_study(Show, arguments, "data show", SHOW_HELP, describe_training)
+    require_images(command.path)
+    require_checkpoints(command.start)
+    of_training += ["--data", command.path, *(["--start", command.start] if command.start else [])]
+    base = recipe(command.recipe) if command.recipe else Run(augmentation=AUGMENTATION)
+    run, _given = study_base(of_training, command.recipe, base, "data show", "nothing", command.listener)
+    with importing():
+        from vitkit.jobs.data_show import describe_augmentation, run_show
+
+    out = run_show(command, run)
+    console.out.print(
+        f"Changed at random: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.",
+        str(out),
+        f"\nNext: open {out} in a browser\n      vitkit finetune {shlex.quote(command.path)}",
+        sep="\n",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
@@ -93,10 +140,11 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
         console.out.print(f"\n[bold]Advice[/]  {escape(' '.join(found.advice))}")
     recipe = "digits" if options.path == "digits" else found.recipe
     # Whoever is advised to begin from a checkpoint is not sent to training from scratch.
-    begin, lists = f"train --recipe {recipe}", "vitkit recipes lists others"
+    quoted, lists = shlex.quote(options.path), "vitkit recipes lists others"
+    command = f"vitkit train --recipe {recipe} --data {quoted}"
     if found.advice:
-        begin, lists = "finetune START", f"vitkit starts lists what START can be, such as {SMALL_START}"
-    command = f"vitkit {begin} --data {shlex.quote(options.path)}"
+        names = " or ".join(start.name for start in default_starts())
+        command, lists = f"vitkit finetune {quoted}", f"from {names}, the largest that this machine can"
     if options.task != "classification":
         command += f" --task {options.task}"
     if not any(found.counts.values()):  # no class was counted: images alone are learned from

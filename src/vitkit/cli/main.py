@@ -35,7 +35,7 @@ VERBS = {
     "runs": ("list runs, series and studies: results, and what was interrupted", "vitkit.cli.runs"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
-    "data": ("data check PATH: count images, find bad files, duplicates", "vitkit.cli.data"),
+    "data": ("data check PATH: count images, find bad files; data show", "vitkit.cli.data"),
     "convert": ("write a checkpoint in another format, and compare", "vitkit.cli.convert"),
     "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.cli.export"),
     "card": ("describe a checkpoint and its numerics", "vitkit.cli.card"),
@@ -59,7 +59,7 @@ Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
   vitkit data check my_photos/                       look at a folder of class folders before training
   vitkit train --recipe photos --data my_photos/     train on it
-  vitkit finetune START --data my_photos/            begin from a checkpoint, which needs far fewer images
+  vitkit finetune my_photos/                         begin from a checkpoint, which needs far fewer images
   vitkit predict runs/my_photos-... holiday.jpg      use the result
 """
 

@@ -1,6 +1,7 @@
 """`vitkit train`: read the options of a run, train it, and say what comes next."""
 
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.cli import console
+from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.listener import TerminalListener
@@ -120,6 +121,16 @@ class Command:
     """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
     series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = field(default_factory=SeriesOptions)
     hearing: Annotated[HearingOptions, tyro.conf.arg(name="")] = field(default_factory=HearingOptions)
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """show data, splits, start, model, length, time, memory and folder, train nothing and write nothing."""
+
+
+@dataclass(frozen=True)
+class FinetuneCommand(Command):
+    """The options of `vitkit finetune`, which may choose its start."""
+
+    yes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """fetch the start that is chosen where none is given, without asking."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,8 @@ START = Option(
     "start",
     "START",
     "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
-    "address (hf:org/name, https://...).",
+    "address (hf:org/name, https://...). Where the images stand alone, a published start is chosen by the "
+    "speed of this machine, and you are asked before it is fetched.",
     is_positional=True,
 )
 IMAGES = Option(
@@ -176,10 +188,10 @@ PAGES = {
 trains with three seeds.""",
     ),
     "finetune": HelpPage(
-        "START --data DATA [OPTIONS]",
-        tuple("--head" if name == "--model" else name for name in SHOWN),
+        "[START --data] DATA [OPTIONS]",
+        ("--yes", "--dry-run", *("--head" if name == "--model" else name for name in SHOWN)),
         (
-            "vitkit finetune vit-ti16-augreg-in21k --data my_photos/",
+            "vitkit finetune my_photos/  # from a published start that suits them",
             "vitkit finetune runs/digits-ViT-96x6x3-4 --data my_photos/ --minutes 20",
         ),
         (START, RECIPE, RESUME),
@@ -239,6 +251,10 @@ class Asked:
     series: SeriesOptions
     then: ThenOptions
     hearing: HearingOptions
+    yes: bool = False
+    """Whether a start that is chosen may be fetched without asking."""
+    dry_run: bool = False
+    """Whether only what would be done is shown."""
 
     def over(self, base: Run) -> "Asked":
         """Give the same options, with those of a run in place of the ones that were left out."""
@@ -272,7 +288,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         arguments: without the verb.
         verb: "train"; or "finetune", which never goes on as the run that it begins from was trained.
     """
-    line = shlex.join(["vitkit", verb, *arguments])
+    line, typed = shlex.join(["vitkit", verb, *arguments]), arguments
     arguments = list(arguments)
     if start_several(take_option(arguments, "--processes"), verb, arguments):
         return
@@ -303,27 +319,53 @@ def run_verb(arguments: list[str], verb: str) -> None:
         require_folder(Path(asked.out))
     listener = hushed(TerminalListener(), asked.hearing.quiet)
     if asked.run.data:
-        listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
+        purpose = _purpose(asked.run, resume or asked.out, verb == "finetune" and resume is None)
+        listener.show([("run", [purpose])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.pretrain import fit_batch_and_length
+        from vitkit.jobs.preview import preview
         from vitkit.jobs.trackers import log_to
         from vitkit.jobs.train import train
+        from vitkit.runs.outlook import describe_images
         from vitkit.runs.plan import Request
+        from vitkit.weights.files.remote import is_kept
 
     listener = log_to(*asked.hearing.log, listener=listener)
     request = Request(*(place for place in (begun, trained) if place is not None))
+    if asked.dry_run:
+        _refuse_dry_run(asked, series is not None)
     if unlabelled and resume is None:
         default = _suited_to_images(asked, name or "", request, listener)
         asked = asked.over(default)
         given = {option[2:].replace("-", "_") for option in asked.given}
         count = len(request.images(asked.run).splits["train"])
         asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
+    elif verb == "finetune" and not resume and not asked.run.start.start:
+        asked = _begin_from_default(asked, name or "", line, request, listener)
+        if asked.dry_run and not is_kept(asked.run.start.start):
+            listener.show([("data", [describe_images(request.images(asked.run))])])
+            _print_command([*typed, "--yes"], verb)
+            return
+        default = suited(asked, name or "", request, listener)
+        asked = asked.over(default)
     elif asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
         default = suited(asked, name or "", request, listener)
         asked = asked.over(default)
     if asked.run.training.minutes is not None and not resume:
         asked = _timed(asked, default, request, listener)
+    if asked.dry_run:
+        preview(
+            asked.run,
+            resume or asked.out,
+            resume=bool(resume),
+            device=asked.device,
+            threads=asked.threads,
+            request=request,
+            listener=listener,
+        )
+        _print_command(typed, verb)
+        return
     if asked.then.then:
         _compare_and_tell(asked, line, listener)
         return
@@ -369,6 +411,37 @@ def _require_what_is_named(asked: Asked, resume: str | None = None) -> None:
         require_checkpoints(run.start.start)
     if run.model and not run.start.start:
         new_model_config(run, num_classes=1)
+
+
+def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
+    """Refuse to show what is more than one run, and what would have to be fetched.
+
+    Raises:
+        VitkitError: it is so.
+    """
+    from vitkit.weights.files.remote import is_kept
+
+    start = asked.run.start.start
+    if asked.series.is_series or asked.then.then or is_series:
+        raise VitkitError(
+            "--dry-run shows a single run, found options for several: leave --runs, --sweep, "
+            "--cross-validate and --then out. The runs of a series differ from it in seed, rate or fold."
+        )
+    if kind_of(start).is_fetched and not is_kept(start):
+        raise VitkitError(
+            f"--dry-run fetches nothing, and {start} is not on this machine. vitkit card "
+            f"{shlex.quote(start)} fetches and describes it; then give the same command again."
+        )
+
+
+def _print_command(typed: list[str], verb: str) -> None:
+    """Print that nothing was done, and the command that does it."""
+    again = shlex.join(["vitkit", verb, *(one for one in typed if one != "--dry-run")])
+    console.out.print(
+        f"\nNothing was trained, fetched or written. To do it:\n         {again}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _compare_and_tell(asked: Asked, line: str, listener: Listener) -> None:
@@ -435,6 +508,8 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         series=read.series,
         then=read.then if isinstance(read, PretrainCommand) else ThenOptions(),
         hearing=read.hearing,
+        yes=isinstance(read, FinetuneCommand) and read.yes,
+        dry_run=read.dry_run,
     )
 
 
@@ -449,14 +524,15 @@ def _command(
     """Choose the options of a verb, and their defaults: a run's, and those of the task that is learned."""
     # The parser refuses names of no task.
     task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
-    command = PretrainCommand if verb == "pretrain" else Command
+    command = {"pretrain": PretrainCommand, "finetune": FinetuneCommand}.get(verb, Command)
     return command, command(run=RunOptions.from_run(with_task(defaults, task)), series=several)
 
 
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.console import download
-    from vitkit.jobs.finetune import fit_length, suit_run
+    from vitkit.jobs.finetune import suit_run
+    from vitkit.jobs.finetune_defaults import fit_length
 
     download(asked.run.start.start)
     with listener.progress("looking at the start"):
@@ -466,6 +542,57 @@ def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listene
         return suited.run
     # Another length was given: a warm-up that is left out is a part of that one.
     return fit_length(replace(suited.run, training=training), suited.num_images)
+
+
+def _begin_from_default(
+    asked: Asked, recipe_name: str, line: str, request: "Request", listener: TerminalListener
+) -> Asked:
+    """Choose a start for a command line without one, say which and why, and ask whether it may be fetched.
+
+    Args:
+        asked: the command line.
+        recipe_name: "" where there is none.
+        line: the command as it was typed.
+        request: keeps the list of images.
+        listener: hears the progress and what was chosen.
+
+    Raises:
+        VitkitError: it is not on this machine, and nobody allows to fetch it.
+    """
+    with importing():
+        import torch
+
+        from vitkit.jobs.advice.default_start import choose_start
+        from vitkit.jobs.train import require_data
+        from vitkit.runs.machine import find_device, require_threads
+
+    require_data(asked.run)
+    require_threads(asked.threads)
+    if asked.threads is not None:
+        torch.set_num_threads(asked.threads)  # the speed depends on them
+    chosen = choose_start(
+        replace(asked.run, recipe=recipe_name),
+        None if asked.out is None else Path(asked.out),
+        device=find_device(asked.device),
+        complete=lambda suited: asked.over(suited).run,
+        request=request,
+        listener=listener,
+    )
+    listener.show(chosen.rows())
+    if not (chosen.is_here or asked.dry_run):
+        chosen.require_library()  # before anybody is asked in vain
+        if not (asked.yes or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")):
+            named = f"vitkit finetune START --data {shlex.quote(asked.run.data)}"
+            raise chosen.refusal(f"{line} --yes", named)
+    return replace(asked, run=replace(asked.run, start=replace(asked.run.start, start=chosen.start.name)))
+
+
+def _allows(question: str) -> bool:
+    """Ask the person at the terminal; where there is none, nobody has allowed anything."""
+    if not (streams.is_terminal(sys.stdin) and streams.is_terminal(sys.stderr)):
+        return False
+    console.err.print(question, end="", markup=False, soft_wrap=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def study_base(
@@ -488,10 +615,14 @@ def study_base(
         VitkitError: an option belongs to a series of runs or to several processes.
     """
     parsed = parse_line(arguments, defaults, "train", SeriesOptions())
-    if parsed.series != SeriesOptions() or {"--processes", "--from-scratch", "--log"} & parsed.given:
+    if (
+        parsed.series != SeriesOptions()
+        or {"--processes", "--from-scratch", "--log", "--dry-run"} & parsed.given
+    ):
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
-            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch or --log."
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
+            "--dry-run."
         )
     _require_what_is_named(parsed)
     if not parsed.run.start.start:
@@ -554,12 +685,14 @@ def _timed(asked: Asked, defaults: Run, request: "Request", listener: Listener) 
     return replace(asked, run=run)
 
 
-def _purpose(run: Run, folder: str | None) -> str:
+def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
     """Say what a run is about to do, before anything of it was looked at."""
     height, width = run.preprocessing.image_size
     where = "" if folder is None else f", in {folder}"
     if not run.model:
         return f"a model learns from {run.data} without labels{where}"
+    if is_finetuned and not run.start.start:
+        return f"a published start, which is chosen now, is fine-tuned on {run.data}{where}"
     if run.start.start:
         learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
         return f"{run.start.start} is {learned} on {run.data}{where}"

@@ -41,12 +41,17 @@ def advise_on_start(
     share = "" if count < few else f" of {classes:,} classes, {count / classes:.0f} of each"
     return (
         f"{pluralize(count, 'training image')}{share}: do not train from scratch; start from a checkpoint "
-        "(vitkit finetune START)."
+        f"(vitkit finetune {shlex.quote(spec)} chooses one)."
     )
 
 
-def where_to_ask(spec: str, start: str = "START") -> str:
-    """Name the command that says what to expect of a start and these images, before anyone waits."""
+def where_to_ask(spec: str, start: str = "") -> str:
+    """Name the command that says what to expect of a start and these images, before anyone waits.
+
+    Without a start the command says which one to take, and how long it takes here.
+    """
+    if not start:
+        return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}."
     return f"What to expect of it: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}."
 
 

@@ -423,6 +423,33 @@ class DataCheckOptions(JobOptions):
 
 
 @dataclass(frozen=True)
+class DataShowOptions(JobOptions):
+    """The options of a page of training images as a model sees them; the texts below the fields are their
+    help."""
+
+    path: str
+    """images to show: digits (built in), a folder of class folders, a .csv, or a folder of .parquet files."""
+    _: KW_ONLY
+    start: str = ""
+    """weights whose fine-tuning is shown: a run folder, a file, an address or a name of vitkit starts."""
+    recipe: str = ""
+    """recipe whose training is shown; without it and --start, fine-tuning by default options."""
+    images: int = 6
+    """number of images, the first ones that the run trains on."""
+    versions: int = 5
+    """augmented versions of each: those of the first epochs."""
+    out: StrPath | None = None
+    """file to write, .html or .png; left out, DATA-views.html."""
+
+    def __post_init__(self) -> None:
+        for name in ("images", "versions"):
+            if not 1 <= getattr(self, name) <= 100:
+                raise VitkitError(f"{name} is from 1 to 100, found {getattr(self, name)}.")
+        if self.out is not None and Path(self.out).suffix.lower() not in (".html", ".png"):
+            raise VitkitError(f"--out is a file that ends in .html or .png, found {self.out}.")
+
+
+@dataclass(frozen=True)
 class MeasuringOptions(ModelOptions, BatchOptions, JobOptions):
     """The options of every evaluation; the texts below the fields are their help."""
 

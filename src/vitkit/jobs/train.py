@@ -15,7 +15,7 @@ from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.report import Trained, write_report
-from vitkit.listener import Listener, hushed
+from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.build import (
     Parts,
@@ -33,7 +33,7 @@ from vitkit.runs.config import (
 )
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
+from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, numbered_folders
 from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
@@ -294,6 +294,40 @@ def check_run(
     """
     _refuse_options(run, threads)
     _refuse_run(plan_run(run, None, device=device, request=request))
+
+
+def foresee_run(
+    run: Run,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    request: Request | None = None,
+    listener: Listener = SILENT,
+) -> tuple[Plan, Path, bool]:
+    """Plan a run as `train` does with the same arguments, and refuse what it would; nothing is written.
+
+    Returns:
+        The plan, the folder of the run, and whether the run has begun there.
+
+    Raises:
+        VitkitError: as `train`.
+    """
+    _refuse_options(run, threads)
+    if threads is not None:
+        torch.set_num_threads(threads)  # before steps are timed
+    given = None if out is None else Path(out)
+    if given is not None:
+        require_folder(given)
+    plan = plan_run(run, given, device=device, request=request, listener=listener)
+    _refuse_run(plan)
+    folder, has_begun = foresee(
+        given,
+        lambda: numbered_folders(plan.as_given, plan.data.name),
+        lambda folder: _whose(folder, plan, resume),
+    )
+    return plan, folder, has_begun
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:

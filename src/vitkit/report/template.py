@@ -135,6 +135,25 @@ def render_series(
     return fill("series.html.j2", {**values, "sections": list(zip(sections, plots, strict=True))})
 
 
+def render_views(
+    title: str, sentences: Sequence[str], epochs: Sequence[int], rows: Sequence[Mapping[str, Any]]
+) -> str:
+    """Render the page of training images as HTML.
+
+    Args:
+        title: its name and heading.
+        sentences: what is shown, and what changes the images.
+        epochs: the numbers above the columns of augmented versions.
+        rows: for each image its `label`, its `name` and its `pictures`: `source`, a data address, `width`
+            and `height` in CSS pixels, and `alt`.
+
+    Returns:
+        A whole document, to be written as UTF-8.
+    """
+    values = {"title": title, "sentences": sentences, "epochs": epochs, "rows": rows}
+    return fill("views.html.j2", {**values, "footer": "Made by vitkit data show."})
+
+
 @dataclass(frozen=True)
 class FewShotContent:
     """The content of the page, in words."""

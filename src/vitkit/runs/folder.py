@@ -49,6 +49,14 @@ Kind = Literal[
 of runs, or of an export; any other file or folder; where a checkpoint is fetched from; or no such path."""
 SERIES = "series.json"
 """The record that makes a folder that of a series of runs."""
+Contents = Literal["weights", "images", "both", "nothing"]
+"""The contents of a path, for somebody who wants to train."""
+TABLES = (".csv", ".parquet")
+"""Endings of files that list images."""
+WEIGHTS = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar")
+"""Endings by which a folder of weights is known."""
+OWN_FOLDERS = frozenset({"checkpoints", "evaluation", "inspect"})
+"""Folders in that of a run; some of them hold pictures."""
 Whose = Literal["mine", "new"] | VitkitError
 """Whether a folder holds what is to be kept there, or nothing yet; else the error that refuses it."""
 
@@ -126,6 +134,57 @@ def is_checkpoint(name: str) -> bool:
     if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
         return True
     return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
+
+
+def contents_of(place: Place) -> Contents:
+    """Find out whether a person who named a path meant weights or images; of a folder only names are read.
+
+    Args:
+        place: by `kind_of`.
+    """
+    path = place.path
+    if place.kind == "nothing":
+        return "images" if place.name == "digits" or _lists_images(place.name) else "nothing"
+    if place.is_fetched:
+        return "weights"
+    if not path.is_dir():
+        return "images" if _lists_images(path.name) else "weights"
+    if place.kind != "checkpoint" or any(file.name.endswith(WEIGHTS) for file in path.iterdir()):
+        return "both" if _class_folders(path) > 1 else "weights"
+    with_images = _folders_with(path, lambda name: _lists_images(name) or _is_image(name))
+    return "nothing" if next(with_images, None) is None else "images"
+
+
+def _class_folders(folder: Path) -> int:
+    """Count the class folders in a folder, and those in its train/, val/ and test/."""
+    above = [folder, *(folder / name for name in ("train", "val", "test"))]
+    return sum(inside.parent in above for inside in _folders_with(folder, _is_image))
+
+
+def _folders_with(folder: Path, fits: Callable[[str], bool], floors: int = 3) -> Iterator[Path]:
+    """Yield a folder and those below it which hold a file whose name fits.
+
+    Hidden folders are passed over, and those that vitkit writes into the folder of a run. Three floors are
+    those of train/, its class folders, and groups in them; links may lead round in a circle.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        inside = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
+        if any(fits(entry.name) for entry in inside):
+            yield folder
+        for entry in inside:
+            if floors and entry.name not in OWN_FOLDERS and entry.is_dir():
+                yield from _folders_with(Path(entry.path), fits, floors - 1)
+
+
+def _lists_images(name: str) -> bool:
+    """Whether a file of this name lists images: a table, or a list as VTAB has them."""
+    return name.lower().endswith(TABLES) or re.fullmatch(r"(train|val|test)\d*\.txt", name) is not None
+
+
+def _is_image(name: str) -> bool:
+    from vitkit.data.layouts.folders import IMAGE_SUFFIXES  # numpy: an option that is wrong does not wait
+
+    return Path(name).suffix.lower() in (*IMAGE_SUFFIXES, ".npy")
 
 
 _held: set[int] = set()
@@ -207,6 +266,27 @@ def claim(
                 if is_ours and fits(folder):  # it may have been begun since
                     yield folder
                     return
+
+
+def foresee(
+    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
+) -> tuple[Path, bool]:
+    """Find the folder that `claim` would hold, of which nothing is made or locked; its arguments are these.
+
+    Returns:
+        The folder, and whether it holds this run or series already.
+
+    Raises:
+        VitkitError: as `whose` has it for the given folder.
+    """
+    if given is not None:
+        answer = whose(given)
+        _require_ours(answer)
+        return given, answer == "mine"
+    for folder in itertools.takewhile(Path.is_dir, numbered()):
+        if whose(folder) == "mine":
+            return folder, True
+    return next(folder for folder in numbered() if is_new_folder(folder)), False
 
 
 def _require_ours(whose: Whose) -> None:

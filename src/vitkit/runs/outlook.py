@@ -91,7 +91,7 @@ def first_screen(
     beside = _advice(data) if start is None or not data.class_names else [_beside_paper(departures)]
     learning = [] if not run.optimizer.differs_by_layer else [("learns", _learning(run, model))]
     return [
-        ("data", [_images(data)]),
+        ("data", [describe_images(data)]),
         ("", list(data.notes)),
         *([("classes", [_classes(data.class_names)])] if data.class_names else []),
         *([] if start is None else [("start", list(start.lines))]),
@@ -188,7 +188,8 @@ def _total_steps(run: Run, data: ImageData) -> int:
     return run.training.total_steps(len(data.splits["train"]))
 
 
-def _images(data: ImageData) -> str:
+def describe_images(data: ImageData) -> str:
+    """Name a data set with its layout, and count the images of each split."""
     counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
     return f"{data.name} ({data.kind}): {counts} images"
 
@@ -337,11 +338,11 @@ def bytes_per_weight(optimizer: OptimizerConfig) -> int:
 
 def _memory_of_each(device: torch.device, world: World) -> int | None:
     """Estimate the free bytes for each process: its GPU's, or its part of the machine's."""
-    free = _free_memory(device)
+    free = free_memory(device)
     return free if free is None or device.type == "cuda" else free // world.on_machine
 
 
-def _free_memory(device: torch.device) -> int | None:
+def free_memory(device: torch.device) -> int | None:
     """Estimate the free bytes of the GPU, or of this process; None where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])

@@ -26,6 +26,13 @@ SOURCES = {
 }
 """Public files that name the addresses, sizes, classes and licences."""
 
+DEFAULT_MODELS = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
+"""The models of default starts, from the smallest: those that one machine fine-tunes."""
+DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE = "AugReg", "ImageNet-21k", 224
+"""The training of default starts: one for all sizes, so that they differ in size alone. Pre-training on
+ImageNet-21k transfers better than on ImageNet-1k (arXiv 2106.10270, section 4.3; the paper's Table 5)."""
+FREE_LICENCES = ("Apache-2.0", "MIT")
+"""Licences under which weights may be used for any purpose: what is chosen for a person has no other."""
 NEAR_SHOWN = 4
 """Near names in a message."""
 
@@ -66,6 +73,11 @@ class PublishedStart:
         return self.addresses[0]
 
     @property
+    def megabytes(self) -> float:
+        """The size of its weights in MB, as every publisher stores them: float32, 4 bytes a parameter."""
+        return self.parameters * 4 / 1e6
+
+    @property
     def is_pinned(self) -> bool:
         """Whether it is known which file the address must give: its SHA-256, on the Hub its commit too."""
         return bool(self.sha256 and (self.revision or not self.address.startswith("hf:")))
@@ -100,6 +112,18 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
         exact = [one for one in sets if _letters(one) == words]
         found = _those("data", found, data, exact or [one for one in sets if words in _letters(one)])
     return found
+
+
+def default_starts() -> tuple[PublishedStart, ...]:
+    """List the published checkpoints among which one is chosen where nobody names one, the smallest first."""
+    fit = [
+        start
+        for start in _table()
+        if (start.training, start.data, start.image_size) == (DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE)
+        and start.model in DEFAULT_MODELS
+        and start.licence in FREE_LICENCES
+    ]
+    return tuple(sorted(fit, key=lambda start: start.parameters))
 
 
 def find_start_named(path: str | Path) -> PublishedStart | None:

@@ -18,6 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import train as training
 from vitkit.jobs.advice import advise as advising
+from vitkit.jobs.advice import default_start
 from vitkit.jobs.advice.advise import advise, follow
 from vitkit.jobs.advice.choice import Option, choose
 from vitkit.jobs.advice.forecast import LARGEST_START
@@ -27,6 +28,7 @@ from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast, compare_with_advice, keep_advice, read_advice
 from vitkit.training.config import TrainingConfig
 from vitkit.weights import save_model
+from vitkit.weights.published import default_starts
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -34,7 +36,9 @@ pytestmark = pytest.mark.usefixtures("without_report")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     # Models of 224 pixels that a public checkpoint would have take seconds to be timed.
-    monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112", "ViT-16x1x1/112"))
+    models = ("ViT-8x1x1/112", "ViT-16x1x1/112")
+    small = tuple(replace(start, model=model) for start, model in zip(default_starts(), models, strict=False))
+    monkeypatch.setattr(default_start, "default_starts", lambda: small)
 
 
 @pytest.fixture
@@ -73,14 +77,18 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert found.images == 56 and found.tested == 16 and found.classes == 2
     words = " ".join(found.sentences)
     assert words.startswith("56 training images: do not train from scratch")
-    assert "Look for a ViT-16x1x1/112 that was pre-trained on ImageNet-21k or more, at 224 pixels" in words
+    assert "Begin from vit-s16-augreg-in21k, the largest of 2 sizes that this machine fine-tunes" in words
+    assert [option.published for option in found.options] == [
+        "vit-ti16-augreg-in21k",
+        "vit-s16-augreg-in21k",
+    ]
     assert "From scratch (recipe small-images, ViT-96x6x3/4 at 32x32" in words
     assert found.chosen is None and not found.can_go
     assert found.scratch.forecast is None and found.scratch.folded is not None
     assert "nothing is foretold: no such runs were measured" in words
     assert "enlarges these images, of about 13 pixels, to 224" in words
     assert "Train from scratch first" not in words
-    with pytest.raises(VitkitError, match=r"do not train from scratch.*START --go"):
+    with pytest.raises(VitkitError, match=r"do not train from scratch.*vit-s16-augreg-in21k --go"):
         follow(found)
 
 

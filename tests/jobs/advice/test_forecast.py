@@ -1,7 +1,9 @@
 """The interval in which the accuracy of a run should lie, by formulas whose answers are known."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +25,17 @@ from vitkit.jobs.advice.forecast import (
     predict,
     share,
 )
-from vitkit.runs.records import Forecast
+from vitkit.runs.records import (
+    FORETOLD,
+    HELD,
+    AdviceRecord,
+    Forecast,
+    compare_with_advice,
+    keep_advice,
+)
+
+OUTCOMES = Path(__file__).parents[3] / "benchmarks" / "advice_outcomes.jsonl"
+"""The runs that were measured."""
 
 FLAT = Evidence(images=1000, right=700, right_of_half=700, learned_from=800)
 """A probe that more images do not help."""
@@ -167,3 +179,29 @@ def test_what_came_out_is_compared_in_words() -> None:
         "expected 71 to 83 %, came out 90 %: above the interval; 2 of 10 runs should lie outside"
     )
     assert "came out 12 %: below the interval" in expected.compare(0.12)
+
+
+def test_how_often_the_interval_held_is_what_was_measured() -> None:
+    lines = [json.loads(line) for line in OUTCOMES.read_text().splitlines()]
+    runs = [
+        Outcome(Evidence(**line["found"]), line["images"], line["right"], line["tested"], line["data"])
+        for line in lines
+    ]
+    inside = 0
+    for run in runs:
+        relation = fit([other for other in runs if other.data != run.data])
+        expected = predict(run.found, run.images, run.tested, relation)
+        inside += expected.low <= run.right / run.tested <= expected.high
+    assert (inside, len(runs)) == (HELD, FORETOLD)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_how_often_it_held_is_said_where_such_runs_were_measured(tmp_path: Path, measured: bool) -> None:
+    keep_advice(tmp_path, AdviceRecord(Forecast(0.6, 0.52, 0.78, measured), 60.0, ()))
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": 0.6}')
+    held = " Of 32 runs that were foretold so, 25 came out inside." if measured else ""
+    assert (
+        compare_with_advice(tmp_path)
+        == f"Accuracy on the test images: expected 52 to 78 %, came out 60 %.{held}"
+    )

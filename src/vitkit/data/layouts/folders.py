@@ -23,7 +23,7 @@ from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
 # TGA cannot be decoded, nor HEIC without its extra: listed all the same, they are reported.
-_IMAGE_SUFFIXES = frozenset({
+IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
     ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
     ".heic", ".heif", ".tga",
@@ -294,7 +294,7 @@ def _agreed_classes(root: Path, scans: Mapping[str, ClassImages], partial: bool)
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name."""
     stem, dot, suffix = name.rpartition(".")
-    return bool(stem) and dot + suffix.lower() in _IMAGE_SUFFIXES
+    return bool(stem) and dot + suffix.lower() in IMAGE_SUFFIXES
 
 
 def is_array(name: str) -> bool:

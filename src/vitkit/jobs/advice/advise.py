@@ -1,7 +1,5 @@
 """The job of advice: what to expect of images and starts, before anyone waits for a run."""
 
-import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,51 +12,38 @@ from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import absolute_spec
-from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.loader import TrainLoader
+from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
+from vitkit.jobs.advice.cost import count_images, measure_cost
+from vitkit.jobs.advice.default_start import measure_starts
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
-from vitkit.jobs.bench.contestants import Contestant
-from vitkit.jobs.bench.speed import step_of
-from vitkit.jobs.bench.timing import Clock
-from vitkit.jobs.finetune import fit_data, suit_run
+from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.options import as_names, from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
-from vitkit.kernels.block import Outline
 from vitkit.listener import Listener
-from vitkit.models.build import build_model
-from vitkit.models.measure import forward_flops, parameters, training_memory
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.measure import parameters
+from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.machine import choose_for, compute_as, find_device
+from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Request, settle_start
 from vitkit.runs.start import find_start
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
-from vitkit.training.gradients import out_of_memory_explained
-from vitkit.weights.card import fit_preprocessing
 
 CHECKED, CHECKED_PIXELS = 100_000, 2e9
 """Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a
 minute of one core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
-SIZES = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
-"""Models to look for without a start: those that public checkpoints come in, and one machine trains."""
-SIDE = 224
 LARGER = 1.7
 """The paper fine-tunes at 384 pixels what was pre-trained at 224."""
 UNTESTED = 1000
 """Without test images the forecast is for so many others like these."""
 PIXEL_SECONDS = 10.0
-ENOUGH_SECONDS = 0.5
-"""A step this long says enough; a shorter one is tried with more images, up to the batch."""
-FIRST_IMAGES = 2
-LOADED_IMAGES = 32
 
 
 def run_advise(options: AdviseOptions) -> Advice:
@@ -85,20 +70,24 @@ def run_advise(options: AdviseOptions) -> Advice:
     share = options.seconds / max(len(variants), 1)
     scratch = _scratch(options, data, sizes, device, listener)
     found = tuple(_option(options, run, share, device, listener) for run in variants)
-    if not asked:
-        found = tuple(_to_look_for(data, device, listener))
+    default = None if asked else measure_starts(Run(data=data.spec), data, lambda run: run, device, listener)
+    begin = ""
+    if default is not None:
+        found = tuple(one.option for one in default.candidates if one.option is not None)
+        begin = default.advice(data.spec)
     chosen = choose(found, scratch.folded)
     return Advice(
         data=options.data,
         name=data.name,
         classes=len(data.class_names),
         images=len(data.splits["train"]),
-        tested=_count(data, "test"),
+        tested=count_images(data, "test"),
         check=check,
         options=found,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch)),
+        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch, begin)),
+        default="" if default is None else default.start.name,
     )
 
 
@@ -203,14 +192,14 @@ def _option(
     probe = probe_features(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
     )
-    option = _cost(run, data, _config(run, data), probe.image_seconds, device, listener)
+    option = measure_cost(run, data, _config(run, data), probe.image_seconds, device, listener)
     start = find_start(run.start)
     seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     forecast = predict(
         evidence_of(probe.folded),
         len(data.splits["train"]),
-        _count(data, "test") or UNTESTED,
+        count_images(data, "test") or UNTESTED,
         FINETUNED,
         parameters=parameters(start.config),
     )
@@ -235,113 +224,8 @@ def _scratch(
     )
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
     config = _config(run, data)
-    option = _cost(run, data, config, 0.0, device, listener)
+    option = measure_cost(run, data, config, 0.0, device, listener)
     named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
     if _config(named, data) != config:  # names have no words for a stem of convolutions
         named = run
     return replace(option, run=named, folded=probe.folded)
-
-
-def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:
-    """Measure what fine-tuning public models of usual sizes would cost on this machine."""
-    count = len(data.splits["train"])
-    for name in SIZES:
-        config = model_config(name, len(data.class_names), SIDE)
-        # No start of that name is at hand: its pixels are taken to be prepared as in the paper.
-        run = Run(data=data.spec, model=name, preprocessing=fit_preprocessing(None, config))
-        run = fit_data(run, config, count)
-        yield _cost(run, data, config, 0.0, device, listener)
-
-
-def _cost(
-    run: Run,
-    data: ImageData,
-    config: ModelConfig,
-    looking: float,
-    device: torch.device,
-    listener: Listener,
-) -> Option:
-    """Measure the time of a run's steps, and estimate its memory.
-
-    Args:
-        run: its options.
-        data: its images.
-        config: of its model.
-        looking: seconds that an image takes in evaluation, from file to features; 0: not known.
-        device: where it would be trained.
-        listener: hears the progress.
-    """
-    train_images, training = len(data.splits["train"]), run.training
-    steps = training.total_steps(train_images)
-    with listener.progress(f"measuring the speed of {run.model}"):
-        compute = _image_seconds(config, run, device)
-        load = _loading_seconds(data.splits["train"], run)
-    validations = -(-steps // training.evaluation_interval(train_images)) + 1
-    looked = validations * _count(data, "val") + _count(data, "test")
-    # Where the time of an evaluation is not known: a forward pass is a third of a training step.
-    seconds = steps * training.batch_size * (compute + load) + looked * (looking or compute / 3)
-    chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
-    batch = training.micro_batch_size or training.batch_size
-    memory = training_memory(
-        config,
-        batch,
-        chosen,
-        Outline(chosen.precision),
-        state_bytes=run.optimizer.state_bytes,
-        average=run.optimizer.polyak is not None,
-        accumulate=batch < training.batch_size,
-        recompute=training.recompute,
-    )
-    return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
-
-
-def _count(data: ImageData, split: str) -> int:
-    return len(data.splits[split]) if split in data.splits else 0
-
-
-def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float:
-    """Measure the seconds that an image takes in training: forward, backward and its part of an update.
-
-    Images are grey and the weights new: neither changes the time. Images of a step grow fourfold until a step
-    takes long enough to be measured.
-
-    Args:
-        config: of the model.
-        run: whose batch size and precision are taken.
-        device: where it is measured.
-
-    Raises:
-        VitkitError: it does not fit into memory.
-    """
-    model = build_model(config).to(device)
-    chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
-    compute_as(model, chosen)
-    contestant = Contestant(run.model, "vitkit", chosen.precision, model, model)
-    clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
-    count, optimizers = min(FIRST_IMAGES, most), dict[torch.nn.Module, torch.optim.Optimizer]()
-    while True:
-        images = torch.zeros((count, config.in_channels, *config.image_size), device=device)
-        with out_of_memory_explained(count, images.shape):
-            step = step_of(contestant, "training", images, optimizers)
-            clock.seconds(step)  # warms up: memory is asked for, kernels are chosen
-            times = [clock.seconds(step)]
-            if times[0] >= ENOUGH_SECONDS or count == most:
-                times += [clock.seconds(step) for _ in range(2)]
-                return statistics.median(times) / count
-        count = min(4 * count, most)
-
-
-def _loading_seconds(samples: Samples, run: Run) -> float:
-    """Measure the seconds that a training image takes to be decoded and augmented by one process."""
-    loader = TrainLoader(
-        samples,
-        run.preprocessing,
-        run.augmentation,
-        batch_size=LOADED_IMAGES,
-        seed=run.training.seed,
-        bad_quota=1.0,
-    )
-    started = time.monotonic()
-    for _ in loader.batches(0, 1):
-        pass
-    return (time.monotonic() - started) / LOADED_IMAGES

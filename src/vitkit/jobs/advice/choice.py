@@ -23,11 +23,10 @@ from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast
 from vitkit.shown import Shown
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
+from vitkit.weights.published import DEFAULT_SIDE
 
 MARGIN = 0.01
 """Accuracies that differ by less are no reason to compute more."""
-PATIENCE = 3600.0
-"""Seconds that fine-tuning may take where a size is advised: more than an hour is no first attempt."""
 UNBALANCED = 10
 """Most frequent class to rarest one, from which rare classes should weigh more in the loss."""
 
@@ -52,6 +51,8 @@ class Option:
     forecast: Forecast | None = None
     """The forecast of the accuracy on the test images."""
     notes: tuple[str, ...] = ()
+    published: str = ""
+    """The published start whose fine-tuning was measured and whose weights were not looked at."""
 
     @property
     def where(self) -> str:
@@ -81,13 +82,15 @@ class Advice(Shown):
     check: DataCheck | None
     """None where there are too many images to look at each."""
     options: tuple[Option, ...]
-    """The starts that were given, each at its sizes; without a start, models to look for."""
+    """The starts that were given, each at its sizes; without a start, published ones."""
     chosen: Option | None
     """The one that is advised; None where a start must be found first."""
     scratch: Option
     """Training from scratch by the recipe that fits the images; nothing was measured that foretells it."""
     sentences: tuple[str, ...]
     """The advice in words."""
+    default: str = ""
+    """The published start that is advised where none was given, by name; nothing of it was fetched."""
 
     def in_words(self) -> str:
         """Tell the advice."""
@@ -149,6 +152,7 @@ def advice_words(
     options: Sequence[Option],
     chosen: Option | None,
     scratch: Option,
+    begin: str = "",
 ) -> Iterator[str]:
     """Say in sentences what to do, the most important first.
 
@@ -156,9 +160,10 @@ def advice_words(
         data: the images.
         sizes: (height, width) of some of them, in pixels.
         leaks: "train-test" and the like, and how many images of the second split are in the first one too.
-        options: the starts, or what to look for.
+        options: the starts, given or published.
         chosen: the option that is advised.
         scratch: training from scratch.
+        begin: where none was given, a sentence on the published start to begin from.
     """
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     given = any(one.start for one in options)
@@ -170,7 +175,7 @@ def advice_words(
         yield from _begin(chosen, options)
         yield from _about_small_pictures(chosen, scratch)
     elif not given:
-        yield from _look_for(options, usual_side(sizes), enough=not few)
+        yield from _begin_from_published(begin, usual_side(sizes), enough=not few)
     yield (
         f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) nothing is foretold: "
         "no such runs were measured."
@@ -240,11 +245,11 @@ def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
         )
 
 
-def _look_for(options: Sequence[Option], side: int, enough: bool) -> Iterator[str]:
-    """Say what kind of start to look for, by what this machine can train in an hour.
+def _begin_from_published(begin: str, side: int, enough: bool) -> Iterator[str]:
+    """Say what to begin from where no start was given, and what small images have of that.
 
     Args:
-        options: models that published starts come in.
+        begin: the sentence on the start.
         side: pixels of the usual image; 0: not known.
         enough: whether there are enough images to train from scratch.
     """
@@ -254,17 +259,10 @@ def _look_for(options: Sequence[Option], side: int, enough: bool) -> Iterator[st
             f"Train from scratch first: these images are small, of about {side} pixels, and there are enough "
             "of them."
         )
-    possible = [one for one in options if one.seconds <= PATIENCE]
-    best = max(possible or options, key=lambda one: one.flops if possible else -one.flops)
-    height, _ = best.run.preprocessing.image_size
-    yield (
-        f"Look for a {best.run.model} that was pre-trained on ImageNet-21k or more, at {height} pixels: "
-        f"fine-tuning it takes about {format_duration(best.seconds)} here. When you have it, vitkit advise "
-        f"{shlex.quote(best.run.data)} START says what to expect of it."
-    )
+    yield begin
     if small:
         yield (
-            f"Such a start enlarges these images, of about {side} pixels, to {height}: that takes the "
+            f"Such a start enlarges these images, of about {side} pixels, to {DEFAULT_SIDE}: that takes the "
             "time of large ones and shows no more of them, so that only what it has learned before can help."
         )
 
@@ -286,4 +284,7 @@ def refuse_to_go(advice: Advice) -> None:
         VitkitError: a start must be found first.
     """
     if not advice.can_go:
-        raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {advice.data} START --go.")
+        raise VitkitError(
+            f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(advice.data)} "
+            f"{advice.default or 'START'} --go."
+        )

@@ -48,11 +48,8 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
             be.
     """
     repository, revision, inside = _parts(address)
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
+    hub = require_hub(address)
+    errors = hub.errors
     try:
         announced = _announced(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
@@ -105,6 +102,40 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
     }
+
+
+def require_hub(address: str) -> Any:
+    """Import the Hub's own library, which an address of the Hub needs.
+
+    Raises:
+        VitkitError: it is not installed.
+    """
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
+    return huggingface_hub
+
+
+def is_on_disk(address: str) -> bool:
+    """Whether weights that an address of the Hub names are in its cache on this machine; nobody is asked."""
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        return False
+    repository, revision, inside = _parts(address)
+    try:
+        folder = Path(
+            hub.snapshot_download(
+                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
+            )
+        )
+    except Exception:  # nothing of the model is there
+        return False
+    return bool(weight_names(str(path.relative_to(folder)) for path in (folder / inside).rglob("*"))) or (
+        (folder / inside).is_file()
+    )
 
 
 def _first_fetch(address: str) -> Path:

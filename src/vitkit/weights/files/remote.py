@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.weights.files.cache import cache_folder, described, file_digest, known_digest, read_note
-from vitkit.weights.files.hub import from_hub
+from vitkit.weights.files.hub import from_hub, is_on_disk
 from vitkit.weights.files.source import SETTINGS, disguise
 from vitkit.weights.files.transport import (
     LEAST,
@@ -146,6 +146,25 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     return Fetched(fetched.path, fetched.origin, size)
 
 
+def is_kept(path: str | Path) -> bool:
+    """Whether a checkpoint is on this machine, so that reading it fetches no weights; no server is asked."""
+    start = find_start_named(path)
+    if start is not None and (cache_folder() / "starts" / start.name).is_dir():
+        return True
+    address = (str(path) if start is None else start.pinned_address).partition("#")[0]
+    if Path(address).exists():
+        return True
+    if address.startswith("hf:"):
+        return is_on_disk(address)
+    return bool(_ADDRESS.match(address)) and _target(_ADDRESS.sub(r"\1://", address, count=1)).exists()
+
+
+def _target(address: str) -> Path:
+    """Return the file of the cache that an address without a fragment is kept in."""
+    name = PurePosixPath(unquote(urlsplit(address).path)).name
+    return cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
+
+
 # One file from a server
 
 
@@ -165,7 +184,7 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
         )
     address = urlunsplit(parts._replace(fragment=""))
     ask = ask_http if parts.scheme in ("http", "https") else ask_store
-    target = cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
+    target = _target(address)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target.parent):

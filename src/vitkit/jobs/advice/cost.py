@@ -1,0 +1,128 @@
+"""Measure what a run costs on this machine: the time of its steps, and the memory of one."""
+
+import statistics
+import time
+
+import torch
+
+from vitkit.data.sources import ImageData, Samples
+from vitkit.data.stream.loader import TrainLoader
+from vitkit.jobs.advice.choice import Option
+from vitkit.jobs.bench.contestants import Contestant
+from vitkit.jobs.bench.speed import step_of
+from vitkit.jobs.bench.timing import Clock
+from vitkit.kernels.block import Outline
+from vitkit.listener import Listener
+from vitkit.models.build import build_model
+from vitkit.models.measure import forward_flops, training_memory
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.config import Run
+from vitkit.runs.machine import choose_for, compute_as
+from vitkit.training.gradients import out_of_memory_explained
+
+ENOUGH_SECONDS = 0.5
+"""A step this long says enough; a shorter one is tried with more images, up to the batch."""
+FIRST_IMAGES = 2
+LOADED_IMAGES = 32
+
+
+def measure_cost(
+    run: Run,
+    data: ImageData,
+    config: ModelConfig,
+    looking: float,
+    device: torch.device,
+    listener: Listener,
+) -> Option:
+    """Measure the time of a run's steps, and estimate its memory.
+
+    Args:
+        run: its options.
+        data: its images.
+        config: of its model.
+        looking: seconds that an image takes in evaluation, from file to features; 0: not known.
+        device: where it would be trained.
+        listener: hears the progress.
+    """
+    train_images, training = len(data.splits["train"]), run.training
+    steps = training.total_steps(train_images)
+    with listener.progress(f"measuring the speed of {run.model}"):
+        compute = _image_seconds(config, run, device)
+        load = _loading_seconds(data.splits["train"], run)
+    validations = -(-steps // training.evaluation_interval(train_images)) + 1
+    looked = validations * count_images(data, "val") + count_images(data, "test")
+    # Where the time of an evaluation is not known: a forward pass is a third of a training step.
+    seconds = steps * training.batch_size * (compute + load) + looked * (looking or compute / 3)
+    memory = step_memory(run, config, device)
+    return Option(run.start.start, run, steps, seconds, memory, float(forward_flops(config, head=True)))
+
+
+def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
+    """Estimate the bytes that a training step needs at most, beside PyTorch's own; nothing is built."""
+    training = run.training
+    chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+    batch = training.micro_batch_size or training.batch_size
+    memory = training_memory(
+        config,
+        batch,
+        chosen,
+        Outline(chosen.precision),
+        state_bytes=run.optimizer.state_bytes,
+        average=run.optimizer.polyak is not None,
+        accumulate=batch < training.batch_size,
+        recompute=training.recompute,
+    )
+    return memory.peak
+
+
+def count_images(data: ImageData, split: str) -> int:
+    """Count the images of a split; 0 where there is none."""
+    return len(data.splits[split]) if split in data.splits else 0
+
+
+def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float:
+    """Measure the seconds that an image takes in training: forward, backward and its part of an update.
+
+    Images are grey and the weights new: neither changes the time. Images of a step grow fourfold until a step
+    takes long enough to be measured.
+
+    Args:
+        config: of the model.
+        run: whose batch size and precision are taken.
+        device: where it is measured.
+
+    Raises:
+        VitkitError: it does not fit into memory.
+    """
+    model = build_model(config).to(device)
+    chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
+    compute_as(model, chosen)
+    contestant = Contestant(run.model, "vitkit", chosen.precision, model, model)
+    clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
+    count, optimizers = min(FIRST_IMAGES, most), dict[torch.nn.Module, torch.optim.Optimizer]()
+    while True:
+        images = torch.zeros((count, config.in_channels, *config.image_size), device=device)
+        with out_of_memory_explained(count, images.shape):
+            step = step_of(contestant, "training", images, optimizers)
+            clock.seconds(step)  # warms up: memory is asked for, kernels are chosen
+            times = [clock.seconds(step)]
+            if times[0] >= ENOUGH_SECONDS or count == most:
+                times += [clock.seconds(step) for _ in range(2)]
+                return statistics.median(times) / count
+        count = min(4 * count, most)
+
+
+def _loading_seconds(samples: Samples, run: Run) -> float:
+    """Measure the seconds that a training image takes to be decoded and augmented by one process."""
+    loader = TrainLoader(
+        samples,
+        run.preprocessing,
+        run.augmentation,
+        batch_size=LOADED_IMAGES,
+        seed=run.training.seed,
+        bad_quota=1.0,
+    )
+    started = time.monotonic()
+    for _ in loader.batches(0, 1):
+        pass
+    return (time.monotonic() - started) / LOADED_IMAGES

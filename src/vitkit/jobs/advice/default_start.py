@@ -1,0 +1,240 @@
+"""Choose what to begin from where nobody says it: among published weights, by the speed of this machine."""
+
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from glob import escape
+from pathlib import Path
+
+import torch
+
+from vitkit.data.config import NEWEST_RULE
+from vitkit.data.listing import absolute_spec
+from vitkit.data.sources import ImageData
+from vitkit.errors import VitkitError
+from vitkit.jobs.advice.choice import Option
+from vitkit.jobs.advice.cost import measure_cost, step_memory
+from vitkit.jobs.finetune_defaults import fit_images
+from vitkit.jobs.recipes import recipe
+from vitkit.listener import Listener
+from vitkit.models.zoo import model_config
+from vitkit.runs.config import Run
+from vitkit.runs.folder import kind_of
+from vitkit.runs.outlook import Row, free_memory
+from vitkit.runs.plan import Request
+from vitkit.runs.series_record import read_series
+from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.weights.card import fit_preprocessing
+from vitkit.weights.files.hub import require_hub
+from vitkit.weights.files.remote import is_kept
+from vitkit.weights.published import PublishedStart, default_starts
+
+PATIENCE = 3600.0
+"""Seconds that fine-tuning may take where a start is chosen: more than an hour is no first attempt."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Published weights that a run may begin from, and what fine-tuning them costs here."""
+
+    start: PublishedStart
+    memory: int
+    """Bytes that a step needs at most."""
+    option: Option | None
+    """The run with its measured time; None where it does not fit into memory: nothing was measured."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the run fits into memory, and ends within an hour."""
+        return self.option is not None and self.option.seconds <= PATIENCE
+
+    @property
+    def cost(self) -> str:
+        """Time and memory in words: "about 12 min, 1.2 GB of memory"."""
+        if self.option is None:
+            return f"{format_bytes(self.memory)} of memory, more than is free"
+        return f"about {format_duration(self.option.seconds)}, {format_bytes(self.memory)} of memory"
+
+
+@dataclass(frozen=True)
+class DefaultStart:
+    """The start that was chosen, and why."""
+
+    start: PublishedStart
+    begun: Path | None = None
+    """The folder of the run that the same request has begun from it already."""
+    candidates: tuple[Candidate, ...] = ()
+    """Those that were looked at, from the smallest; none where the run has begun."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its weights are on this machine, so that nothing has to be fetched."""
+        return is_kept(self.start.name)
+
+    @property
+    def size(self) -> str:
+        """The size of the download in words."""
+        return f"about {self.start.megabytes:,.0f} MB"
+
+    @property
+    def reason(self) -> str:
+        """Why it was chosen, in a sentence."""
+        if self.begun is not None:
+            return f"{self.begun} was begun from it: the run goes on from there."
+        chosen = next(each for each in self.candidates if each.start is self.start)
+        cost = chosen.cost if chosen.option is None else f"{chosen.option.cost}, measured here"
+        sizes = pluralize(len(default_starts()), "size")
+        if not chosen.is_quick:
+            return f"the smallest of {sizes}, for none fits into memory and an hour on this machine: {cost}."
+        return f"the largest of {sizes} that this machine fine-tunes on these images within an hour: {cost}."
+
+    @property
+    def runner_up(self) -> Candidate | None:
+        """The next larger one, which was too much; else the next smaller one."""
+        others = [each for each in self.candidates if each.start is not self.start]
+        return others[-1] if others else None
+
+    def advice(self, spec: str) -> str:
+        """Advise to begin from it, in sentences.
+
+        Args:
+            spec: the name of the images.
+        """
+        data, fetched = shlex.quote(spec), "" if self.is_here else f", and asks before it fetches {self.size}"
+        return (
+            f"Begin from {self.start.name}, {self.reason} vitkit finetune {data} does so{fetched}; vitkit "
+            f"advise {data} {self.start.name} says what to expect of it."
+        )
+
+    def rows(self) -> list[Row]:
+        """Say what was chosen, why, what the next best is, and what has to be fetched."""
+        start = self.start
+        lines = [
+            f"{start.name}: {start.model} at {start.image_size} pixels, trained on {start.data} "
+            f"({start.training}), licence {start.licence}",
+            self.reason,
+        ]
+        if self.runner_up is not None:
+            lines.append(f"next best: {self.runner_up.start.name}, {self.runner_up.cost}")
+        where = "on this machine already" if self.is_here else f"to be fetched, {self.size}, {start.address}"
+        return [("chosen", [*lines, f"weights: {where}"])]
+
+    def require_library(self) -> None:
+        """Refuse to ask for what cannot be fetched.
+
+        Raises:
+            VitkitError: the library that fetches it is not installed.
+        """
+        if self.start.address.startswith("hf:"):
+            require_hub(self.start.address)
+
+    def refusal(self, permit: str, command: str) -> VitkitError:
+        """Make the error for weights that nobody has allowed to fetch.
+
+        Args:
+            permit: what to type to allow it.
+            command: that names a start which is on this machine, for whoever has one.
+        """
+        return VitkitError(
+            f"{self.start.name} is not on this machine, and nobody has said that it may be fetched "
+            f"({self.size} from {self.start.address}). To fetch it: {permit}. To begin from weights that are "
+            f"here: {command}."
+        )
+
+
+def choose_start(
+    run: Run,
+    out: Path | None = None,
+    *,
+    device: torch.device,
+    complete: Callable[[Run], Run] | None = None,
+    request: Request,
+    listener: Listener,
+) -> DefaultStart:
+    """Choose the largest published start whose fine-tuning fits into memory and an hour; else the smallest.
+
+    Speed differs from day to day, so that a request which has begun keeps the start that its folder records.
+
+    Args:
+        run: what is asked for, without a start: data, splits, task, recipe.
+        out: its folder, where one is given; else those below `runs/` are looked at.
+        device: where it will be trained, and is measured.
+        complete: puts what is given over the options that suit a start; left out, nothing is given.
+        request: keeps the list of images.
+        listener: hears the progress.
+
+    Raises:
+        VitkitError: there is no such data, or no published start may be chosen.
+    """
+    with listener.progress("listing images"):
+        rule = run.splits.rule or NEWEST_RULE
+        data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
+    named = {start.name: start for start in default_starts()}
+    begun = _begun(run.data, data.name, out, {*named})
+    if begun is not None:
+        name, folder = begun
+        return DefaultStart(named[name], folder)
+    return measure_starts(run, data, complete or (lambda suited: suited), device, listener)
+
+
+def measure_starts(
+    run: Run, data: ImageData, complete: Callable[[Run], Run], device: torch.device, listener: Listener
+) -> DefaultStart:
+    """Choose by this machine's speed alone; the arguments are those of `choose_start`.
+
+    Raises:
+        VitkitError: no published start may be chosen.
+    """
+    starts, candidates = default_starts(), list[Candidate]()
+    if not starts:
+        raise VitkitError(
+            "No published start has a licence that lets it be chosen for anybody: name one yourself, vitkit "
+            f"finetune START --data {shlex.quote(run.data)}. vitkit starts lists them."
+        )
+    for start in starts:
+        candidates.append(_measured(start, run, data, complete, device, listener))
+        if not candidates[-1].is_quick:
+            break  # a larger one takes longer still
+    quick = [candidate for candidate in candidates if candidate.is_quick]
+    return DefaultStart((quick or candidates)[-1].start, None, tuple(candidates))
+
+
+def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tuple[str, Path] | None:
+    """Find a run or a series on these images that chose its start itself; its start, and its folder."""
+    folders = [out] if out is not None else sorted(Path("runs").glob(f"{escape(data_name)}-*"))
+    for folder in folders:
+        place, run, command = kind_of(folder), None, ""
+        with suppress(VitkitError):  # a damaged record is told of by who reads it for its own sake
+            if place.kind == "series":
+                run = read_series(folder).run
+            elif place.is_run:
+                run, command = place.run(), str(place.require_config().get("command", ""))
+        chosen = not command or (command.startswith("vitkit finetune ") and "--start" not in command.split())
+        if run is not None and chosen and run.data == absolute_spec(spec) and run.start.start in names:
+            return run.start.start, folder
+    return None
+
+
+def _measured(
+    start: PublishedStart,
+    run: Run,
+    data: ImageData,
+    complete: Callable[[Run], Run],
+    device: torch.device,
+    listener: Listener,
+) -> Candidate:
+    """Measure what fine-tuning a start costs; nothing of it is fetched."""
+    classes, side = max(len(data.class_names), 1), (start.image_size, start.image_size)
+    # Pixels are taken to be prepared as in the paper: what a file says of that does not change the time.
+    config = model_config(start.model, classes, side)
+    base = recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
+    base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
+    suited = fit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
+    suited = complete(suited)
+    sized = model_config(start.model, classes, suited.preprocessing.image_size)
+    memory, free = step_memory(suited, sized, device), free_memory(device)
+    if free is not None and memory > free:
+        return Candidate(start, memory, None)
+    option = measure_cost(suited, data, sized, 0.0, device, listener)
+    return Candidate(start, memory, replace(option, published=start.name))

@@ -1,0 +1,223 @@
+"""Show training images as a model sees them: some images, and augmented versions of each, pixel by pixel."""
+
+import base64
+import io
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from vitkit.analysis.drawing import enlarged
+from vitkit.data.config import NEWEST_RULE, Augmentation
+from vitkit.data.sources import ImageData
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches
+from vitkit.data.stream.order import sample_at
+from vitkit.durable import replace_file
+from vitkit.errors import VitkitError
+from vitkit.jobs.options import DataShowOptions
+from vitkit.report.template import render_views
+from vitkit.runs.config import Run
+from vitkit.runs.destination import require_folder
+from vitkit.runs.plan import Request
+from vitkit.text import format_size, pluralize, visible
+
+TILE = 112
+"""Pixels to which pictures of small images are enlarged, by repeating each, so that a person sees them."""
+MARGIN, LINE, LABEL = 8, 16, 200
+"""Pixels of a picture: between tiles, of a line of text, and of the column of names."""
+LETTERS = LABEL // 7
+"""Letters that fit into that column."""
+
+
+@dataclass(frozen=True)
+class SeenImage:
+    """An image, and what training makes of it."""
+
+    name: str
+    label: str
+    tested: NDArray[np.uint8]
+    """The pixels that evaluation and prediction see, `(H, W, C)`."""
+    versions: tuple[NDArray[np.uint8], ...]
+    """The pixels that training sees in each of the first epochs, `(H, W, C)`, not yet normalised."""
+
+
+@dataclass(frozen=True)
+class DataView:
+    """Training images as a model sees them, and what changes them in words."""
+
+    name: str
+    """The name of the data."""
+    sentences: tuple[str, ...]
+    images: tuple[SeenImage, ...]
+
+
+def run_show(options: DataShowOptions, run: Run) -> Path:
+    """Write a page or a picture of training images beside augmented versions of each.
+
+    Args:
+        options: as they were given.
+        run: that would train on the images; its splits, preprocessing, augmentation and seed count.
+
+    Returns:
+        The file.
+
+    Raises:
+        VitkitError: there is no such data, none of the images can be read, or another file is in that place.
+    """
+    view = see_images(run, options)
+    out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if options.out is None else options.out)
+    require_folder(out.parent)
+    content = _picture(view) if out.suffix.lower() == ".png" else _page(view).encode()
+    # The same command again writes the same bytes; another file of that name may be one of the images.
+    if out.exists() and not (out.is_file() and out.read_bytes() == content):
+        raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
+    replace_file(out, [content])
+    return out
+
+
+def see_images(run: Run, options: DataShowOptions) -> DataView:
+    """Take the first images of a run's training, and their versions of the first epochs, from its own loader.
+
+    Raises:
+        VitkitError: as `run_show`.
+    """
+    listener = options.listener
+    with listener.progress("listing images"):
+        splits = replace(run.splits, rule=run.splits.rule or NEWEST_RULE)
+        data = Request().images(replace(run, splits=splits))
+    samples, seed = data.splits["train"], run.training.seed
+    # A batch of one image: the pixels of a sample follow from seed, epoch and sample, whatever else is in it.
+    loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)
+    count, images = len(samples), list[SeenImage]()
+    orders = [
+        sample_at(np.arange(epoch * count, (epoch + 1) * count), count, seed)[1]
+        for epoch in range(options.versions)
+    ]
+    with listener.progress("drawing images", options.images) as progress:
+        for sample in orders[0].tolist():
+            places = [
+                epoch * count + int(np.flatnonzero(order == sample)[0]) for epoch, order in enumerate(orders)
+            ]
+            batches = [next(loader.batches(place, place + 1)) for place in places]
+            if not batches[0].mask[0]:
+                continue  # the file cannot be read, which vitkit data check tells
+            (tested,) = evaluation_batches(samples, run.preprocessing, 1, indices=[sample])
+            versions = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
+            label = _label(data, samples.labels[sample])
+            seen = tested.images[0].permute(1, 2, 0).numpy()
+            images.append(SeenImage(samples.key(sample), label, seen, versions))
+            progress(len(images))
+            if len(images) == options.images:
+                break
+    if not images:
+        raise VitkitError(
+            f"None of the {count:,} training images of {run.data} can be read. vitkit data check says why."
+        )
+    return DataView(data.name, tuple(_sentences(run, count)), tuple(images))
+
+
+def _label(data: ImageData, label: NDArray[np.generic]) -> str:
+    """Name the class of an image, or all of its labels; "" where nobody labelled it."""
+    if np.ndim(label) == 0:
+        return data.class_names[int(label)]
+    return ", ".join(name for name, has in zip(data.class_names, label, strict=True) if has)
+
+
+def _sentences(run: Run, count: int) -> Iterator[str]:
+    """Say what is shown and what changes the images."""
+    size = format_size(run.preprocessing.image_size)
+    yield (
+        f"The first of {pluralize(count, 'training image')} in the order of seed {run.training.seed}, at "
+        f"{size} pixels: as they are tested, and as training sees them in its first epochs, before the model "
+        "normalises the pixels."
+    )
+    yield f"Changed at random in training: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}."
+    mixed = [name for name in ("mixup", "cutmix") if getattr(run.objective, name, 0.0)]
+    if mixed:
+        yield f"Not shown: {' and '.join(mixed)}, by which the images of a batch are mixed afterwards."
+
+
+def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
+    """Say what each random change does, in words."""
+    if augmentation.crop_area is not None:
+        least, most = augmentation.crop_area
+        yield f"a crop of {least:.0%} to {most:.0%} of the area, resized to the whole"
+    if augmentation.flip:
+        yield "mirrored left to right, every second time"
+    if augmentation.rotate:
+        yield f"turned by up to {augmentation.rotate:g} degrees each way"
+    if augmentation.shift:
+        yield f"moved by up to {pluralize(augmentation.shift, 'pixel')} each way"
+    if augmentation.rand_augment:
+        operations = pluralize(augmentation.rand_augment, "operation")
+        yield f"{operations} of RandAugment of strength {augmentation.rand_augment_magnitude:g}"
+    if augmentation.random_erasing:
+        yield f"a box replaced by noise, in {augmentation.random_erasing:.0%} of the images"
+    if augmentation.jpeg_scaling:
+        yield "large JPEGs decoded at a smaller scale"
+
+
+def _coloured(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Give an image `(H, W, C)` three channels: grey ones repeated, of four and more the first three."""
+    return pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, :1].repeat(3, 2)
+
+
+def _page(view: DataView) -> str:
+    """Make the page: each picture is a PNG of exactly the pixels, which the browser enlarges."""
+
+    def shown(pixels: NDArray[np.uint8], alt: str) -> dict[str, object]:
+        buffer, (height, width) = io.BytesIO(), pixels.shape[:2]
+        Image.fromarray(_coloured(pixels)).save(buffer, "png")
+        source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        factor = enlarged(pixels, TILE).shape[0] // height
+        return {"source": source, "alt": alt, "width": width * factor, "height": height * factor}
+
+    rows = [
+        {
+            "label": visible(image.label),
+            "name": visible(image.name),
+            "pictures": [
+                shown(image.tested, f"{image.label}, as it is tested"),
+                *(shown(version, f"{image.label}, augmented") for version in image.versions),
+            ],
+        }
+        for image in view.images
+    ]
+    return render_views(
+        f"{view.name}, as a model sees it", view.sentences, range(1, len(view.images[0].versions) + 1), rows
+    )
+
+
+def _picture(view: DataView) -> bytes:
+    """Make the picture: a row for each image, with its name before it and the words above all."""
+    tiles = [
+        [enlarged(_coloured(pixels), TILE) for pixels in (image.tested, *image.versions)]
+        for image in view.images
+    ]
+    height, width = tiles[0][0].shape[:2]
+    columns = len(tiles[0])
+    across = LABEL + columns * (width + MARGIN) + MARGIN
+    lines = [line for sentence in view.sentences for line in textwrap.wrap(sentence, across // 7)]
+    top = MARGIN + LINE * (len(lines) + 2)
+    sheet = Image.new("RGB", (across, top + len(tiles) * (height + MARGIN)), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    draw.text((MARGIN, MARGIN), "\n".join(lines), "black", font, spacing=LINE - 12)
+    for column in range(columns):
+        heading = f"epoch {column}" if column else "as it is tested"
+        draw.text((LABEL + column * (width + MARGIN), top - LINE), heading, "black", font)
+    for row, (image, pictures) in enumerate(zip(view.images, tiles, strict=True)):
+        down = top + row * (height + MARGIN)
+        words = "\n".join(
+            textwrap.wrap(visible(image.label), LETTERS) + textwrap.wrap(visible(image.name), LETTERS)
+        )
+        draw.text((MARGIN, down), words, "black", font)
+        for column, pixels in enumerate(pictures):
+            sheet.paste(Image.fromarray(pixels), (LABEL + column * (width + MARGIN), down))
+    buffer = io.BytesIO()
+    sheet.save(buffer, "png")
+    return buffer.getvalue()

@@ -1,0 +1,61 @@
+"""Show what a run would do: everything that is said before the first step, of which nothing is written."""
+
+from pathlib import Path
+
+import torch
+
+from vitkit.jobs.advice.cost import measure_cost
+from vitkit.jobs.finetune_recipes import departures
+from vitkit.jobs.train import foresee_run
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.build import build_new
+from vitkit.runs.config import Run
+from vitkit.runs.machine import choose_for, compute_as
+from vitkit.runs.outlook import Surroundings, first_screen, free_memory
+from vitkit.runs.plan import Request
+from vitkit.text import format_bytes, format_duration, pluralize
+
+
+def preview(
+    run: Run,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    request: Request | None = None,
+    listener: Listener = SILENT,
+) -> Path:
+    """Show data, splits, start, model, length, time, memory and folder of a run, and train nothing.
+
+    Args:
+        run, out, resume, device, threads, request, listener: as for `vitkit.train`.
+
+    Returns:
+        The folder that the run would have.
+
+    Raises:
+        VitkitError: as `vitkit.train`, before its first step.
+    """
+    plan, folder, has_begun = foresee_run(
+        run, out, resume=resume, device=device, threads=threads, request=request, listener=listener
+    )
+    run, data, config = plan.run, plan.data, plan.config
+    model = plan.request.take_model(run, config) or build_new(run, config, listener)
+    training = run.training
+    chosen = choose_for(config, plan.device, training.precision, phase="training", exact=training.exact)
+    compute_as(model, chosen)
+    surroundings = Surroundings(folder, f"{plan.device}, {chosen.precision}", torch.get_num_threads())
+    from_paper = [] if plan.start is None else departures(run, len(data.splits["train"]))
+    listener.show(first_screen(run, data, model, surroundings, plan.start, from_paper))
+    cost = measure_cost(run, data, config, 0.0, plan.device, listener)
+    free = free_memory(plan.device)
+    room = "" if free is None else f", {format_bytes(free)} are free"
+    time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
+    listener.show([("time", [f"{time} (measured on a few)"])])
+    listener.show(
+        [("memory", [f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"])]
+    )
+    if has_begun:
+        listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])
+    return folder

@@ -1,0 +1,226 @@
+"""`vitkit finetune PHOTOS`: a start is chosen, and a person is asked before it is fetched."""
+
+import io
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.jobs.advice import default_start
+from vitkit.jobs.advice.choice import Option
+from vitkit.models.build import create_model
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.config import Run, read_run
+from vitkit.weights import save_model
+from vitkit.weights.card import ModelCard
+from vitkit.weights.files import remote
+from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.remote import Fetched
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+NAME = "vit-s16-augreg-in21k"
+QUICK = ["--steps", "2", "--batch-size", "8", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which the default starts take 19, 38 and 77 minutes, and nothing is fetched yet."""
+
+    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Option:
+        return Option("", run, run.training.total_steps(28), 6 * config.width, 10**6, 1.0)
+
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(default_start, "measure_cost", measure)
+
+
+def save_tiny(folder: Path) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    model = create_model("ViT-16x1x1/4", 3, 8)
+    model.card = ModelCard("ViT-16x1x1/4")
+    return save_model(model, folder)
+
+
+@pytest.fixture(autouse=True)
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Somewhere else, from where every address is answered with a tiny model; the addresses that were asked
+    for."""
+    elsewhere = save_tiny(tmp_path / "elsewhere")
+    asked: list[str] = []
+
+    def fetch(address: str | Path, *_: Any) -> Fetched:
+        if str(address).startswith("hf:"):
+            asked.append(str(address))
+            return Fetched(elsewhere, {"source": str(address)})
+        return Fetched(Path(address))
+
+    monkeypatch.setattr(remote, "fetch", fetch)
+    return asked
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "my photos" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return tmp_path / "my photos"
+
+
+class Terminal(io.StringIO):
+    """A stream that says a person looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def answers(word: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Sit a person at the terminal who types this; returns what is shown."""
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(word))
+    monkeypatch.setattr("sys.stderr", shown)
+    return shown
+
+
+def test_without_a_terminal_the_command_that_allows_it_is_named(
+    photos: Path, tmp_path: Path, mirror: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["finetune", str(photos), *QUICK]) == 1
+    said = capsys.readouterr()
+    out, err = " ".join(said.out.split()), " ".join(said.err.split())
+    assert "a published start, which is chosen now, is fine-tuned on" in out
+    assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg), licence Apache-2.0" in out
+    assert (
+        "2 steps of 8 images, about 38 min" in out
+        and "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
+    )
+    assert f"{NAME} is not on this machine" in err and "Traceback" not in err
+    typed = err.partition("To fetch it: ")[2].partition(". To begin")[0]
+    assert mirror == [] and not (tmp_path / "runs").exists()
+    # The command that it names does it.
+    assert typed.startswith("vitkit finetune ") and typed.endswith(" --yes")
+    assert run(shlex.split(typed)[1:]) == 0
+    assert len(mirror) > 0 and "vit_small_patch16_224" in mirror[0]
+    assert read_run(tmp_path / "runs" / "my photos-ViT-16x1x1-4").start.start == NAME
+
+
+@pytest.mark.parametrize("word", ["y\n", "YES\n"])
+def test_a_person_who_agrees_is_asked_once(
+    photos: Path,
+    mirror: list[str],
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = answers(word, monkeypatch)
+    out = tmp_path / "run"
+    assert run(["finetune", str(photos), "--out", str(out), *QUICK]) == 0
+    assert terminal.getvalue().count(f"Fetch {NAME}, about 120 MB? [y/N]") == 1
+    assert mirror and read_run(out).start.start == NAME
+
+
+@pytest.mark.parametrize("word", ["\n", "n\n", "", "what?\n"])
+def test_a_person_who_does_not_agree_gets_nothing(
+    photos: Path,
+    mirror: list[str],
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = answers(word, monkeypatch)
+    assert run(["finetune", str(photos), "--out", str(tmp_path / "run"), *QUICK]) == 1
+    assert "nobody has said that it may be fetched" in terminal.getvalue()
+    assert mirror == [] and not (tmp_path / "run").exists()
+
+
+def test_nobody_is_asked_for_what_cannot_be_fetched(
+    photos: Path, mirror: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    terminal = answers("y\n", monkeypatch)
+    assert run(["finetune", str(photos), *QUICK]) == 1
+    assert "needs the package huggingface_hub: pip install" in terminal.getvalue()
+    assert "[y/N]" not in terminal.getvalue() and mirror == []
+
+
+def test_what_is_here_is_not_asked_for(
+    photos: Path, mirror: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command again goes on with the run, though this machine is as fast as another one now."""
+    save_tiny(cache_folder() / "starts" / NAME)
+    command = ["finetune", "--data", str(photos), *QUICK]
+    assert run(command) == 0
+    assert "weights: on this machine already" in " ".join(capsys.readouterr().out.split())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default_start, "PATIENCE", 10 * 3600.0)
+        assert run(command) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "was begun from it: the run goes on from there" in said and "This run has finished" in said
+    assert mirror == [] and [path.name for path in (tmp_path / "runs").iterdir()] == [
+        "my photos-ViT-16x1x1-4"
+    ]
+
+
+def test_options_that_are_given_count_in_the_minutes(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Run] = []
+
+    def measure(run: Run, *_: object) -> Option:
+        runs.append(run)
+        return Option("", run, 1, 1.0, 1, 1.0)
+
+    monkeypatch.setattr(default_start, "measure_cost", measure)
+    options = ["--steps", "7", "--batch-size", "4", "--image-size", "96"]
+    assert run(["finetune", str(photos), *options]) == 1
+    assert [one.model for one in runs] == ["ViT-Ti/16", "ViT-S/16", "ViT-B/16"]
+    assert {(one.training.steps, one.training.batch_size) for one in runs} == {(7, 4)}
+    assert {one.preprocessing.image_size for one in runs} == {(96, 96)}
+    assert {one.augmentation.crop_area for one in runs} == {(0.25, 1.0)}  # what is left out suits the images
+
+
+def test_without_a_network_it_says_how_to_give_the_file_by_hand(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(address: str | Path, *_: object) -> None:
+        raise VitkitError(f"{address} cannot be fetched: no network.")
+
+    monkeypatch.setattr(remote, "fetch", fetch)
+    assert run(["finetune", str(photos), "--yes", *QUICK]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{NAME} is not on this machine" in said and "vit_small_patch16_224.augreg_in21k" in said
+    assert f"Files put into the folder {cache_folder() / 'starts' / NAME} are found by the name." in said
+
+
+def test_a_folder_of_both_is_asked_about(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tiny(tmp_path / "model")
+    for file in (tmp_path / "model").iterdir():
+        file.rename(photos / file.name)
+    assert run(["finetune", str(photos), *QUICK]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    quoted = shlex.quote(str(photos))
+    assert f"To begin from its weights: vitkit finetune {quoted} --data PATH." in said
+    assert f"To train on its images: vitkit finetune --data {quoted}." in said
+    # Both commands that it names are understood.
+    assert run(["finetune", str(photos), "--data", str(photos), "--out", "one", *QUICK]) == 0
+    assert read_run(Path("one")).start.start == str(photos)
+    assert run(["finetune", "--data", str(photos), "--out", "two", "--yes", *QUICK]) == 0
+    assert read_run(Path("two")).start.start == NAME
+
+
+def test_images_may_stand_first_beside_a_named_start(photos: Path, tmp_path: Path) -> None:
+    save_tiny(tmp_path / "model")
+    assert run(["finetune", str(photos), "--start", str(tmp_path / "model"), "--out", "run", *QUICK]) == 0
+    made = read_run(Path("run"))
+    assert (made.start.start, made.data) == (str(tmp_path / "model"), str(photos))

@@ -1,0 +1,111 @@
+"""`--dry-run` says what a run would do, and does nothing of it."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.cli.main import run
+from vitkit.jobs.advice import default_start
+from vitkit.jobs.advice.choice import Option
+from vitkit.models.build import create_model
+from vitkit.runs.config import Run
+from vitkit.weights import save_model
+from vitkit.weights.card import ModelCard
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+QUICK = ["--steps", "3", "--batch-size", "8", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with photos and weights, in which the commands are given; the cache is in it too."""
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "photos" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(path)
+    model = create_model("ViT-16x1x1/4", 3, 8)
+    model.card = ModelCard("ViT-16x1x1/4")
+    save_model(model, tmp_path / "start")
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(folder: Path) -> set[str]:
+    """The files that a command may have made, without kernels, which are compiled once for a machine."""
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {name for name in files if not name.startswith("cache/compiled")}
+
+
+def command_of(said: str) -> list[str]:
+    return shlex.split(said.strip().splitlines()[-1])[1:]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["finetune", "start", "--data", "photos", *QUICK],
+        ["finetune", "start", "--data", "photos", "--out", "mine", "--minutes", "0.02", "--threads", "1"],
+        ["train", "--data", "photos", "--model", "ViT-16x1x1/4", "--image-size", "8", *QUICK],
+        ["pretrain", "photos", "--model", "ViT-16x1x1/4", "--image-size", "8", *QUICK],
+    ],
+    ids=["finetune", "minutes", "train", "pretrain"],
+)
+def test_nothing_is_written_and_the_last_line_does_it(
+    arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = names(home)
+    assert run([*arguments, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert names(home) == before
+    headings = {line.split()[0] for line in said.splitlines() if line[:1].isalpha()}
+    assert {"data", "model", "training", "device", "folder", "time", "memory"} <= headings
+    assert ("start" in headings) == ("start" in arguments)
+    assert "train 28 · val 4 · test 8" in said or "pretrain" in arguments
+    assert "Nothing was trained, fetched or written." in said
+    (folder,) = re.findall(r"^folder +(\S+)", said, re.MULTILINE)
+    # The command that it ends with makes the folder that it names.
+    assert run(command_of(said)) == 0
+    assert (home / folder / "model.safetensors").exists()
+    # Once it is there, this is said.
+    capsys.readouterr()
+    if "--minutes" not in arguments:
+        assert run([*arguments, "--dry-run"]) == 0
+        assert f"{folder} holds this run already: the command goes on with it" in capsys.readouterr().out
+
+
+def test_what_would_be_refused_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = names(home)
+    train = ["train", "--data", "photos", "--model", "ViT-16x1x1/4", "--dry-run"]
+    for arguments, words in (
+        (["--image-size", "8", "--patience", "2", "--splits.val-fraction", "0"], "there are no validation"),
+        (["--image-size", "8", "--out", "photos"], "photos is there already and is no run folder"),
+        (["--image-size", "8", "--runs", "2"], "--dry-run shows a single run"),
+        (["--image-size", "8", "--start", "vit-ti16-augreg-in21k"], "--dry-run fetches nothing"),
+    ):
+        assert run([*train, *arguments]) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert words in said and "Traceback" not in said
+    assert names(home) == before
+
+
+def test_a_start_that_would_be_chosen_is_shown_and_not_fetched(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(run: Run, *_: object) -> Option:
+        return Option("", run, 10, 60.0, 10**6, 1.0)
+
+    monkeypatch.setattr(default_start, "measure_cost", measure)
+    before = names(home)
+    assert run(["finetune", "photos", "--dry-run", *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "chosen    vit-b16-augreg-in21k: ViT-B/16 at 224 pixels" in said and "about 1 min" in said
+    assert "train 28 · val 4 · test 8 images" in said and "10 steps of" in said
+    assert command_of(said) == ["finetune", "--data", "photos", *QUICK, "--yes"]
+    assert names(home) == before

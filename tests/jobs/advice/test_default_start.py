@@ -1,0 +1,191 @@
+"""The start that is chosen where nobody names one: by licence, time and memory; the same again for a run."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.errors import VitkitError
+from vitkit.jobs.advice import default_start
+from vitkit.jobs.advice.choice import Option
+from vitkit.jobs.advice.default_start import PATIENCE, DefaultStart, choose_start
+from vitkit.models.build import create_model
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.config import Run, StartConfig, read_run
+from vitkit.runs.plan import Request
+from vitkit.weights import published, save_model
+from vitkit.weights.files import remote
+from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.published import PublishedStart, default_starts, starts
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+NAMES = ["vit-ti16-augreg-in21k", "vit-s16-augreg-in21k", "vit-b16-augreg-in21k"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published names, with models that take no time."""
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    models = ("ViT-16x1x1/4", "ViT-16x2x1/4", "ViT-16x3x1/4")
+    small = tuple(
+        replace(start, model=model, image_size=8)
+        for start, model in zip(default_starts(), models, strict=True)
+    )
+    monkeypatch.setattr(default_start, "default_starts", lambda: small)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "photos" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def put(name: str) -> None:
+    """Put a small model where the files of a published checkpoint are looked for."""
+    folder = cache_folder() / "starts" / name
+    folder.mkdir(parents=True)
+    save_model(create_model("ViT-16x1x1/4", 3, 8), folder)
+
+
+def taking(**minutes: float) -> Callable[..., Option]:
+    """A measurement that says these minutes, by the layers of the model."""
+
+    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Option:
+        return Option("", run, 10, 60 * minutes[f"layers_{config.num_layers}"], 1_000_000, 1.0)
+
+    return measure
+
+
+def choose(photos: Path, out: Path | None = None) -> DefaultStart:
+    return choose_start(Run(data=str(photos)), out, device=CPU, request=Request(), listener=Hearing())
+
+
+# Which are candidates
+
+
+def test_candidates_are_free_and_trained_alike() -> None:
+    found = default_starts()
+    assert [start.name for start in found] == NAMES
+    assert {start.licence for start in found} <= {"Apache-2.0", "MIT"}
+    assert len({(start.training, start.data, start.image_size) for start in found}) == 1
+
+
+def test_another_licence_is_never_chosen_for_anybody(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
+    def table() -> tuple[PublishedStart, ...]:
+        return tuple(
+            replace(start, licence="CC-BY-NC-4.0" if start.model == "ViT-B/16" else "MIT") for start in known
+        )
+
+    known = starts()
+    monkeypatch.setattr(published, "_table", table)
+    assert [start.name for start in default_starts()] == NAMES[:2]
+    monkeypatch.setattr(default_start, "default_starts", lambda: ())
+    with pytest.raises(VitkitError, match=r"No published start has a licence .*vitkit finetune START --data"):
+        choose(photos)
+
+
+# Which one is chosen
+
+
+@pytest.mark.parametrize(
+    ("minutes", "chosen", "runner_up"),
+    [
+        ((5, 15, 50), NAMES[2], NAMES[1]),
+        ((5, 15, 61), NAMES[1], NAMES[2]),
+        ((5, 80, 0), NAMES[0], NAMES[1]),  # the largest is not measured: it takes longer still
+        ((70, 0, 0), NAMES[0], None),
+    ],
+)
+def test_the_largest_that_ends_within_an_hour_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    photos: Path,
+    minutes: tuple[float, float, float],
+    chosen: str,
+    runner_up: str | None,
+) -> None:
+    times = {f"layers_{layers}": time for layers, time in enumerate(minutes, start=1)}
+    monkeypatch.setattr(default_start, "measure_cost", taking(**times))
+    found = choose(photos)
+    assert found.start.name == chosen
+    assert (None if found.runner_up is None else found.runner_up.start.name) == runner_up
+    said = " ".join(found.rows()[0][1])
+    mine = minutes[NAMES.index(chosen)]
+    assert "licence Apache-2.0" in said and "trained on ImageNet-21k" in said
+    assert ("none fits into memory and an hour" in said) == (mine * 60 > PATIENCE)
+    assert ("next best" in said) == (runner_up is not None)
+    assert f"about {mine:g} min" in said if mine < 60 else "about 1 h 10 min" in said
+    assert "to be fetched, about " in said and found.start.address in said
+
+
+def test_what_does_not_fit_into_memory_is_not_even_measured(
+    monkeypatch: pytest.MonkeyPatch, photos: Path
+) -> None:
+    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2))
+    monkeypatch.setattr(default_start, "step_memory", lambda run, config, device: config.num_layers * 2**30)
+    monkeypatch.setattr(default_start, "free_memory", lambda device: 5 * 2**29)
+    found = choose(photos)
+    assert found.start.name == NAMES[1]
+    assert found.runner_up is not None and found.runner_up.option is None
+    assert "more than is free" in " ".join(found.rows()[0][1])
+
+
+def test_the_speed_of_this_machine_is_measured(photos: Path) -> None:
+    found = choose(photos)
+    assert [one.start.name for one in found.candidates] == NAMES
+    assert all(one.option is not None and one.option.seconds > 0 for one in found.candidates)
+
+
+# From Python, and again
+
+
+def test_nothing_is_fetched_unless_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+
+    def refuse(address: str, *_: object) -> None:
+        raise VitkitError(f"{address} was asked for.")
+
+    monkeypatch.setattr(remote, "fetch", refuse)
+    with pytest.raises(VitkitError, match=r"vit-ti16-augreg-in21k is not on this machine.*download=True"):
+        vitkit.finetune(data=str(photos))
+    with pytest.raises(VitkitError, match=r"vit_tiny_patch16_224\S* was asked for.*starts"):
+        vitkit.finetune(data=str(photos), download=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
+    """Images alone suffice; another speed on another day does not change the start of the run."""
+    put(NAMES[0])
+    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    hearing = Hearing()
+    folder = vitkit.finetune(str(photos), minutes=0.05, threads=1, listener=hearing)
+    assert read_run(folder).start.start == NAMES[0]
+    assert "on this machine already" in " ".join(dict(hearing.rows)["chosen"])
+    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2, layers_3=3))
+    for out in (None, folder):
+        assert choose(photos, out).start.name == NAMES[0]
+        assert choose(photos, out).begun == folder
+    assert vitkit.finetune(str(photos), minutes=0.05, threads=1) == folder
+    assert choose(photos, Path("another")).start.name == NAMES[2]
+
+
+def test_other_options_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
+    put(NAMES[0])
+    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    run = vitkit.finetune_run(StartConfig(head="ridge"), str(photos), image_size=16)
+    assert run.start == StartConfig(NAMES[0], head="ridge") and run.preprocessing.image_size == (16, 16)

@@ -1,0 +1,126 @@
+"""A page of training images shows the pixels that training sees."""
+
+import base64
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.data.config import Augmentation, Preprocessing
+from vitkit.data.sources import open_data
+from vitkit.data.stream.loader import TrainLoader
+from vitkit.data.transforms import preprocess
+from vitkit.errors import VitkitError
+from vitkit.jobs.data_show import LABEL, MARGIN, describe_augmentation, run_show, see_images
+from vitkit.jobs.options import DataShowOptions
+from vitkit.runs.config import Run
+from vitkit.training.config import ClassificationConfig, TrainingConfig
+
+RUN = Run(
+    data="digits",
+    preprocessing=Preprocessing((16, 12)),
+    augmentation=Augmentation(shift=2, rand_augment=1, random_erasing=0.5),
+    training=TrainingConfig(seed=7),
+)
+OPTIONS = DataShowOptions("digits", images=3, versions=4)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for number in range(20):
+        path = tmp_path / "photos" / ("cats", "<b>dogs")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (20, 20, 3)).astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def test_the_versions_are_those_that_training_yields() -> None:
+    """From the loader of a run with another batch size, in each of the first epochs."""
+    view = see_images(RUN, OPTIONS)
+    samples = open_data("digits", replace(RUN.splits, rule=3)).splits["train"]
+    loader = TrainLoader(samples, RUN.preprocessing, RUN.augmentation, batch_size=64, seed=7)
+    seen: dict[str, list[np.ndarray]] = {}
+    steps = -(-4 * len(samples) // 64)
+    for batch in loader.batches(0, steps):
+        for number, pixels in zip(batch.ids.tolist(), batch.images, strict=True):
+            seen.setdefault(samples.key(number), []).append(pixels.permute(1, 2, 0).numpy())
+    first = [samples.key(number) for number in next(loader.batches(0, 1)).ids[:3].tolist()]
+    assert [image.name for image in view.images] == first
+    for image in view.images:
+        assert len(image.versions) == 4
+        for version, expected in zip(image.versions, seen[image.name], strict=False):
+            np.testing.assert_array_equal(version, expected)
+        assert not all((version == image.versions[0]).all() for version in image.versions)
+
+
+def test_beside_them_is_what_evaluation_sees() -> None:
+    view = see_images(RUN, OPTIONS)
+    samples = open_data("digits", replace(RUN.splits, rule=3)).splits["train"]
+    numbers = {samples.key(number): number for number in range(len(samples))}
+    for image in view.images:
+        number = numbers[image.name]
+        np.testing.assert_array_equal(image.tested, preprocess(samples.decode(number), RUN.preprocessing))
+        assert image.label == str(samples.labels[number])
+
+
+def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
+    view = see_images(RUN, OPTIONS)
+    page = run_show(replace(OPTIONS, out=tmp_path / "a.html"), RUN).read_text()
+    pictures = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+        for data in re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    ]
+    expected = [pixels for image in view.images for pixels in (image.tested, *image.versions)]
+    assert len(pictures) == len(expected) == 15
+    for picture, pixels in zip(pictures, expected, strict=True):
+        np.testing.assert_array_equal(picture, pixels)
+    sheet = np.asarray(Image.open(run_show(replace(OPTIONS, out=tmp_path / "a.png"), RUN)))
+    factor = 7  # 16 pixels are enlarged to 112
+    height, width = 16 * factor, 12 * factor
+    top = len(sheet) - 3 * (height + MARGIN)
+    for place, pixels in enumerate(expected):
+        down, right = top + place // 5 * (height + MARGIN), LABEL + place % 5 * (width + MARGIN)
+        tile = sheet[down : down + height : factor, right : right + width : factor]
+        np.testing.assert_array_equal(tile, pixels)
+
+
+def test_names_are_shown_as_text(photos: Path, tmp_path: Path) -> None:
+    run = replace(RUN, data=str(photos))
+    page = run_show(DataShowOptions(str(photos), out=tmp_path / "a.html"), run).read_text()
+    assert "&lt;b&gt;dogs" in page and "<b>dogs" not in page
+
+
+def test_a_file_that_cannot_be_read_is_passed_over(photos: Path) -> None:
+    run, options = replace(RUN, data=str(photos)), DataShowOptions(str(photos), images=100, versions=1)
+    names = [image.name for image in see_images(run, options).images]
+    (photos / names[0]).write_bytes(b"no image")
+    assert [image.name for image in see_images(run, options).images] == names[1:]
+
+
+def test_another_file_is_not_written_over(tmp_path: Path) -> None:
+    options = replace(OPTIONS, out=tmp_path / "cat.png")
+    first = run_show(options, RUN).read_bytes()
+    assert run_show(options, RUN).read_bytes() == first  # the same command again
+    with pytest.raises(VitkitError, match=r"cat\.png is there already, with other contents"):
+        run_show(options, replace(RUN, training=TrainingConfig(seed=8)))
+    assert (tmp_path / "cat.png").read_bytes() == first
+    with pytest.raises(VitkitError, match=r"ends in \.html or \.png"):
+        replace(OPTIONS, out="views.jpg")
+
+
+def test_changes_are_told_in_words() -> None:
+    plain = Augmentation(crop_area=None, flip=False)
+    assert list(describe_augmentation(plain)) == []
+    words = "; ".join(
+        describe_augmentation(Augmentation(crop_area=(0.25, 1.0), rotate=10, random_erasing=0.25))
+    )
+    for part in ("a crop of 25% to 100% of the area", "mirrored", "by up to 10 degrees", "25% of the images"):
+        assert part in words
+    mixing = replace(RUN, augmentation=plain, objective=ClassificationConfig(mixup=0.2))
+    said = " ".join(see_images(mixing, replace(OPTIONS, images=1, versions=1)).sentences)
+    assert "Changed at random in training: nothing." in said and "Not shown: mixup" in said
