@@ -30,6 +30,14 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
+def test_patches_that_do_not_fill_the_image_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = printed(capsys, "ViT-Ti/61")
+    assert "ViT-Ti/61 do not fill the image: 41 of 224 and 41 of 224 pixels are left out." in words
+    assert "Did you mean ViT-Ti/16?" in words
+    assert "do not fill" not in printed(capsys, "ViT-Ti/16", "ViT-Ti/14")
+    assert "8 of 40 and 0 of 48" in printed(capsys, "ViT-16x1x2/16", "--image-size", "40", "48")
+
+
 def test_one_model_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     [found] = numbers(capsys, "ViT-B/16", "--batch-size", "32", "--num-classes", "10")
     config = model_config("ViT-B/16", 10)
@@ -135,7 +143,7 @@ def test_a_resnet_needs_less_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> 
         (("ViT-B/16", "--image-size", "8"), "hold no patch of 16x16"),
         (("ViT-B/16", "--epochs", "3"), "--epochs and --images together"),
         (("ViT-B/16", "--epochs", "0", "--images", "5"), "above 0"),
-        (("ViT-B/16", "--batch-size", "0"), "batch_size is at least 1"),
+        (("ViT-B/16", "--batch-size", "0"), "--batch-size is at least 1"),
         (("ViT-1000000000x1000000000x1/16",), "width of at most 1,048,576"),
         (("ViT-8x1000000000x1/16",), "depth of at most 1,000"),
         (("BiT-R50x99999999999",), "width_factor is at most 1,024"),

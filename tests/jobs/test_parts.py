@@ -161,7 +161,7 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--batch-size", "0"], "batch_size is 1 or more"),
+        (["--batch-size", "0"], "--batch-size is 1 or more"),
         (["--processes", "2"], "--on ray"),
         (["--out", "{photos}/dogs/00.png"], "is a file"),
         (["--out", "{photos}/dogs/all.NPY"], "would be listed as images by the next command"),

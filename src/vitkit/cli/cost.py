@@ -1,5 +1,6 @@
 """`vitkit cost`: what models need, and the paper's Table 6 beside our count."""
 
+import difflib
 import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,8 @@ from vitkit.cli.checks import require_models
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import CostOptions
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.zoo import list_models, model_config
 from vitkit.runs.folder import is_checkpoint
 from vitkit.text import format_bytes, format_count, format_size
 
@@ -96,6 +99,8 @@ def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
         "measured as a processor computes, in the way that a run on this machine would choose: what PyTorch "
         "and its libraries take comes on top, and it was never compared with a GPU."
     )
+    for sentence in filter(None, map(_pixels_left_out, costs)):
+        console.out.print(sentence, markup=False, soft_wrap=True)
     if options.images_seen is not None:
         console.out.print(
             f"Days are an estimate: at {options.utilization:.0%} (assumed) of an H100's "
@@ -105,6 +110,23 @@ def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
     if all(is_checkpoint(name) for name in options.models):
         following = f"vitkit card {shlex.quote(options.models[0])}"
     console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
+
+
+def _pixels_left_out(cost: "Cost") -> str | None:
+    """Say of a model by name that its patches do not fill the image, and which one may have been meant."""
+    if is_checkpoint(cost.model):
+        return None
+    config = model_config(cost.model, image_size=cost.image_size)
+    if not isinstance(config, ViTConfig) or config.backbone is not None:
+        return None
+    rest = [side % step for side, step in zip(cost.image_size, config.patch_size, strict=True)]
+    if not any(rest):
+        return None
+    of_size = list_models(f"{cost.model.split('/')[0]}/*")
+    near = [name for name in difflib.get_close_matches(cost.model, of_size, n=1) if name != cost.model]
+    meant = f" Did you mean {near[0]}?" if near else ""
+    left_out = " and ".join(f"{count} of {side}" for count, side in zip(rest, cost.image_size, strict=True))
+    return f"The patches of {cost.model} do not fill the image: {left_out} pixels are left out.{meant}"
 
 
 def print_table6(rows: "list[Table6Row]") -> None:
