@@ -8,6 +8,8 @@ import tyro
 from rich.markup import escape
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.cli.train import lay_out
 from vitkit.jobs.compare.options import CompareOptions
@@ -31,9 +33,21 @@ class Command(CompareOptions):
     """print all numbers as JSON."""
 
 
+HELP = HelpPage(
+    "FIRST SECOND [OPTIONS]",
+    ("--data", "--split", "--out", "--speed-seconds", "--threads", "--device", "--batch-size", "--json"),
+    (
+        "vitkit compare runs/digits-seed0 runs/digits-seed1",
+        "vitkit compare runs/photos vit-b16-augreg --data new_photos/",
+    ),
+)
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, compare, and print what came of it."""
-    options: Command = parse(Command, arguments, "compare")
+    options: Command = parse(Command, arguments, "compare", HELP)
+    require_checkpoints(options.first, options.second)
+    require_images(options.data)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.compare.compare import run_compare

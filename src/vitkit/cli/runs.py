@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
+from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import RunsOptions, read_field_texts
 from vitkit.text import format_duration
@@ -29,9 +30,12 @@ class Command(RunsOptions):
     """print everything as JSON."""
 
 
+HELP = HelpPage("[FOLDER] [OPTIONS]", ("--json",), ("vitkit runs", "vitkit runs my_runs/ --json"))
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the runs."""
-    options: Command = parse(Command, arguments, "runs")
+    options: Command = parse(Command, arguments, "runs", HELP)
     with importing():
         from vitkit.jobs.list_runs import run_list_runs
 

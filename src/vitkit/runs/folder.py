@@ -51,10 +51,8 @@ SERIES = "series.json"
 """The record that makes a folder that of a series of runs."""
 Contents = Literal["weights", "images", "both", "nothing"]
 """The contents of a path, for somebody who wants to train."""
-TABLES = (".csv", ".parquet")
-"""Endings of files that list images."""
-WEIGHTS = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar")
-"""Endings by which a folder of weights is known."""
+TABLES = (".csv", ".parquet", ".zip")
+"""Endings of files that list images or hold them; a .tar holds images unless it is a .pth.tar."""
 OWN_FOLDERS = frozenset({"checkpoints", "evaluation", "inspect"})
 """Folders in that of a run; some of them hold pictures."""
 Whose = Literal["mine", "new"] | VitkitError
@@ -149,7 +147,7 @@ def contents_of(place: Place) -> Contents:
         return "weights"
     if not path.is_dir():
         return "images" if _lists_images(path.name) else "weights"
-    if place.kind != "checkpoint" or any(file.name.endswith(WEIGHTS) for file in path.iterdir()):
+    if place.kind != "checkpoint" or any(file.name.endswith(ENDINGS) for file in path.iterdir()):
         return "both" if _class_folders(path) > 1 else "weights"
     with_images = _folders_with(path, lambda name: _lists_images(name) or _is_image(name))
     return "nothing" if next(with_images, None) is None else "images"
@@ -178,7 +176,10 @@ def _folders_with(folder: Path, fits: Callable[[str], bool], floors: int = 3) ->
 
 def _lists_images(name: str) -> bool:
     """Whether a file of this name lists images: a table, or a list as VTAB has them."""
-    return name.lower().endswith(TABLES) or re.fullmatch(r"(train|val|test)\d*\.txt", name) is not None
+    lowered = name.lower()
+    if lowered.endswith(".tar"):
+        return not lowered.endswith(ENDINGS)
+    return lowered.endswith(TABLES) or re.fullmatch(r"(train|val|test)\d*\.txt", name) is not None
 
 
 def _is_image(name: str) -> bool:
