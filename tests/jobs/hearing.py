@@ -23,6 +23,8 @@ class Hearing(Listener):
         """Loop, units that were done, and the details, of each moment worth a line."""
         self.done: dict[str, int] = {}
         """Units that a loop had done when it last said so."""
+        self.details: dict[tuple[str, int], str] = {}
+        """Details by loop and units that were done."""
         self.runs: list[tuple[Path, int, int]] = []
         """Folder, steps made before, and all steps, of each run that was trained."""
         self.measured: list[Mapping[str, Any]] = []
@@ -47,6 +49,7 @@ class Hearing(Listener):
             done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
         ) -> None:
             self.done[what] = done
+            self.details[what, done] = detail
             if milestone:
                 self.milestones.append((what, done, detail))
 

@@ -697,6 +697,10 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     best = max(validations, key=lambda line: (line["accuracy"], -line["loss"], -line["step"]))
     ending = f"  best {best['accuracy']:.1%} at step {best['step']}"
     assert heard.milestones[-1][2].endswith(ending)  # what was the best so far, the last one or not
+    # During a validation nothing else is told: it is named before.
+    assert [heard.details["training", step].endswith("  validation next") for step in (1, 2, 3, 4)] == [
+        *(True, False, True, False),
+    ]
     # The numbers that are heard are those that are kept.
     assert heard.measured == list(map(json.loads, (out / "metrics.jsonl").read_text().splitlines()))
     assert heard.runs == [(out, 0, 4)] and len(validations) == 2

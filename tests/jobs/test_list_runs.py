@@ -139,7 +139,7 @@ def test_the_command_prints_a_table_and_what_comes_next(
     ]
     assert "interrupted at step 2 of 4" in lines[2]
     # The newest one that can be gone on with or used: one that diverged would diverge again.
-    assert lines[-1] == "Next: vitkit report runs/series"
+    assert lines[-1] == "Next: open runs/series/report.html in a browser"
     assert run_command(["runs", "runs/order"]) == 0
     assert "Next: vitkit train --resume runs/order/interrupted\n" in capsys.readouterr().out
 

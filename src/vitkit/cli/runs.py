@@ -68,10 +68,9 @@ def _table(rows: "list[RunSummary]") -> Table:
 def _next(rows: "list[RunSummary]") -> str:
     """Name a command that goes on with the newest run that can be gone on with, or uses the newest one."""
     for row in reversed(rows):
-        folder = shlex.quote(row.folder)
         if row.kind == "study" or row.state in ("running", "damaged", "diverged"):
             continue
         if row.state == "interrupted":
-            return f"vitkit train --resume {folder}"
-        return f"vitkit report {folder}"
+            return f"vitkit train --resume {shlex.quote(row.folder)}"
+        return f"open {row.folder}/report.html in a browser"
     return "vitkit train --recipe digits"

@@ -26,6 +26,7 @@ from vitkit.jobs.options import Tracker
 from vitkit.listener import Listener, Measured, Progress
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import read_config
+from vitkit.runs.folder import SERIES
 from vitkit.runs.records import read_followed, read_metrics
 from vitkit.text import csv_line, first_line, without_places
 
@@ -266,7 +267,8 @@ def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listene
     replace_json(path, to_json(record))
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT") or "vitkit",
-        "name": folder.name,
+        # A run of a series is called seed-0 or the like.
+        "name": f"{folder.parent.name}/{folder.name}" if (folder.parent / SERIES).exists() else folder.name,
         "id": record.id,
         "resume": "allow",
         "dir": str(folder),

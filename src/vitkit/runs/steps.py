@@ -87,7 +87,8 @@ def fit(
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             progress(
                 report.step,
-                detail=f"loss {report.loss:.3f}  {pace}{shown}{_best_so_far(trainer)}",
+                detail=f"loss {report.loss:.3f}  {pace}{shown}{_best_so_far(trainer)}"
+                f"{_measured_next(trainer, report.step)}",
                 milestone=bool(report.measured),
             )
             if report.lowered_to is not None:
@@ -113,6 +114,21 @@ def _best_so_far(trainer: Trainer) -> str:
     # What is maximised is a fraction of right answers, and what is minimised a loss.
     value = f"{progress.best_value:.1%}" if monitor.direction == "max" else f"{progress.best_value:.3f}"
     return f"  best {value} at step {progress.best_step:,}"
+
+
+def _measured_next(trainer: Trainer, step: int) -> str:
+    """Name the evaluators that measure after the next step, during which nothing else is told.
+
+    Args:
+        trainer: of the run.
+        step: the steps that are made.
+    """
+    due = [
+        name
+        for name, evaluator in trainer.evaluators.items()
+        if step + 1 == trainer.total_steps or (step + 1) % (evaluator.every or trainer.evaluate_every) == 0
+    ]
+    return f"  {' and '.join(due)} next" if due and step < trainer.total_steps else ""
 
 
 def _waiting(world: World, began: float, waited: float) -> dict[str, float]:

@@ -54,6 +54,7 @@ def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "study/mean/final/model.safetensors").exists()
     assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
     assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
+    assert [folder.parent.name for folder, _, _ in hearing.runs] == ["base", "mean"] and hearing.measured
     assert [arm.label for arm in read_study(tmp_path / "study").arms] == ["the base", "pool mean"]
 
 

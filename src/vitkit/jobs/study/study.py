@@ -17,7 +17,7 @@ from vitkit.config import difference, from_json, to_json
 from vitkit.durable import is_file_name, read_json, refuse_links, remove_leftovers, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.series.series import check_series, train_series
-from vitkit.listener import SILENT, Listener, Progress
+from vitkit.listener import SILENT, Listener, Measured, Progress
 from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Whose, claim, is_new_folder
@@ -304,3 +304,8 @@ class _ArmListener(Listener):
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
         with self._listener.progress(f"{self._name}: {what}", total, unit=unit) as progress:
             yield progress
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        with self._listener.run(folder, step, total) as measured:
+            yield measured
