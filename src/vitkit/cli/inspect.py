@@ -18,7 +18,7 @@ class Command(InspectOptions):
 
 HELP = HelpPage(
     "MODEL [OPTIONS]",
-    ("--images", "--out", "--image-size", "--num-heads"),
+    ("--images", "--out", "--image-size", "--num-heads", "--quiet"),
     (
         "vitkit inspect runs/digits-ViT-96x6x3-4",
         "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",

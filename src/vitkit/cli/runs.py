@@ -30,7 +30,7 @@ class Command(RunsOptions):
     """print everything as JSON."""
 
 
-HELP = HelpPage("[FOLDER] [OPTIONS]", ("--json",), ("vitkit runs", "vitkit runs my_runs/ --json"))
+HELP = HelpPage("[FOLDER] [OPTIONS]", ("--json", "--quiet"), ("vitkit runs", "vitkit runs my_runs/ --json"))
 
 
 def main(arguments: list[str]) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import tyro
 from rich.markup import escape
@@ -121,7 +121,7 @@ class Command:
     """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
     series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = field(default_factory=SeriesOptions)
     hearing: Annotated[HearingOptions, tyro.conf.arg(name="")] = field(default_factory=HearingOptions)
-    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    dry_run: bool = False
     """show data, splits, start, model, length, time, memory and folder, train nothing and write nothing."""
 
 
@@ -129,7 +129,7 @@ class Command:
 class FinetuneCommand(Command):
     """The options of `vitkit finetune`, which may choose its start."""
 
-    yes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    yes: bool = False
     """fetch the start that is chosen where none is given, without asking."""
 
 
@@ -522,8 +522,9 @@ def _command(
     arguments: list[str], defaults: Run, verb: str, several: SeriesOptions
 ) -> "tuple[type[Command], Command]":
     """Choose the options of a verb, and their defaults: a run's, and those of the task that is learned."""
+    name = take_option(list(arguments), "--task")
     # The parser refuses names of no task.
-    task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
+    task = cast("TaskName", name) if name in get_args(TaskName) else defaults.task
     command = {"pretrain": PretrainCommand, "finetune": FinetuneCommand}.get(verb, Command)
     return command, command(run=RunOptions.from_run(with_task(defaults, task)), series=several)
 
