@@ -60,7 +60,7 @@ def test_all_numbers_are_printed_as_json(models: tuple[str, str], capsys: pytest
         (["--data", "nowhere"], "nowhere"),
         ([], "give images to test on with --data"),
         (["--data", "digits", "--split", "test"], "has no test split"),
-        (["--data", "digits", "--speed-seconds", "-1"], "speed_seconds is 0 or more"),
+        (["--data", "digits", "--speed-seconds", "-1"], "--speed-seconds is 0 or more"),
         (["--data", "digits", "--out", "model0/model.json"], "--out names a folder"),
     ],
 )

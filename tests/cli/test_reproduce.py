@@ -258,6 +258,8 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
         return Vtab("/start", "/data", "paper", (), (score,), (), ())
 
     monkeypatch.setattr(collect, "run_vtab", run_vtab)
+    monkeypatch.chdir(tmp_path)
+    Path("tasks").mkdir()
     assert run([*arguments, "--data", "tasks"]) == 0
     assert (given[0].start, given[0].root, given[0].protocol) == (start, "tasks", "paper")
     assert "The mean accuracy is 50.0% over 1 tasks." in capsys.readouterr().out

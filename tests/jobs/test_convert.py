@@ -327,5 +327,6 @@ def test_a_card_is_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["card", str(save_model(model, tmp_path / "model"))]) == 0
     said = capsys.readouterr().out
     assert "{" not in said and '["' not in said and "images to 32x32" in said
-    for words in ("one; two", "rate 0.3 ", "of seed 3", "backbone layers 3-4-9", "w / (std + 1e-05)"):
+    assert "0.30000" not in said
+    for words in ("one; two", "rate 0.3", "of seed 3", "backbone layers 3-4-9", "w / (std + 1e-05)"):
         assert words in said, words

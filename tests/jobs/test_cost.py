@@ -32,10 +32,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_patches_that_do_not_fill_the_image_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     words = printed(capsys, "ViT-Ti/61")
-    assert "ViT-Ti/61 do not fill the image: 41 of 224 and 41 of 224 pixels are left out." in words
+    assert "ViT-Ti/61: 41 rows below and 41 columns at the right of the images fill no patch." in words
     assert "Did you mean ViT-Ti/16?" in words
-    assert "do not fill" not in printed(capsys, "ViT-Ti/16", "ViT-Ti/14")
-    assert "8 of 40 and 0 of 48" in printed(capsys, "ViT-16x1x2/16", "--image-size", "40", "48")
+    assert "fill no patch" not in printed(capsys, "ViT-Ti/16", "ViT-Ti/14")
+    assert "8 rows below and 0 columns" in printed(capsys, "ViT-16x1x2/16", "--image-size", "40", "48")
 
 
 def test_one_model_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ from vitkit.cli.checks import require_models
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import CostOptions
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import list_models, model_config
 from vitkit.runs.folder import is_checkpoint
 from vitkit.text import format_bytes, format_count, format_size
@@ -117,16 +116,12 @@ def _pixels_left_out(cost: "Cost") -> str | None:
     if is_checkpoint(cost.model):
         return None
     config = model_config(cost.model, image_size=cost.image_size)
-    if not isinstance(config, ViTConfig) or config.backbone is not None:
-        return None
-    rest = [side % step for side, step in zip(cost.image_size, config.patch_size, strict=True)]
-    if not any(rest):
+    if not config.cut_off:
         return None
     of_size = list_models(f"{cost.model.split('/')[0]}/*")
     near = [name for name in difflib.get_close_matches(cost.model, of_size, n=1) if name != cost.model]
     meant = f" Did you mean {near[0]}?" if near else ""
-    left_out = " and ".join(f"{count} of {side}" for count, side in zip(rest, cost.image_size, strict=True))
-    return f"The patches of {cost.model} do not fill the image: {left_out} pixels are left out.{meant}"
+    return f"{cost.model}: {config.cut_off}.{meant}"
 
 
 def print_table6(rows: "list[Table6Row]") -> None:

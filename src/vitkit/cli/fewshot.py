@@ -16,6 +16,7 @@ from vitkit.cli.options import importing, parse, take_option
 from vitkit.cli.processes import start_several
 from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.models.config.image_config import height_and_width
+from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
     from vitkit.jobs.fewshot.result import FewShot, FewShotModel
@@ -64,17 +65,16 @@ def main(arguments: list[str]) -> None:
     if start_several(take_option(arguments, "--processes"), "fewshot", arguments):
         return
     options: Command = parse(Command, arguments, "fewshot", HELP)
+    if options.out is not None:  # now, and not when all has been measured
+        require_folder(Path(options.out))
     require_checkpoints(*options.checkpoints)
     require_images(options.data)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
-        from vitkit.runs.destination import require_folder
 
     for start in options.checkpoints:
         download(start)
-    if options.out is not None:  # now, and not when all has been measured
-        require_folder(Path(options.out))
     found = run_fewshot(options)
     kept = keep_fewshot(options, found, options.out)
     if options.json_output:

@@ -2,12 +2,14 @@
 
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.options import InspectOptions, as_names
+from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of
 
 
@@ -29,6 +31,8 @@ HELP = HelpPage(
 def main(arguments: list[str]) -> None:
     """Parse the command line and draw the pictures."""
     options: InspectOptions = parse(Command, arguments, "inspect", HELP)
+    if options.out is not None:
+        require_folder(Path(options.out))
     require_checkpoints(options.path)
     with importing():
         from vitkit.cli.console import download

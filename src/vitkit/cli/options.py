@@ -218,7 +218,7 @@ def _in_options(error: VitkitError, options: Sequence[Option]) -> VitkitError:
     names = {option.field: option.name for option in options if not option.is_positional}
     message = re.sub(
         # A name of several words anywhere, and any name that begins the sentence.
-        r"^[a-z]\w*(?= (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
+        r"^[a-z]\w*(?=:| (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
         lambda match: names.get(match[0], match[0]),
         str(error),
     )

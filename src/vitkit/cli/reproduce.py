@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments, read_field_texts
@@ -68,7 +68,10 @@ def main(arguments: list[str]) -> None:
     command: Command = parse(Command, arguments, "reproduce", HELP)
     options = ReproduceOptions(**as_arguments(ReproduceOptions, command))
     require_images(command.data)
-    require_checkpoints(*options.starts)
+    if options.item == "fig12":  # which times models by name too
+        require_models(options.starts)
+    else:
+        require_checkpoints(*options.starts)
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.reproduce.reproduce import complete_reproduction, plan_reproduction

@@ -314,9 +314,9 @@ def run_verb(arguments: list[str], verb: str) -> None:
 
     if not asked.run.data and resume is None:
         raise VitkitError(WHICH_IMAGES)
-    _require_what_is_named(asked, resume)
     if asked.out is not None:
         require_folder(Path(asked.out))
+    _require_what_is_named(asked, resume)
     listener = hushed(TerminalListener(), asked.hearing.quiet)
     if asked.run.data:
         purpose = _purpose(asked.run, resume or asked.out, verb == "finetune" and resume is None)

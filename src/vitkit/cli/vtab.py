@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -14,6 +15,7 @@ from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
     from vitkit.jobs.vtab.result import Vtab
@@ -54,6 +56,8 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, fine-tune on each task, and print the table."""
     command: Command = parse(Command, arguments, "vtab", HELP)
     options = VtabOptions(**as_arguments(VtabOptions, command))
+    if command.out is not None:
+        require_folder(Path(command.out))
     require_checkpoints(command.start)
     require_images(command.root)
     with importing():

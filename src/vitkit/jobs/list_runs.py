@@ -108,11 +108,6 @@ def run_list_runs(options: RunsOptions) -> list[RunSummary]:
         VitkitError: there is no such folder.
     """
     top = Path(options.folder)
-    if not top.is_dir():
-        raise VitkitError(
-            f"{top} is no folder: expected one that holds run folders. Name another one; vitkit train makes "
-            "runs/ where it is started."
-        )
     rows = []
     with options.listener.progress("reading records") as progress:
         for folder, read in _find(top, DEPTH):

@@ -337,6 +337,13 @@ class RunsOptions(JobOptions):
     folder: StrPath = "runs"
     """folder to look into, and into folders in it; left out, runs/ in the working folder."""
 
+    def __post_init__(self) -> None:
+        if not Path(self.folder).is_dir():
+            raise VitkitError(
+                f"{self.folder} is no folder: expected one that holds run folders. Name another one; vitkit "
+                "train makes runs/ where it is started."
+            )
+
 
 @dataclass(frozen=True)
 class CostOptions(CheckpointOptions):

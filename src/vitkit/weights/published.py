@@ -139,9 +139,9 @@ def hides_published(path: str | Path) -> bool:
 
 def missing_checkpoint(path: Path) -> VitkitError:
     """Say that there is no checkpoint at a path, and which one may have been meant."""
-    hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
-    hint = near_published(path) or (f" On the hub it may be hf:{path}." if hub else "")
-    return VitkitError(f"No checkpoint at {path}.{hint}")
+    hub = re.fullmatch(r"(?!vit|bit|resnet)[\w-]+/[\w.-]+", str(path), re.IGNORECASE)
+    hint = f" On the hub it may be hf:{path}." if hub and not path.parent.exists() else ""
+    return VitkitError(f"No checkpoint at {path}.{near_published(path)}{hint}")
 
 
 def near_published(path: Path) -> str:
@@ -151,10 +151,10 @@ def near_published(path: Path) -> str:
     same = [written] if written in models else same_letters(written, sorted(models))
     translated = name_here(str(path))
     model = same[0] if len(same) == 1 else translated if translated in models else None
-    if model is not None:
+    near = _near(path.name.lower())
+    if model is not None and not any(name.startswith(written) for name in near):
         what = "is the name of a model" if model == written else f"is the model {model} here"
         return f" {written} {what}: vitkit starts --model {model} lists its checkpoints."
-    near = _near(path.name.lower())
     return f" Published checkpoints of a name like that: {', '.join(near)} (vitkit starts)." if near else ""
 
 
