@@ -546,7 +546,7 @@ def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listene
 
 
 def _begin_from_default(
-    asked: Asked, recipe_name: str, line: str, request: "Request", listener: TerminalListener
+    asked: Asked, recipe_name: str, line: str, request: "Request", listener: Listener
 ) -> Asked:
     """Choose a start for a command line without one, say which and why, and ask whether it may be fetched.
 

@@ -545,7 +545,7 @@ class BuiltModel(Protocol):
 class PredictorOptions(PredictingOptions):
     """The options of `vitkit.Predictor`."""
 
-    path: StrPath | BuiltModel
+    path: StrPath | BuiltModel  # type: ignore[assignment] # a wider type than the command line's
     """a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`; or a model of
     `create_model` or `load_model`, which computes as it stands and where it stands."""
     _: KW_ONLY
