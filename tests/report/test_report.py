@@ -123,6 +123,7 @@ def content(
         samples={split: samples},
         commands=["vitkit train --data x", f"vitkit predict {HOSTILE}"],
         environment={"torch": torch.__version__, "machine": HOSTILE},
+        files=["metrics.jsonl"],
     )
     return dataclasses.replace(whole, **changes)
 
@@ -178,7 +179,8 @@ def check_safe(html: str) -> Page:
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
             if name in ("src", "href", "xlink:href", "action", "srcset"):
-                assert value and value.startswith(("data:image/", "#")), (tag, name, value)
+                beside = tag == "a" and re.fullmatch(r"[\w-]+\.\w+", value or "")  # a file of the run
+                assert beside or (value and value.startswith(("data:image/", "#"))), (tag, name, value)
     assert len(page.all("script")) == 1
     assert all(image["alt"] for image in page.all("img"))
     figures = [tag for tag in page.all("div") if (tag.get("class") or "").split()[:1] == ["plot"]]
@@ -198,6 +200,7 @@ def test_whole_page(whole: str) -> None:
     assert len(whole) < 2_000_000
     result = content().evaluations["test"][0]
     assert f"{result.correct} of {result.count} test images" in page.text
+    assert {"href": "metrics.jsonl"} in page.all("a")
     assert "6 files could not be read" in page.text
     assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
     assert "is truncated" in page.text and "training.batch_size" in page.text and "1,234" in page.text

@@ -35,6 +35,9 @@ from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.training.ended import read_ended
 from vitkit.weights.loading import find_doubts
 
+LINKED = ("model.safetensors", "model.json", "config.json", "metrics.jsonl", "speed.jsonl")
+"""Files of a run that its page links to."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -114,6 +117,7 @@ def write_report(
         ],
         environment=_environment(folder),
         expected=compare_with_advice(folder),
+        files=[name for name in LINKED if (folder / name).is_file()],
     )
     path = folder / "report.html"
     with listener.progress("writing the report") as progress:

@@ -1,8 +1,8 @@
 """Render one page about a run: how good the model is, where it fails, what it looks at, and how it was made.
 
-The page's content security policy runs no script but the one that sorts tables. Below the page stand its
-pictures, which a task chooses, and the section on few-shot accuracy that was measured while the model was
-trained.
+The page's content security policy runs no script but the one that sorts tables and enlarges pictures. Below
+the page stand its pictures, which a task chooses, and the section on few-shot accuracy that was measured
+while the model was trained.
 """
 
 import json
@@ -29,7 +29,7 @@ from vitkit.errors import DecodeError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
-from vitkit.report.template import Drawing, drawing, fill, sorting
+from vitkit.report.template import Drawing, drawing, fill, page_script
 from vitkit.tasks import task_of
 from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.learning import ShowsExamples
@@ -116,6 +116,8 @@ class ReportContent:
     """The lines of metrics.jsonl of other evaluators: `evaluator`, `step` and what it measured."""
     left_out: Sequence[str] = ()
     """Sentences that say which of the run's records could not be read."""
+    files: Sequence[str] = ()
+    """Names of files beside the page that a reader may want to open."""
 
 
 def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
@@ -168,6 +170,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "rejects": _rejects(content.data),
         "rejects_shown": REJECTS_SHOWN,
         "commands": content.commands,
+        "files": content.files,
         "environment": content.environment,
     }
     say("pictures of images")
@@ -181,7 +184,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)
     page |= _inside(model, evaluation)
-    return fill("report.html.j2", {**page, **sorting()})
+    return fill("report.html.j2", {**page, **page_script()})
 
 
 def _evaluation(content: ReportContent) -> ShownEvaluation | None:

@@ -1,8 +1,8 @@
 """Fill the templates of pages: single files that need no network.
 
 The pages that a template alone makes are here too: tables of a study, a series of runs, few-shot accuracy.
-They run no script but, where it says so, the one that sorts tables. Names come from outside and are escaped;
-what is no text becomes a question mark.
+They run no script but, where it says so, the one that sorts tables and enlarges pictures. Names come from
+outside and are escaped; what is no text becomes a question mark.
 """
 
 import base64
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from vitkit.analysis.drawing import figure_svg
 from vitkit.tasks.page import Plot, Section, Table, Text, percent
 
-SORT_SCRIPT = """
+PAGE_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
   table.querySelectorAll("th").forEach((head, column) => {
     head.tabIndex = 0;
@@ -37,14 +37,23 @@ for (const table of document.querySelectorAll("table.sortable")) {
     head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
   });
 }
+for (const picture of document.querySelectorAll(".side img")) {
+  picture.tabIndex = 0;
+  picture.addEventListener("click", () => picture.classList.toggle("large"));
+  picture.addEventListener("keydown", event => { if (event.key === "Enter") picture.click(); });
+}
+addEventListener("keydown", event => {
+  if (event.key !== "Escape") return;
+  document.querySelectorAll(".large").forEach(picture => picture.classList.remove("large"));
+});
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => part.open = true));
 """
 
 
-def sorting() -> dict[str, Any]:
-    """Give the script that sorts tables, and its hash, by which a page's policy lets it alone run."""
-    digest = base64.b64encode(hashlib.sha256(SORT_SCRIPT.encode()).digest()).decode()
-    return {"script": Markup(SORT_SCRIPT), "script_digest": digest}
+def page_script() -> dict[str, Any]:
+    """Give the script of pages, and its hash, by which a page's policy lets it alone run."""
+    digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode()
+    return {"script": Markup(PAGE_SCRIPT), "script_digest": digest}
 
 
 @dataclass(frozen=True)
@@ -242,4 +251,4 @@ def render_comparison(content: ComparisonContent) -> str:
         name: None if plot is None else drawing(plot.figure, plot.name, plot.alt)
         for name, plot in (("flips", content.flips), ("sureness", content.sureness))
     }
-    return fill("comparison.html.j2", {**vars(content), **drawn, **sorting()})
+    return fill("comparison.html.j2", {**vars(content), **drawn, **page_script()})

@@ -101,8 +101,8 @@ def _open_heif(stream: IO[bytes], name: str | bytes) -> Image.Image:
             "an HEIC image, which the extra heif reads: pip install 'vitkit[heif]'; or convert it to JPEG or "
             "PNG"
         ) from None
-    image: Image.Image = HeifImageFile(stream, name)
-    return image
+    opener: _Opener = HeifImageFile
+    return opener(stream, name)
 
 
 _Opener = Callable[[IO[bytes], str | bytes], Image.Image]
