@@ -191,7 +191,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "words": (lambda: b"hello, this is not an image", "known format"),
     "html": (lambda: b"  <!DOCTYPE html><html>not found</html>", "HTML"),
     "svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
-    "heic": (lambda: b"\0\0\0\x18ftypheic" + b"\0" * 20, "HEIC"),
+    "heic": (lambda: b"\0\0\0\x18ftypheic" + b"\0" * 20, "HEI[CF]"),
     "zip": (lambda: b"PK\3\4" + b"\0" * 40, "known format"),
     "eps, which would run a program": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n", "known format"),
     "jpeg, cut in its header": (lambda: encoded(plain("RGB", RED), "JPEG")[:40], "damaged JPEG"),
