@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.errors import VitkitError
 from vitkit.runs import build as building
 from vitkit.runs.trained_model import open_model_data

@@ -6,6 +6,7 @@ The jobs refuse them too, in the same words: they are also called from Python.
 from collections.abc import Iterable
 from pathlib import Path
 
+from vitkit.data.paths import existing_path
 from vitkit.models.zoo import model_config
 from vitkit.runs.folder import is_checkpoint, kind_of
 from vitkit.weights.published import missing_checkpoint
@@ -42,14 +43,5 @@ def require_images(*paths: str | Path | None) -> None:
         VitkitError: there is no such file or folder.
     """
     for path in paths:
-        if path and str(path) != "digits" and not _is_there(Path(path)):
-            from vitkit.data.sources import existing_path  # numpy, for a path that is probably wrong
-
+        if path and str(path) != "digits":
             existing_path(str(path))
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that no file can have
-        return False

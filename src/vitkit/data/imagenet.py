@@ -18,7 +18,8 @@ from vitkit import durable
 from vitkit.data.config import DecodeRule
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.folders import image_files, list_folders
-from vitkit.data.listing import Files, Labels, Paths, expand_home
+from vitkit.data.listing import Files, Labels, Paths
+from vitkit.data.paths import expand_home
 from vitkit.data.sources import FileSamples
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize

@@ -28,12 +28,6 @@ PARTS_RECORD = "_parts.json"
 with an underscore."""
 _IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
-LAYOUTS = (
-    'Data is "digits", a folder of class folders (cats/1.jpg, dogs/2.jpg; or with train/, val/, test/ above '
-    "them), a .zip or .tar of one, a .csv with columns path and label, a folder of .parquet files, or one "
-    "with train800.txt and the other lists of VTAB-1k."
-)
-
 
 class Files(Protocol):
     """The images of a data set by number, before they are split."""
@@ -116,14 +110,6 @@ class Paths:
         return self.file(number)
 
 
-def expand_home(path: str) -> Path:
-    """Replace a leading ~ by the home folder; a path whose ~ names nobody stays as it is."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
-
-
 # Paths without any of these stay below, on every system; looked for first, as tables have a million lines.
 _LEADS_OUT = re.compile(r"^[/\\]|\.\.|:")
 
@@ -196,14 +182,3 @@ def class_numbers(labels: Labels) -> NDArray[np.int64]:
             "defined for classes that exclude each other. Give data of class folders, or of a single label."
         )
     return labels.astype(np.int64, copy=False)
-
-
-def absolute_spec(spec: str) -> str:
-    """Return a data argument with an absolute path, so that it holds from any folder."""
-    if spec == "digits" or not spec:
-        return spec
-    path = expand_home(spec)
-    try:
-        return str(path.resolve())
-    except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why
-        return str(path)

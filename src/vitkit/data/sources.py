@@ -34,17 +34,8 @@ from vitkit.data.layouts.split_lists import (
 )
 from vitkit.data.layouts.stratify import spread_order
 from vitkit.data.layouts.tables import list_csv
-from vitkit.data.listing import (
-    LABELS,
-    LAYOUTS,
-    SPLITS,
-    Files,
-    Labels,
-    Listing,
-    Targets,
-    expand_home,
-    files_below,
-)
+from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
+from vitkit.data.paths import LAYOUTS, existing_path
 from vitkit.data.slices import Slice, parse_split, parse_subset
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -271,25 +262,6 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
         return name, _list_path(path, partial, splits.group, labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
-
-
-def existing_path(spec: str) -> Path:
-    """Return the path of a data set.
-
-    Raises:
-        VitkitError: there is none, or it cannot be read.
-    """
-    if "://" in spec:
-        raise VitkitError(f"{spec!r} is an address: download the images, and give the folder. {LAYOUTS}")
-    path = expand_home(spec)
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise VitkitError(f"No data at {spec!r}: there is no such file or folder. {LAYOUTS}") from None
-    except (OSError, ValueError) as error:  # a link to itself, a name too long, no permission, a null byte
-        reason = getattr(error, "strerror", None) or error
-        raise VitkitError(f"The data at {spec!r} cannot be opened: {reason}. {LAYOUTS}") from error
-    return path
 
 
 def _check_names(spec: str, names: Sequence[str]) -> None:

@@ -129,7 +129,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._fit_folder() as place:
             table = Path(place) / IMAGES
             _write_images(table, encoded, numbers, [str(label) for label in classes.tolist()])
-            folder = train(self._run(table, encoded), Path(place) / RUN, device=self.device)
+            folder = train(self._run(table, encoded), Path(place) / RUN, device=self.device, quiet=True)
             self._files = {name: (folder / name).read_bytes() for name in MODEL}
         self._predictor: Predictor | None = None
         self.classes_ = classes

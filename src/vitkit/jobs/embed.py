@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitkit.data.config import Splits
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import FileSamples, ImageData, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError

@@ -17,7 +17,7 @@ from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.folders import image_files
 from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.data.listing import expand_home
+from vitkit.data.paths import expand_home
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.transforms import preprocess
 from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, compare_logits

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vitkit.config import to_json
 from vitkit.data.config import NEWEST_RULE
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError

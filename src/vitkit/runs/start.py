@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitkit.config import difference, to_json
 from vitkit.data.config import Preprocessing
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.channels_config import describe_channels, with_channels, with_image_size

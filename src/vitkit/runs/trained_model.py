@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.decode.image import decode
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.durable import refuse_links, replace_file, replace_json
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card

@@ -16,7 +16,8 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import DecodeRule, Loading, Preprocessing, Splits
-from vitkit.data.listing import absolute_spec, class_numbers
+from vitkit.data.listing import class_numbers
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot import data as fewshot_data

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.listing import (
-    LAYOUTS,
     PARTS_RECORD,
     SPLIT_NAMES,
     SPLITS,
@@ -19,6 +18,7 @@ from vitkit.data.listing import (
     is_ignored,
     number_groups,
 )
+from vitkit.data.paths import LAYOUTS
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vitkit.data.layouts.folders import image_files
-from vitkit.data.listing import expand_home
+from vitkit.data.paths import expand_home
 from vitkit.errors import VitkitError
 
 

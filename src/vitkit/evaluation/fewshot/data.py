@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.config import DecodeRule, Splits
-from vitkit.data.listing import absolute_spec, class_numbers
+from vitkit.data.listing import class_numbers
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import FileSamples, ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import Features

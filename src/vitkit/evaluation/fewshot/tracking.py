@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vitkit.data.paths import absolute_spec
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Method, listed
 from vitkit.world import ALONE, World, prepared_together
@@ -53,8 +54,6 @@ class FewShotTracking:
 
     def with_absolute_paths(self) -> "FewShotTracking":
         """Write paths down so that they hold from any folder."""
-        from vitkit.data.listing import absolute_spec  # numpy: help texts do not wait for it
-
         return replace(self, data=absolute_spec(self.data))
 
     def check(self) -> None:

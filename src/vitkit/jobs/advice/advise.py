@@ -11,7 +11,7 @@ from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.data.layouts.repeats import repeats_of_training
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features

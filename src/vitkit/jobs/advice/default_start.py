@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from vitkit.data.config import NEWEST_RULE
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice.choice import Option

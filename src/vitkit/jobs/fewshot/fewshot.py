@@ -12,7 +12,7 @@ from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot
 from vitkit.config import from_json
 from vitkit.data.config import DecodeRule
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_file, replace_json
 from vitkit.errors import VitkitError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vitkit.config import difference, to_json
 from vitkit.data.config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError

@@ -17,7 +17,7 @@ from typing import Any
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.vtab_tasks import TaskFolder, VtabTask, known
-from vitkit.data.listing import absolute_spec
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
