@@ -93,6 +93,32 @@ def _unheard(done: int, total: int | None = None, *, detail: str = "", milestone
 SILENT = Listener()
 
 
+class RelayingListener(Listener):
+    """Hands everything on to a listener; whoever extends it overrides what it changes."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def note(self, sentence: str) -> None:
+        self.listener.note(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.listener.warn(sentence)
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        self.listener.show(rows)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        with self.listener.progress(what, total, unit=unit) as progress:
+            yield progress
+
+    @contextmanager
+    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+        with self.listener.run(folder, step, total) as measured:
+            yield measured
+
+
 class WarningsAlone(Listener):
     """Hands warnings on to a listener, and nothing else."""
 

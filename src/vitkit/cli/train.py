@@ -286,7 +286,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
 
     Args:
         arguments: without the verb.
-        verb: "train"; or "finetune", which never goes on as the run that it begins from was trained.
+        verb: "train"; "finetune", which never goes on as the run that it begins from was trained, and chooses
+            its start where none is given; or "pretrain", whose images need no labels.
     """
     line, typed = shlex.join(["vitkit", verb, *arguments]), arguments
     arguments = list(arguments)

@@ -23,7 +23,7 @@ from vitkit.config import read_if_there, to_json
 from vitkit.durable import open_to_append, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import Tracker
-from vitkit.listener import Listener, Measured, Progress
+from vitkit.listener import Listener, Measured, RelayingListener
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
@@ -67,7 +67,7 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
     return TrackingListener(trackers, listener)
 
 
-class TrackingListener(Listener):
+class TrackingListener(RelayingListener):
     """Hands everything on, and the numbers of runs to trackers.
 
     Args:
@@ -77,21 +77,8 @@ class TrackingListener(Listener):
     """
 
     def __init__(self, trackers: Sequence[Tracker], listener: Listener) -> None:
-        self.trackers, self.listener = tuple(trackers), listener
-
-    def note(self, sentence: str) -> None:
-        self.listener.note(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.listener.warn(sentence)
-
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        self.listener.show(rows)
-
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with self.listener.progress(what, total, unit=unit) as progress:
-            yield progress
+        super().__init__(listener)
+        self.trackers = tuple(trackers)
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitkit.listener import Listener, Measured, Progress
+from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.world import Activity, World
 
 INTERVAL = 2.0
@@ -171,7 +171,7 @@ def _is_sibling(number: int) -> bool:
     return int(words[1]) == os.getppid()
 
 
-class WorkingListener(Listener):
+class WorkingListener(RelayingListener):
     """A listener that hands everything on, and takes progress for a sign of work.
 
     Args:
@@ -180,21 +180,8 @@ class WorkingListener(Listener):
     """
 
     def __init__(self, listener: Listener, activity: Activity) -> None:
-        self.listener, self.activity = listener, activity
-
-    def note(self, sentence: str) -> None:
-        self.listener.note(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.listener.warn(sentence)
-
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        self.listener.show(rows)
-
-    @contextmanager
-    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
-        with self.listener.run(folder, step, total) as measured:
-            yield measured
+        super().__init__(listener)
+        self.activity = activity
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
