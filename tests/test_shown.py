@@ -1,4 +1,4 @@
-"""What jobs return says what came out, at the Python prompt and in a notebook."""
+"""The results of jobs show their figures at the Python prompt and in a notebook."""
 
 import re
 import xml.etree.ElementTree as ET

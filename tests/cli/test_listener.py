@@ -73,7 +73,7 @@ def test_nothing_is_heard_unless_somebody_listens(capsys: pytest.CaptureFixture[
 
 
 def screen_of(width: int, detail: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a bar with a detail shows on a terminal of some columns."""
+    """Show a bar with a detail on a terminal of some columns, and return its last picture."""
     screen = io.StringIO()
     monkeypatch.setattr(console, "err", console.Terminal(file=screen, force_terminal=True, width=width))
     monkeypatch.setattr(console, "is_terminal", lambda stream: True)

@@ -28,7 +28,7 @@ class Hearing(Listener):
         self.runs: list[tuple[Path, int, int]] = []
         """Folder, steps made before, and all steps, of each run that was trained."""
         self.measured: list[Mapping[str, Any]] = []
-        """What the runs measured."""
+        """Return the numbers that the runs measured."""
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)

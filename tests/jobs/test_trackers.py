@@ -39,7 +39,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def expected(folder: Path) -> dict[int, dict[str, float]]:
-    """What a log must hold: by step, the numbers of metrics.jsonl by who measured them."""
+    """Give the contents that a log must have: by step, the numbers of metrics.jsonl by their source."""
     found: dict[int, dict[str, float]] = {}
     for line in metrics(folder):
         who = line.get("evaluator", line["kind"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 ARCHITECTURE = "vit_tiny_patch16_224"
 NUMBERS = Path(__file__).parents[1] / "fixtures" / "timm_vit_tiny.json"
-"""What timm makes of them; `python -m tests.peers.timm_names --write` writes it."""
+"""The outputs of timm for these weights; `python -m tests.peers.timm_names --write` writes it."""
 
 
 def fixed_tensor(name: str, shape: tuple[int, ...]) -> Tensor:

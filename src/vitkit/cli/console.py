@@ -90,7 +90,7 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render anything; what comes to the terminal by another way than `render_str` is escaped here.
 
-        Where there is no terminal, lines end where their words end: the blanks that fill the columns of a
+        Lines end with their last word where there is no terminal: the blanks that fill the columns of a
         table would be a nuisance in a log.
         """
         blanks: list[Segment] = []

@@ -168,7 +168,7 @@ class ModelDifference:
 def model_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> ModelDifference:
     """Compare two models on the same images.
 
-    Where each image is right or wrong, the test is McNemar's exact one, and the interval is that of Bonett
+    If each image is right or wrong, the test is McNemar's exact one, and the interval follows Bonett
     and Price (2012, "Adjusted Wald Confidence Interval for a Difference of Binomial Proportions Based on
     Paired Data"), which holds for the few images that tell two good models apart. Else both are Student's t
     of the paired differences, as in `paired_difference`.

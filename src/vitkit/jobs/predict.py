@@ -465,7 +465,7 @@ def _from_array(
 def _channels_last(image: NDArray[Any], counts: Sequence[int], channels_first: bool) -> NDArray[Any] | None:
     """Turn an image so that its channels come last; None where no axis has one of their numbers.
 
-    Where both ends would do, tensors have their channels first and arrays have them last.
+    Tensors have their channels first and arrays have them last, if both ends could be channels.
     """
     if image.ndim != 3:
         return image[:, :, None] if image.ndim == 2 else None

@@ -57,9 +57,9 @@ several rounds of a large model within seconds."""
 CONFIRMED_BY = 16
 """Images by which a stored evaluation is compared with the model: enough to notice other weights."""
 LOGIT_SLACK = 0.05
-"""Mean distance between stored logits and newly computed ones, over the standard deviation of the stored ones,
-up to which only the numerics are taken to differ. Of ViT-64x4x4/4 on digits bfloat16 moved the logits by 0.002,
-another seed of the same training by 0.12 to 0.14 (a Xeon with AMX, 23 November 2026)."""
+"""Mean distance between stored and newly computed logits, over the standard deviation of the stored ones, up
+to which only the numerics are taken to differ. bfloat16 moved the logits of ViT-64x4x4/4 on digits by 0.002,
+and another seed of the same training by 0.12 to 0.14 (a Xeon with AMX, 23 November 2026)."""
 
 
 @dataclass(frozen=True)
