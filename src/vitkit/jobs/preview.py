@@ -1,13 +1,11 @@
 """Show what a run would do: everything that is said before the first step, of which nothing is written."""
 
-from pathlib import Path
-
 import torch
 
 from vitkit.jobs.advice.cost import measure_cost
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.train import foresee_run
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener
 from vitkit.runs.build import build_new
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as
@@ -18,21 +16,18 @@ from vitkit.text import format_bytes, format_duration, pluralize
 
 def preview(
     run: Run,
-    out: str | Path | None = None,
+    out: str | None,
     *,
-    resume: bool = False,
-    device: str = "auto",
-    threads: int | None = None,
-    request: Request | None = None,
-    listener: Listener = SILENT,
-) -> Path:
+    resume: bool,
+    device: str,
+    threads: int | None,
+    request: Request,
+    listener: Listener,
+) -> None:
     """Show data, splits, start, model, length, time, memory and folder of a run, and train nothing.
 
     Args:
         run, out, resume, device, threads, request, listener: as for `vitkit.train`.
-
-    Returns:
-        The folder that the run would have.
 
     Raises:
         VitkitError: as `vitkit.train`, before its first step.
@@ -58,4 +53,3 @@ def preview(
     )
     if has_begun:
         listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])
-    return folder

@@ -15,7 +15,7 @@ from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.report import Trained, write_report
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.build import (
     Parts,
@@ -298,13 +298,13 @@ def check_run(
 
 def foresee_run(
     run: Run,
-    out: str | Path | None = None,
+    out: str | None,
     *,
-    resume: bool = False,
-    device: str = "auto",
-    threads: int | None = None,
-    request: Request | None = None,
-    listener: Listener = SILENT,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    request: Request,
+    listener: Listener,
 ) -> tuple[Plan, Path, bool]:
     """Plan a run as `train` does with the same arguments, and refuse what it would; nothing is written.
 
