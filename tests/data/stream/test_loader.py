@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
 
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.decode.image import Header
@@ -285,10 +286,31 @@ def test_a_stopped_worker_is_named() -> None:
     os.kill(stopped, signal.SIGSTOP)
     going_on = threading.Timer(30, os.kill, (stopped, signal.SIGCONT))  # no test hangs where nobody gives up
     going_on.start()
-    with pytest.raises(VitkitError, match=f"did not come within .* process {stopped} that makes it hangs"):
-        list(batches)
-    going_on.cancel()
+    with pytest.raises(VitkitError, match=f"did not come within .* process {stopped} hangs"):
+        try:
+            list(batches)
+        finally:
+            going_on.cancel()
     assert not multiprocessing.active_children()
+
+
+def test_a_stopped_worker_is_named_where_the_others_wait_for_it() -> None:
+    """A worker that is stopped while it hands over a batch holds a lock that the others wait for."""
+    stopped = multiprocessing.RawValue("q", 0)
+
+    class Locked(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            worker = get_worker_info()
+            assert worker is not None
+            if worker.id == 1:
+                stopped.value = os.getpid()
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(600)  # the first worker makes the batch that is awaited
+            return super().decode(index)
+
+    with pytest.raises(VitkitError, match="Batch 0 did not come") as refusal:
+        list(evaluation_batches(Locked(10), PREPROCESSING, 5, workers=2, worker_timeout=2))
+    assert f"process {stopped.value} hangs" in str(refusal.value)
 
 
 def test_without_a_limit_a_batch_is_waited_for() -> None:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -222,6 +223,7 @@ class _Watch:
         self.awaited: int | None = None  # number of the batch that is waited for
         self.waited = 0.0  # seconds so far, for the same batch
         self.expired = False  # whether the workers were killed for it
+        self.stopped: list[int] = []  # numbers of the workers that were stopped (SIGSTOP) when it expired
         self._over = threading.Event()
         if seconds:
             threading.Thread(target=self._watch, name="vitkit-worker-watch", daemon=True).start()
@@ -234,12 +236,24 @@ class _Watch:
             self.waited = self.waited + interval if awaited is not None and awaited == before else 0.0
             before = awaited
             if self.waited >= self.seconds:
+                self.stopped = [
+                    number for number, process in enumerate(self.processes) if _is_stopped(process)
+                ]
                 self.expired = True
                 _kill(self.processes)
                 return
 
     def end(self) -> None:
         self._over.set()
+
+
+def _is_stopped(process: multiprocessing.Process) -> bool:
+    """Whether a process is stopped (SIGSTOP) or traced, which only Linux tells."""
+    try:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in "Tt"
 
 
 @dataclass
@@ -286,11 +300,14 @@ class _Pool:
         # A worker that has not begun the batch yet left no note on the board, but DataLoader gives batches to
         # workers in turn.
         worker = int(makers[0]) if len(makers) else self.numbers.index(number) % len(self.processes)
+        # Workers hand their batches over through one queue: one that is stopped while it does so holds up the
+        # others, whose batch may be the one that is missing.
+        worker = next(iter(self.watch.stopped), worker)
         at, sample = rows[worker].tolist()
-        image = f", last at the image {self.work.key(sample)}" if len(makers) and at == number else ""
+        image = f", last at the image {self.work.key(sample)}" if at == number and sample >= 0 else ""
         return (
             f"Batch {number} did not come within {self.watch.waited:g} s: the data loading process "
-            f"{self.processes[worker].pid} that makes it hangs{image}. Mostly this is a disk or network "
+            f"{self.processes[worker].pid} hangs{image}. Mostly this is a disk or network "
             "share that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
             "can be read, then run the same command again. If batches do take that long, allow more seconds "
             "by --worker-timeout (0 waits for ever)."
