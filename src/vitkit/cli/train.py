@@ -466,7 +466,7 @@ def _compare_and_tell(asked: Asked, line: str, listener: Listener) -> None:
         listener=listener,
     )
     console.out.print()
-    console.out.print(lay_out(arm_table(helped.comparison)))
+    console.out.print(lay_out(arm_table(helped.comparison, by_seed=False)))
     console.out.print("", *helped.answers(), sep="\n", markup=False, soft_wrap=True)
     console.out.print(
         "",

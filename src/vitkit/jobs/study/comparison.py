@@ -207,13 +207,18 @@ def _lost(comparison: Comparison, arm: ArmResult) -> str:
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
 
 
-def arm_table(comparison: Comparison) -> Table:
-    """Make the table of the arms: rate, score by seed and mean, difference with its interval and p."""
-    seeds = [f"seed {seed}" for seed in comparison.seeds]
+def arm_table(comparison: Comparison, by_seed: bool = True) -> Table:
+    """Make the table of the arms: rate, score by seed and mean, difference with its interval and p.
+
+    Args:
+        comparison: of the arms.
+        by_seed: Whether each seed has its column, for which a terminal has no room.
+    """
+    shown = comparison.seeds if by_seed else ()
     headings = (
         "arm",
         "learning rate",
-        *seeds,
+        *(f"seed {seed}" for seed in shown),
         f"mean {comparison.score}",
         "difference",
         "95 % interval",
@@ -226,7 +231,7 @@ def arm_table(comparison: Comparison) -> Table:
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         cells = [
             "diverged" if seed in arm.diverged else share(comparison, arm.scores.get(str(seed)))
-            for seed in comparison.seeds
+            for seed in shown
         ]
         rows.append(
             (arm.label, rate, *cells, share(comparison, arm.mean), *_difference_cells(comparison, arm))
