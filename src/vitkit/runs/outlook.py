@@ -266,7 +266,8 @@ def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
     state_bytes = count_parameters(model) * 4 * (3 + (run.optimizer.polyak is not None))
     interval = run.training.evaluation_interval(len(data.splits["train"]))
     every = run.training.checkpoint_every or interval
-    return f"{folder} (checkpoints of {format_bytes(state_bytes)} every {every} steps)"
+    often = "every step" if every == 1 else f"every {every} steps"
+    return f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"
 
 
 def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
