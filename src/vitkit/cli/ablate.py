@@ -73,12 +73,12 @@ def main(arguments: list[str]) -> None:
     )
     options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
     with importing():
-        from vitkit.jobs.study.ablate import complete_ablation, plan_ablation
+        from vitkit.jobs.study.ablate import plan_ablation, run_ablate
 
     if command.plan:
         _print_plan(plan_ablation(options), command.json_output)
         return
-    ablation = complete_ablation(options, line)
+    ablation = run_ablate(options, line)
     if command.json_output:
         console.print_json(ablation.to_json())
     else:

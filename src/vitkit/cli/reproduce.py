@@ -74,14 +74,14 @@ def main(arguments: list[str]) -> None:
         require_checkpoints(*options.starts)
     with importing():
         from vitkit.cli.console import download
-        from vitkit.jobs.reproduce.reproduce import complete_reproduction, plan_reproduction
+        from vitkit.jobs.reproduce.reproduce import plan_reproduction, run_reproduce
 
     if command.plan:
         _print_plan(options, plan_reproduction(options), command.json_output)
         return
     for start in options.starts:
         download(start)
-    reproduction = complete_reproduction(options, shlex.join(["vitkit", "reproduce", *arguments]))
+    reproduction = run_reproduce(options, shlex.join(["vitkit", "reproduce", *arguments]))
     if command.json_output:
         console.print_json(reproduction.to_json())
     else:

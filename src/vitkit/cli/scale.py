@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
         raise VitkitError(f"--budget chooses the number of steps: give it without {min(length)}.")
     options = ScaleOptions(**{**as_arguments(ScaleOptions, command), "recipe": run, "start": ""})
     with importing():
-        from vitkit.jobs.study.scale import complete_scale, describe_plan, plan_scale
+        from vitkit.jobs.study.scale import describe_plan, plan_scale, run_scale
 
     if command.plan:
         plan = plan_scale(options)
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
         console.out.print(*describe_plan(plan, options), sep="\n", markup=False, soft_wrap=True)
         console.out.print("Next: the same command without --plan trains them")
         return
-    result = complete_scale(options, line)
+    result = run_scale(options, line)
     if command.json_output:
         console.print_json(result.to_json())
     else:

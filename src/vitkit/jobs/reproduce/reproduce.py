@@ -101,7 +101,10 @@ class Length:
             raise VitkitError("expected a length of 1 step or more, and speeds above 0.")
 
 
-def run_reproduce(options: ReproduceOptions) -> Reproduction:
+def run_reproduce(
+    options: ReproduceOptions,
+    command: str = "vitkit.reproduce(...)",  # what somebody types to go on, which the folder keeps
+) -> Reproduction:
     """Reproduce a figure or a table of the paper at the size of this machine, and say what holds here.
 
     Studies train all of their arms with the same seeds on the same images; what is about a checkpoint is made
@@ -116,25 +119,15 @@ def run_reproduce(options: ReproduceOptions) -> Reproduction:
             something else.
         InterruptedTraining: a signal asked to stop; the same call goes on.
     """
-    return complete_reproduction(options, "vitkit.reproduce(...)")
-
-
-reproduce = from_options(ReproduceOptions)(run_reproduce)
-
-
-def complete_reproduction(options: ReproduceOptions, command: str) -> Reproduction:
-    """Do the work of `run_reproduce`.
-
-    Args:
-        options: as they were given.
-        command: the one that asks for it, to be written down.
-    """
     require_threads(options.threads)
     item, folder = ITEMS[options.item], study_folder(options)
     _refuse_absent(options, item)
     reproduction = (_collect if item.design is None else _train)(options, item, folder, command)
     options.listener.show([("report", [str(reproduction.folder / "report.html")])])
     return reproduction
+
+
+reproduce = from_options(ReproduceOptions)(run_reproduce)
 
 
 def study_folder(options: ReproduceOptions) -> Path:

@@ -115,7 +115,10 @@ class Ablation(Shown):
         }
 
 
-def run_ablate(options: AblateOptions) -> Ablation:
+def run_ablate(
+    options: AblateOptions,
+    command: str = "vitkit.ablate(...)",  # what somebody types to go on, which the folder keeps
+) -> Ablation:
     """Train a run and its variants with the same seeds, and compare them on the same test images.
 
     Each arm is a series of runs: a sweep over learning rates on held-out images, unless the rate is fixed,
@@ -129,19 +132,6 @@ def run_ablate(options: AblateOptions) -> Ablation:
         VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
             something else.
         InterruptedTraining: a signal asked to stop; the same call goes on.
-    """
-    return complete_ablation(options, "vitkit.ablate(...)")
-
-
-ablate = from_options(AblateOptions)(run_ablate)
-
-
-def complete_ablation(options: AblateOptions, command: str) -> Ablation:
-    """Do the work of `run_ablate`.
-
-    Args:
-        options: as they were given.
-        command: the one that asks for it, to be written down.
     """
     listener, request = options.listener, Request()
     require_threads(options.threads)
@@ -169,6 +159,9 @@ def complete_ablation(options: AblateOptions, command: str) -> Ablation:
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
         replace_file(folder / "report.html", [_render(ablation, command).encode()])
     return ablation
+
+
+ablate = from_options(AblateOptions)(run_ablate)
 
 
 def base_run(options: AblateOptions) -> Run:

@@ -88,7 +88,10 @@ class ScalePlan:
     """The time of all of them together, as it was measured; None where nothing was."""
 
 
-def run_scale(options: ScaleOptions) -> Scale:
+def run_scale(
+    options: ScaleOptions,
+    command: str = "vitkit.scale(...)",  # what somebody types to go on, which the folder keeps
+) -> Scale:
     """Measure how test error falls along an axis, predict a point three times beyond, train it, and compare.
 
     Five points or more over a factor of 30 are trained and a law with offset is fitted to their test errors.
@@ -102,19 +105,6 @@ def run_scale(options: ScaleOptions) -> Scale:
         VitkitError: the images, the options or the machine do not allow it, the budget is too small, or `out`
             holds something else.
         InterruptedTraining: a signal asked to stop; the same call goes on.
-    """
-    return complete_scale(options, "vitkit.scale(...)")
-
-
-scale = from_options(ScaleOptions)(run_scale)
-
-
-def complete_scale(options: ScaleOptions, command: str) -> Scale:
-    """Do the work of `run_scale`.
-
-    Args:
-        options: as they were given.
-        command: the one that asks for it, to be written down.
     """
     listener, request, run = options.listener, Request(), base_run(options)
     data = _list_images(run, request, options)
@@ -145,6 +135,9 @@ def complete_scale(options: ScaleOptions, command: str) -> Scale:
         result = _conclude(folder, options, plan, measured, fit, prediction, outcome)
         listener.show([("report", [str(write_result(result, command))])])
     return result
+
+
+scale = from_options(ScaleOptions)(run_scale)
 
 
 def scale_folder(options: ScaleOptions, run: Run, data_name: str) -> Path:
