@@ -216,7 +216,7 @@ def test_pictures_are_not_written_through_a_link(
 
 
 def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["reproduce", "fig12", "--start", "ViT-16x1x2/64", "--minutes", "0.01", "--threads", "1"]
+    arguments = ["reproduce", "fig12", "--start", "ViT-16x1x2/64", "--minutes", "0.05", "--threads", "1"]
     arguments += ["--out", str(tmp_path / "out")]
     assert run(arguments) == 0
     before = result(tmp_path / "out")

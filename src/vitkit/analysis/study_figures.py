@@ -357,8 +357,14 @@ def interval_lines(
                 capsize=2,
             )
         axes.set_xscale("log")
+        # The numbers of two places lie over each other where these are nearer than a twentieth of the axis.
         places = sorted({point[0] for points in lines.values() for point in points})
-        axes.xaxis.set_major_locator(FixedLocator(places))
+        nearest = (places[-1] / places[0]) ** (1 / 20)
+        written = places[:1]
+        for place in places[1:]:
+            if place >= written[-1] * nearest:
+                written.append(place)
+        axes.xaxis.set_major_locator(FixedLocator(written))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))

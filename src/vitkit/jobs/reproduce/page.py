@@ -137,16 +137,20 @@ def _arm_table(answer: Answer) -> Table:
         rows.append(
             (
                 arm.label,
-                "–" if arm.flops is None else Number(f"{arm.flops / 1e6:,.2f}", arm.flops),
+                _number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
                 Number(f"{arm.steps:,}", arm.steps),
-                "–" if arm.images_per_second is None else f"{arm.images_per_second:,.0f}",
-                "–" if arm.learning_rate is None else f"{arm.learning_rate:g}",
-                share(tested, arm.mean),
+                _number("{:,.0f}", arm.images_per_second),
+                _number("{:g}", arm.learning_rate),
+                "–" if arm.mean is None else Number(share(tested, arm.mean), arm.mean),
                 "–" if low is None else f"{share(tested, low)} to {share(tested, high)}",
             )
         )
     headings = ("arm", "million FLOPs", "steps", "images a second", "rate", tested.score, "95 % interval")
     return Table(headings, tuple(rows))
+
+
+def _number(form: str, value: float | None) -> str | Number:
+    return "–" if value is None else Number(form.format(value), value)
 
 
 def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot | None:

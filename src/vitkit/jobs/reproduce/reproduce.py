@@ -548,7 +548,7 @@ def _analyse(
         None if frozen is None else frozen.numbers,
         tested,
         seeds,
-        _setting(base, length),
+        _setting(base, design, length),
     )
     return Reproduction(folder, item, answer)
 
@@ -621,13 +621,14 @@ def _numbers_alone(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: 
     ]
 
 
-def _setting(base: Base, length: Length) -> tuple[tuple[str, str], ...]:
+def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str], ...]:
     """Give the concrete numbers of a study, to stand beside the paper's."""
     run = base.run
+    models = list(dict.fromkeys(variant.run.model for variant in design.variants))
     height, width = run.preprocessing.image_size
     return (
         ("data", f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes"),
-        ("model", run.model or "that of the start"),
+        ("model", (models[0] + (" and others" if len(models) > 1 else "")) or "the start's"),
         ("image size", f"{height}x{width} pixels"),
         ("batch", f"{run.training.batch_size:,} images"),
         ("steps", f"{length.length:,} of the base"),
