@@ -213,7 +213,7 @@ class FeatureCache:
         path = self._path(key)
         try:
             data = read_regular_file(path, self.limit)
-            with suppress(OSError):  # somebody else's folder, say
+            with suppress(OSError):  # another user's folder, say
                 path.touch()  # used now
         except FileNotFoundError:
             return None

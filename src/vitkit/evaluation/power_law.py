@@ -6,7 +6,7 @@ Predictable, Empirically"; with an offset: Rosenfeld et al. 2019, "A Constructiv
 Generalization Error Across Scales"; Zhai et al. 2021, "Scaling Vision Transformers", section 3).
 
 The points share their test images. Whether these are easy or hard moves all of them the same way, the next
-one too, so that it cancels: what is left is how one run differs from another on the same images. Where runs
+point too, so that it cancels: what is left is how one run differs from another on the same images. Where runs
 differ by chance alone that is less than the binomial noise of the images (Jordan 2023, "Calibrated Chaos");
 few training images, or an unsteady training, make it more. The points therefore state their noise relative to
 each other, and its size is estimated from the residuals of the fit and the differences between seeds. The

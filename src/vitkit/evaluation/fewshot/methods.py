@@ -144,7 +144,7 @@ def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = L2) 
 def fit_neighbours(features: Floats, labels: Integers, classes: int, neighbours: int | None = None) -> Fitted:
     """Remember the shots: an image is what most of its nearest shots are, by the cosine of the features.
 
-    Among classes with as many votes the one with the larger sum of cosines counts, then the lower number.
+    Among classes of equal votes the class with the larger sum of cosines counts, then the lower number.
     Without `neighbours`, it is the number of `NEIGHBOURS` by which most shots are predicted rightly from the
     other shots; among equals the smallest, so with one shot a class always 1.
     """
