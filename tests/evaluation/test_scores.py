@@ -78,5 +78,5 @@ def test_the_rank_among_equal_logits_goes_by_the_number_of_the_class() -> None:
 
 @pytest.mark.parametrize(("labels", "fits"), [([0, 2], True), ([0, 3], False), ([-1, 2], False), ([], True)])
 def test_labels_are_classes_of_the_model(labels: list[int], fits: bool) -> None:
-    with nullcontext() if fits else pytest.raises(VitkitError, match="the model knows classes 0 to 2"):
+    with nullcontext() if fits else pytest.raises(VitkitError, match="the model has classes 0 to 2"):
         check_labels(np.array(labels, np.int64), 3)

@@ -15,7 +15,7 @@ from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import Format, save_model
-from vitkit.weights.formats.known import find_format
+from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
 
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -193,7 +193,7 @@ def test_the_prefix_to_strip_is_named(ending: str, prefix: str, tmp_path: Path) 
         torch.save(tensors, tmp_path / "x.pth")
     else:
         save_file(tensors, tmp_path / "x.safetensors")
-    with pytest.raises(VitkitError, match=rf"those of timm after the prefix .*strip the prefix '{prefix}'"):
+    with pytest.raises(VitkitError, match=rf"are timm's after the prefix .*strip the prefix '{prefix}'"):
         load_model(tmp_path / f"x{ending}", num_heads=4, image_size=(12, 16))
 
 

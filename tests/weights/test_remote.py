@@ -527,7 +527,7 @@ def test_an_answer_that_is_no_http_is_shown_not_obeyed(
     raw: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "ATTEMPTS", 1)
-    words = refused(raw([b"\x1b]0;owned\x07 hello\r\n\r\n"]), "what is no HTTP", r"\x1b]0;owned\x07")
+    words = refused(raw([b"\x1b]0;owned\x07 hello\r\n\r\n"]), "answer is no HTTP", r"\x1b]0;owned\x07")
     assert "\x1b" not in words
     words = refused(raw([b"HTTP/1.1 404 \x1b[31mred\x9b" + b"x" * 900 + b"\r\n\r\n"]), "no such file")
     words = refused(raw([b"HTTP/1.1 499 \x1b[31mred\x9b" + b"x" * 900 + b"\r\n\r\n"]), r"\x1b[31mred\x9b")

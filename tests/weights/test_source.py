@@ -164,7 +164,7 @@ def test_the_choice_among_several_weights_is_noted(
 
 def test_a_choice_that_nothing_decides_is_left_to_the_user(tmp_path: Path) -> None:
     torch.save({"student": STATE, "teacher": STATE, "epoch": 1}, tmp_path / "x.pth")
-    refused(tmp_path / "x.pth", "tensors under 'student', 'teacher'", "Save those you mean alone")
+    refused(tmp_path / "x.pth", "tensors under 'student', 'teacher'", "Save the weights alone")
 
 
 def test_only_a_prefix_of_all_names_goes(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_folder_with_one_file_of_weights(name: str, tmp_path: Path) -> None:
 def test_a_folder_with_two_names_them(tmp_path: Path) -> None:
     for name in ("first.npz", "second.npz"):
         np.savez(tmp_path / name, x=np.ones(1))
-    refused(tmp_path, "give the one you mean, one of first.npz, second.npz")
+    refused(tmp_path, "give the path of a file, one of first.npz, second.npz")
 
 
 def test_settings_beside_the_weights(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     refused(tmp_path / "run", "No model.safetensors in", "vitkit train --resume")
     refused(Path("google/vit-base-patch16-224"), "On the hub it may be hf:google/vit-base-patch16-224")
     (tmp_path / "x.h5").write_bytes(bytes(8))
-    refused(tmp_path / "x.h5", "none of the checkpoints known", ".safetensors, .npz")
+    refused(tmp_path / "x.h5", "is no checkpoint", ".safetensors, .npz")
 
 
 def test_the_archive_made_by_hand_is_one(tmp_path: Path) -> None:

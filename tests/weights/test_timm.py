@@ -442,7 +442,7 @@ def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_pa
         assert model.config.position == "none" and "notes" not in card_of(model).origin
     with pytest.raises(VitkitError, match="pos_embed: unexpected"):
         load_model(folder_of(tmp_path, state(), config_json(pos_embed="none")))
-    with pytest.raises(VitkitError, match="pos_embed: known here are"):
+    with pytest.raises(VitkitError, match="pos_embed: expected learn or none"):
         load_model(folder_of(tmp_path, state(), config_json(pos_embed="rope")))
     (tmp_path / "config.json").unlink()
     save_file(tensors, tmp_path / "model.safetensors")
@@ -686,7 +686,7 @@ def test_a_resnet_of_any_size_is_read_by_its_arguments(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"stem_type": "same"}, "stem_type: known here for resnetv2_custom are 'fixed' and '', found 'same'"),
+        ({"stem_type": "same"}, "stem_type: expected 'fixed' or '' for resnetv2_custom, found 'same'"),
         ({"layers": [2, 2]}, "these two do not belong together"),
         ({"channels": [128, 512]}, "these two do not belong together"),
         ({"stem_chs": None}, "these two do not belong together"),

@@ -11,13 +11,14 @@ from vitkit.text import pluralize
 
 FEW_IMAGES = 2_000
 FEW_PER_CLASS = 100
-"""Training images below which nothing is to be learned from scratch: rules of thumb of this project. The
+"""Training images, in all and of each class, below which to start from a checkpoint: rules of thumb of this
+project. The
 paper's smallest training set from scratch has 1.3 million images, and a ViT does worse there than a ResNet
 (Figure 3); its tasks of 1,000 images (VTAB) are all learned from a checkpoint."""
 SMALL_SIDE = 64
 """Pixels: images up to this size are pictures for the recipe small-images, larger ones are photos."""
 LOOKED_AT = 500
-"""Headers that are read of more images than that, to learn their sizes."""
+"""The most headers that are read to learn the sizes of images."""
 LIKE_CIFAR = range(24, 49)
 """Pixels: images of about 32, on which small-images-conv was measured (CIFAR-10: 84.2 % in an hour of one
 core; small-images: 50 % in ten minutes of two)."""
@@ -32,16 +33,16 @@ def advise_on_start(
         spec: the name of the data, as it is given to `--data`. The built-in digits are a demonstration that
             needs no advice.
         count: training images.
-        classes: among which they are shared.
+        classes: of the training images.
         few: so many images are enough.
         few_per_class: so many images of each class, on average, are enough.
     """
     if spec == "digits" or (count >= few and count >= few_per_class * classes):
         return ""
-    share = "" if count < few else f" of {classes:,} classes, {count / classes:.0f} of each"
+    per_class = "" if count < few else f" of {classes:,} classes, {count / classes:.0f} of each"
     return (
-        f"{pluralize(count, 'training image')}{share}: do not train from scratch; start from a checkpoint "
-        f"(vitkit finetune {shlex.quote(spec)} chooses one)."
+        f"{pluralize(count, 'training image')}{per_class}: do not train from scratch; start from a "
+        f"checkpoint (vitkit finetune {shlex.quote(spec)} chooses one)."
     )
 
 
@@ -56,7 +57,7 @@ def where_to_ask(spec: str, start: str = "") -> str:
 
 
 def suggest_recipe(sizes: Sequence[tuple[int, int]]) -> str:
-    """Name the recipe that fits images of these sizes, (height, width) in pixels: that of the median."""
+    """Name the recipe that fits the median of these image sizes, (height, width) in pixels."""
     side = usual_side(sizes)
     if side in LIKE_CIFAR:
         return "small-images-conv"
@@ -64,7 +65,7 @@ def suggest_recipe(sizes: Sequence[tuple[int, int]]) -> str:
 
 
 def sample_sizes(samples: Samples) -> list[tuple[int, int]]:
-    """Read the sizes (height, width) of some images, evenly spread; of none that cannot be read."""
+    """Read the sizes (height, width) of some images, evenly spread; unreadable ones are skipped."""
     sizes = []
     for index in np.unique(np.linspace(0, len(samples) - 1, LOOKED_AT).astype(np.int64)).tolist():
         try:

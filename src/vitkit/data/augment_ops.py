@@ -1,6 +1,6 @@
 """Distortions of RandAugment and random erasing, on images of the model's size, drawn by a generator alone.
 
-The operations and their order of strength are those of RandAugment (Cubuk et al. 2019, arXiv 1909.13719,
+The operations and their order of strength are RandAugment's (Cubuk et al. 2019, arXiv 1909.13719,
 section 3), by Pillow, as in timm (`data/auto_augment.py`) and torchvision (`transforms/autoaugment.py`).
 """
 
@@ -17,29 +17,29 @@ from vitkit.data.config import Augmentation
 Pixels = NDArray[np.uint8]  # (height, width, channels)
 
 MOST_DEGREES, MOST_SHEAR, MOST_SHIFT = 30.0, 0.3, 150 / 331
-"""Ranges of rotations, shears and translations (a share of the side): AutoAugment's, on 331 pixels (Cubuk et
-al. 2018, arXiv 1805.09501, Table 6)."""
+"""Ranges of rotations, shears and translations (a fraction of the side): AutoAugment's, on 331 pixels
+(Cubuk et al. 2018, arXiv 1805.09501, Table 6)."""
 MOST_CHANGE = 0.9
 """Colour, contrast, brightness and sharpness are multiplied by 1 plus or minus this at most (same table)."""
 LEAST_BITS = 4
 """The fewest bits to which posterising reduces each colour (same table; torchvision)."""
 
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
-"""Share of the image and height / width of an erased box, and how often one that does not fit is drawn anew:
-timm's `data/random_erasing.py`, after Zhong et al. 2017 (arXiv 1708.04896, whose largest share is 0.4)."""
+"""Fraction of the image and height / width of an erased box, and the most boxes drawn until one fits: timm's
+`data/random_erasing.py`, after Zhong et al. 2017 (arXiv 1708.04896, whose largest fraction is 0.4)."""
 
 
 def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator) -> Pixels:
-    """Apply the operations and the erasing that an augmentation asks for; without any, nothing is drawn.
+    """Apply the operations and the erasing of an augmentation; without any, nothing is drawn.
 
-    The operations change a grey image (H, W, 1) as they do one of equal red, green and blue. They are not
-    made for other numbers of channels: `refuse_augmentation` refuses them.
+    The operations change a grey image (H, W, 1) as an image of equal red, green and blue. They are not made
+    for other numbers of channels: `refuse_augmentation` refuses them.
     """
     if augmentation.rand_augment:
         picture = Image.frombytes("RGB", (image.shape[1], image.shape[0]), to_rgb(image).tobytes())
         for _ in range(augmentation.rand_augment):
-            # The operations are drawn with replacement, their direction always, used or not: what follows
-            # does not depend on which one it was.
+            # The operations are drawn with replacement, their direction always, used or not, so that later
+            # draws do not depend on which operation it was.
             operation = OPERATIONS[int(rng.random() * len(OPERATIONS))]
             strength = augmentation.rand_augment_magnitude / 10
             picture = operation(picture, strength if rng.random() < 0.5 else -strength)
@@ -68,7 +68,7 @@ def erase(image: Pixels, rng: np.random.Generator) -> Pixels:
 
 
 Operation = Callable[[Image.Image, float], Image.Image]
-"""A picture and a strength from -1 to 1; what has no direction looks at its size alone."""
+"""A picture and a strength from -1 to 1; operations without a direction use its absolute value."""
 
 
 def _identity(picture: Image.Image, strength: float) -> Image.Image:
@@ -128,13 +128,13 @@ def _translate_y(picture: Image.Image, strength: float) -> Image.Image:
 
 
 def _affine(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
-    """Map positions of the result to those of the picture."""
+    """Fill each position of the result from the position in the picture that the matrix maps it to."""
     kind, sampling = Image.Transform.AFFINE, Image.Resampling.BILINEAR
     return picture.transform(picture.size, kind, matrix, sampling, fillcolor=_mean_colour(picture))
 
 
 def _mean_colour(picture: Image.Image) -> tuple[int, ...]:
-    """Give the picture's mean, with which what a geometric operation uncovers is filled."""
+    """Compute the picture's mean, the colour of pixels that a geometric operation uncovers."""
     pixels = np.asarray(picture).reshape(-1, 3)
     return tuple(int(level) for level in pixels.mean(0).round())
 

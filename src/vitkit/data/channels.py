@@ -71,16 +71,16 @@ def by_threes(image: Pixels, change: Callable[[Pixels], Pixels], out: Pixels | N
     """Change an image of any number of channels by a function for three, each channel by itself.
 
     So every channel becomes what it would as a colour of an RGB image, to the bit. Pillow's own RGBA would be
-    multiplied by alpha, which is wrong where the fourth channel is another one.
+    multiplied by alpha, which is wrong where the fourth channel is not alpha.
 
     Args:
         image: (H, W, C).
-        change: from (H, W, 3) to (H', W', 3), the same of each channel.
+        change: from (H, W, 3) to (H', W', 3), the same change of each channel.
         out: where the result (H', W', C) is written, if given.
     """
     channels = image.shape[2]
     for start in range(0, channels, 3):
-        # The last one is repeated where fewer than three are left.
+        # The last channel is repeated where fewer than three are left.
         chosen = np.minimum(np.arange(start, start + 3), channels - 1)
         part = change(np.ascontiguousarray(image[:, :, chosen]))
         if out is None:

@@ -17,9 +17,10 @@ from vitkit.errors import DecodeError
 from vitkit.text import pluralize
 
 _SMALL_SIDE = 32  # pixels
-_FEW_IMAGES = 10
+_FEW_IMAGES = 10  # training images of a class
 _IMBALANCE = 10  # most frequent class / rarest class
-# By the number of channels: modes that are taken as they are (of more channels all), and what others become.
+# By the number of channels: modes that are not converted (with more channels none is), and the mode that
+# others become.
 _PLAIN_MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
 _BECOME = {1: "grey", 3: "RGB", 4: "RGB and alpha"}
 
@@ -76,7 +77,7 @@ class DataCheck:
     contradictions: tuple[tuple[Copy, ...], ...]
     """The groups of duplicates whose labels differ."""
     warnings: tuple[str, ...]
-    """Sentences about what should be looked at before training."""
+    """Sentences about defects to look at before training."""
     notes: tuple[str, ...] = ()
     """Sentences about how the data set was opened: splits that were made, say."""
     advice: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ def check_data(
         data: the data set.
         progress: called as `progress(done, total)` after each file.
         bad_quota: fraction of the training files that may be unreadable before training stops; the default
-            is that of training, 5 %.
+            is as in training, 5 %.
     """
     counts: dict[str, dict[str, int]] = {}
     for split, samples in data.splits.items():
@@ -146,7 +147,7 @@ def check_data(
 
 @dataclass
 class _ReadFiles:
-    """The findings in the files of a data set."""
+    """The properties of the files of a data set that were read."""
 
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """(height, width) of each image that could be read."""
@@ -161,7 +162,7 @@ class _ReadFiles:
 
 def _read_all(data: ImageData, progress: Callable[[int, int], None] | None) -> _ReadFiles:
     """Decode every file once."""
-    found, done, total = _ReadFiles(), 0, sum(map(len, data.splits.values()))
+    files, done, total = _ReadFiles(), 0, sum(map(len, data.splits.values()))
     for split, samples in data.splits.items():
         for index in range(len(samples)):
             key = samples.key(index)
@@ -169,18 +170,18 @@ def _read_all(data: ImageData, progress: Callable[[int, int], None] | None) -> _
                 head = samples.header(index)
                 pixels = samples.decode(index)
             except DecodeError as error:
-                found.bad.append(BadFile(split, key, str(error)))
+                files.bad.append(BadFile(split, key, str(error)))
             else:
-                found.formats[head.format] += 1
-                found.modes[head.mode] += 1
-                height, width, found.channels = pixels.shape
-                found.sizes.append((height, width))
+                files.formats[head.format] += 1
+                files.modes[head.mode] += 1
+                height, width, files.channels = pixels.shape
+                files.sizes.append((height, width))
                 label = _label(samples.labels, index, data.class_names)
-                found.same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
+                files.same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
             if progress is not None:
                 progress(done, total)
-    return found
+    return files
 
 
 def _label(labels: Labels, index: int, class_names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ BYTES_PER_PIXEL = 8
 """Bytes per pixel that decoding may take: 4 for an RGB image in Pillow, 3 for the array, 1 to spare."""
 OVERHEAD_BYTES = 16_000_000
 """Bytes of memory that do not depend on the number of pixels: headers, tables, strips."""
-# The memory limit never falls below that of this many pixels: a low max_pixels is meant to reject large
+# The memory limit never falls below the limit for this many pixels: a low max_pixels is meant to reject large
 # images, not small images whose format needs much memory.
 _FEWEST_PIXELS = 16_000_000
 MOST_CHANNELS = 1024
@@ -78,7 +78,7 @@ class Preprocessing:
     resize: Resize = "stretch"
     """The way in which images are brought to image_size. stretch: directly, whatever their proportions, as
     the original code evaluates. crop: keep the proportions, resize to cover image_size / crop_fraction and
-    cut out the middle, as in big_vision. The others are those of timm, torchvision and transformers, which
+    cut out the middle, as in big_vision. The others are as in timm, torchvision and transformers, which
     all cut image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction.
     longest: the longest side does, so that the whole image is seen between borders. squash: both sides do,
     each by itself. none: the image is not resized."""
@@ -106,8 +106,8 @@ class Preprocessing:
             )
         for name, choices in (("resize", Resize), ("interpolation", Interpolation)):
             if getattr(self, name) not in get_args(choices):
-                known = ", ".join(f'"{choice}"' for choice in get_args(choices))
-                raise VitkitError(f"{name} must be one of {known}, found {getattr(self, name)!r}.")
+                allowed = ", ".join(f'"{choice}"' for choice in get_args(choices))
+                raise VitkitError(f"{name} must be one of {allowed}, found {getattr(self, name)!r}.")
         if self.crop_offset not in ("even", "down"):
             raise VitkitError(f'crop_offset must be "even" or "down", found {self.crop_offset!r}.')
         most = 1 if self.resize == "crop" else 1000
@@ -133,7 +133,7 @@ class Preprocessing:
 class Augmentation:
     """The random changes of training images; saved with the model.
 
-    The defaults are those of the original code. Pixels that shifting and turning uncover repeat the pixel at
+    The defaults are the original code's. Pixels that shifting and turning uncover repeat the pixel at
     the edge.
     """
 
@@ -141,8 +141,8 @@ class Augmentation:
     """Smallest and largest fraction of the image's area that a random crop takes; None for no crop. The crop
     is stretched to image_size, whatever resize says."""
     crop_aspect: tuple[float, float] | None = (0.75, 1.33)
-    """Smallest and largest width / height of the crop; None for that of the image, as where an image is
-    stretched to a size and a part of that is cut out."""
+    """Smallest and largest width / height of the crop; None for the image's, as where an image is
+    stretched to a size and a part is cut out."""
     flip: bool = True
     """Mirror images left to right, with a probability of one half."""
     shift: int = 0
@@ -188,7 +188,7 @@ def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
     """Refuse changes of colours for images that have none.
 
     Raises:
-        VitkitError: RandAugment is asked for, and the images are neither grey nor RGB.
+        VitkitError: RandAugment is on, and the images are neither grey nor RGB.
     """
     if augmentation.rand_augment and channels not in (1, 3):
         raise VitkitError(
@@ -215,10 +215,10 @@ class Splits:
     """Seed of the cut; the same seed cuts the same images."""
     label_separator: str | None = None
     """Character that separates several labels of an image in a cell of the CSV; left out, ";" or "|",
-    whichever is found."""
+    whichever the cells hold."""
 
     group: str | None = None
-    """Groups of images that stay in one split, such as those of a patient or a scene: the name of a column of
+    """Groups of images that stay in one split, such as all of a patient or a scene: the name of a column of
     the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
     folds: int | None = None
     """Cut the images into so many parts, one of which is the test split; --splits.fold says which. Every
@@ -230,13 +230,13 @@ class Splits:
     such as "[:500]" or "[-10%:]". The images are taken in an order that the seed draws and in which every
     class is spread evenly, so that a tenth is within every larger part. --subset is the same."""
     subset_seed: int | None = None
-    """Seed of that order; left out, that of the cut. Another one draws another part of the same training
+    """Seed of that order; left out, the seed of the cut. Another seed draws another part of the same training
     images."""
     rule: int | None = None
     """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
     together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
-    left some with few images or none. Left out: 3 in a run that begins; 1 in one that does not record it, as
-    early versions."""
+    left some with few images or none. Left out: 3 in a run that begins; 1 in a run without a record of
+    it, from an early version."""
 
     def __post_init__(self) -> None:
         require_finite(self)

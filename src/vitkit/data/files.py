@@ -70,7 +70,7 @@ def _open(path: Path) -> tuple[int, os.stat_result]:
 
     The check is made on the descriptor and not on the name, so that the file cannot be exchanged in between.
     """
-    # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+    # Without O_NONBLOCK, opening a pipe waits for a process that writes into it.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
@@ -97,7 +97,7 @@ def _read(descriptor: int, count: int) -> bytes:
 
 @contextmanager
 def explain_os_errors() -> Iterator[None]:
-    """Turn an error of the operating system about a path into a reason in words.
+    """Turn an error of the operating system about a path into an error that states the reason.
 
     Raises:
         UnreadableFileError: in place of every OSError, and of the ValueError for a null byte in a path.

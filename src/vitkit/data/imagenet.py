@@ -1,7 +1,7 @@
-"""Test sets with ImageNet's classes: which files they have, and which classes are right for each of them.
+"""Test sets with ImageNet's classes: their files, and the classes that are right for each of them.
 
 `imagenet_classes.txt` has the WordNet ids of the 1,000 classes in their order, as timm 1.0.31 lists them
-(Apache-2.0), with the words a and r after those of ImageNet-A and ImageNet-R. I is the number of images.
+(Apache-2.0), with the letters a and r after the ids of ImageNet-A and ImageNet-R. I is the number of images.
 """
 
 import re
@@ -24,14 +24,14 @@ from vitkit.data.sources import FileSamples
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize
 
-VALIDATION_IMAGES = 50_000
+VALIDATION_IMAGES = 50_000  # of ILSVRC 2012
 _NUMBERED = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 _WNID = re.compile(r"n\d{8}")
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """The images of a test set that are scored, and what is right for each."""
+    """The images of a test set that are scored, and the classes that are right for each."""
 
     files: Files
     numbers: NDArray[np.int64]
@@ -47,7 +47,7 @@ class LabelledImages:
 
     def right(self, image: int) -> frozenset[int]:
         """Return the ImageNet classes that are right for an image."""
-        return frozenset(one for group in self.members[image] for one in self.accepted[group])
+        return frozenset(label for group in self.members[image] for label in self.accepted[group])
 
 
 class WithoutBorder(FileSamples):
@@ -69,7 +69,7 @@ class WithoutBorder(FileSamples):
 
 @cache
 def imagenet_wnids(mark: str = "") -> tuple[str, ...]:
-    """Return the WordNet ids of ImageNet's classes in their order; those with a mark alone, if one is given.
+    """Return the WordNet ids of ImageNet's classes in their order; with a mark, of the marked classes alone.
 
     Args:
         mark: "a" for ImageNet-A's 200, "r" for ImageNet-R's 200, "" for all 1,000.
@@ -80,7 +80,7 @@ def imagenet_wnids(mark: str = "") -> tuple[str, ...]:
 
 
 def list_labelled(name: ProtocolName, spec: str, labels: str | None = None) -> LabelledImages:
-    """List the images of a test set and what is right for each; nothing is decoded.
+    """List the images of a test set and the classes that are right for each; nothing is decoded.
 
     Args:
         name: the protocol.
@@ -102,23 +102,24 @@ def list_labelled(name: ProtocolName, spec: str, labels: str | None = None) -> L
     return _validation_numbers(root, labels)
 
 
-def _class_folders(name: str, root: Path, known: Sequence[str]) -> LabelledImages:
+def _class_folders(name: str, root: Path, allowed: Sequence[str]) -> LabelledImages:
     """List folders that are named by WordNet ids, or by class numbers."""
-    folders, files, numbers, found = _folders(root)
+    folders, files, numbers, folder_of = _folders(root)
     wnids = imagenet_wnids()
-    # int, because the words "10" and "100" are sorted before "2".
-    classes = [int(one) if re.fullmatch(r"\d{1,3}", one) else _index(wnids, one) for one in folders]
-    wrong = [one for one, i in zip(folders, classes, strict=True) if i < 0 or wnids[i] not in known]
+    # int, because sorted as text "10" and "100" stand before "2".
+    numbered = re.compile(r"\d{1,3}")
+    classes = [int(text) if numbered.fullmatch(text) else _index(wnids, text) for text in folders]
+    wrong = [folder for folder, i in zip(folders, classes, strict=True) if i < 0 or wnids[i] not in allowed]
     if wrong:
         raise VitkitError(
-            f"{root}: expected folders of {name}, named by the WordNet ids of its {len(known):,} classes "
-            f"such as {known[0]}, or by class numbers from 0 to 999; found {join_names(wrong, 5)}. Give the "
-            "folder that holds the class folders."
+            f"{root}: expected folders of {name}, named by the WordNet ids of its {len(allowed):,} classes "
+            f"such as {allowed[0]}, or by class numbers from 0 to 999; found {join_names(wrong, 5)}. Give "
+            "the folder that holds the class folders."
         )
     if len(set(classes)) < len(classes):
         raise VitkitError(f"{root} has two folders of one class: one by WordNet id and one by number.")
     accepted = tuple((i,) for i in classes)
-    members = tuple((label,) for label in found)
+    members = tuple((label,) for label in folder_of)
     return LabelledImages(files, numbers, tuple(wnids[i] for i in classes), accepted, members)
 
 
@@ -156,21 +157,22 @@ def _validation_numbers(root: Path, labels: str | None) -> LabelledImages:
 
 def _read_real(path: Path) -> list[list[int]]:
     """Read the labels of ReaL: a list of class numbers for each of the 50,000 validation images."""
-    found: Any = durable.read_json(path)
-    whole = isinstance(found, list) and len(found) == VALIDATION_IMAGES
+    rows: Any = durable.read_json(path)
+    whole = isinstance(rows, list) and len(rows) == VALIDATION_IMAGES
     if not whole or not all(
-        isinstance(row, list) and all(type(one) is int and 0 <= one < 1000 for one in row) for row in found
+        isinstance(row, list) and all(type(label) is int and 0 <= label < 1000 for label in row)
+        for row in rows
     ):
         raise VitkitError(
             f"{path}: expected the labels of ReaL, a list of 50,000 lists of class numbers from 0 to 999, "
             "found something else. Get real.json from https://github.com/google-research/reassessed-imagenet."
         )
-    rows: list[list[int]] = found
-    return rows
+    labels: list[list[int]] = rows
+    return labels
 
 
 def _objectnet(root: Path, labels: str | None) -> LabelledImages:
-    """List the images of those of ObjectNet's classes that ImageNet has too (113 of 313).
+    """List the images of the classes that ObjectNet has in common with ImageNet (113 of 313).
 
     Four files lead from a folder to classes: folder -> label of ObjectNet -> labels of ImageNet, joined by
     semicolons -> line of ImageNet's list of labels -> class number.
@@ -186,7 +188,7 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         class_at = {int(line): _class_number(number) for number, line in of_class.items()}
         class_of = {line.strip(): class_at[i] for i, line in enumerate(lines) if line.strip()}
         accepted_of = {
-            label: tuple(sorted({class_of[one] for one in names.split("; ")}))
+            label: tuple(sorted({class_of[name] for name in names.split("; ")}))
             for label, names in of_label.items()
         }
         if not all(isinstance(label, str) for label in of_folder.values()):
@@ -196,7 +198,7 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
             f"{mappings}: expected the mappings of ObjectNet, which belong together, found that they do not "
             f"({type(error).__name__}: {error}). Unpack the data set again."
         ) from error
-    folders, files, numbers, found = _folders(images)
+    folders, files, numbers, folder_of = _folders(images)
     unknown = [folder for folder in folders if folder not in of_folder]
     if unknown:
         raise VitkitError(
@@ -205,17 +207,17 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         )
     names = [of_folder[folder] for folder in folders]
     scored = [group for group, name in enumerate(names) if name in accepted_of]
-    kept = np.isin(found, scored)
-    if not kept.any():
-        raise VitkitError(f"{images} has no images of the classes that ObjectNet and ImageNet share.")
+    is_scored = np.isin(folder_of, scored)
+    if not is_scored.any():
+        raise VitkitError(f"{images} has no images of the classes common to ObjectNet and ImageNet.")
     place = {group: position for position, group in enumerate(scored)}
     return LabelledImages(
         files,
-        numbers[kept],
+        numbers[is_scored],
         tuple(names[group] for group in scored),
         tuple(accepted_of[names[group]] for group in scored),
-        tuple((place[group],) for group in found[kept].tolist()),
-        {"of classes that ImageNet does not have": int((~kept).sum())},
+        tuple((place[group],) for group in folder_of[is_scored].tolist()),
+        {"of classes that ImageNet does not have": int((~is_scored).sum())},
     )
 
 
@@ -254,12 +256,12 @@ def _beside(folder: Path, name: str, given: str | None) -> Path:
 
 def _read_mapping(path: Path) -> dict[str, Any]:
     try:
-        found = durable.read_json(path)
+        mapping = durable.read_json(path)
     except FileNotFoundError:
         raise VitkitError(f"{path} is missing: it comes with ObjectNet, in its folder mappings.") from None
-    if not isinstance(found, dict):
+    if not isinstance(mapping, dict):
         raise VitkitError(f"{path}: expected a JSON object, found something else. Unpack the data set again.")
-    return found
+    return mapping
 
 
 def read_wnids(spec: str) -> tuple[str, ...]:
@@ -267,12 +269,12 @@ def read_wnids(spec: str) -> tuple[str, ...]:
     sorted names of class folders.
 
     Raises:
-        VitkitError: nothing there, or names that are no WordNet ids.
+        VitkitError: it cannot be read, or names are no WordNet ids, or twice there.
     """
     path = expand_home(spec)
     try:
         if path.is_dir():
-            names = sorted(one.name for one in path.iterdir() if one.is_dir() and _WNID.fullmatch(one.name))
+            names = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and is_wnid(entry.name))
         else:
             text = durable.read_regular_file(path, 1 << 24).decode("utf-8")
             names = [line.split()[0] for line in text.splitlines() if line.strip()]

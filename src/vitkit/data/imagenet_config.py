@@ -27,7 +27,7 @@ PROTOCOLS: dict[ProtocolName, EvaluationProtocol] = {
     "imagenet": EvaluationProtocol("class folders"),
     # google-research/reassessed-imagenet, README.md: any of an image's labels is right; none: left out.
     "imagenet-real": EvaluationProtocol("validation numbers"),
-    # modestyachts/ImageNetV2, issue 4: folders are class numbers, which must not be sorted as words.
+    # modestyachts/ImageNetV2, issue 4: folders are class numbers, which must not be sorted as text.
     "imagenet-v2": EvaluationProtocol("class folders"),
     # hendrycks/natural-adv-examples and imagenet-r, eval.py: the logits of 200 classes.
     "imagenet-a": EvaluationProtocol("class folders", mark="a"),

@@ -49,8 +49,8 @@ class Files(Protocol):
 
 
 Labels = NDArray[np.int64] | NDArray[np.bool_]
-"""(N,) class numbers; or, where an image has several labels or none, (N, K) bool, where K = 0 if nobody
-labelled the images."""
+"""(N,) class numbers; or, where an image has several labels or none, (N, K) bool, where K = 0 if the
+images have no labels at all."""
 
 LABELS = "labels"
 """The name of the target of images that have labels."""
@@ -63,7 +63,7 @@ SplitListing = tuple[NDArray[np.int64], Labels]
 
 @dataclass(frozen=True)
 class Listing:
-    """A data set as the reader of its layout found it."""
+    """A data set as the reader of its layout lists it."""
 
     kind: str
     class_names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Listing:
     splits: dict[str, SplitListing]
     notes: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
-    """(F,) which group the file of each number belongs to; None: none were asked for."""
+    """(F,) number of each file's group; None without groups."""
 
 
 class Texts:
@@ -123,7 +123,7 @@ def check_below(where: str, root: Path, name: str) -> None:
         name: a path, absolute or below `root`.
 
     Raises:
-        VitkitError: it is not below `root`. Whoever made the table could have any file read.
+        VitkitError: it is not below `root`: a table must not make us read any file on the disk.
     """
     if not _LEADS_OUT.search(name):
         return
@@ -148,7 +148,7 @@ def number_groups(names: Iterable[str]) -> NDArray[np.int64]:
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or folder is hidden, or one that an operating system leaves behind."""
+    """Whether a file or folder is hidden, or left behind by an operating system."""
     return name.startswith(".") or name in _IGNORED_NAMES
 
 
@@ -178,7 +178,7 @@ def class_numbers(labels: Labels) -> NDArray[np.int64]:
     """
     if labels.dtype == np.bool_:
         raise VitkitError(
-            "Expected one class for each image, found images with several labels each: what was asked for is "
-            "defined for classes that exclude each other. Give data of class folders, or of a single label."
+            "Expected one class for each image, found images with several labels each: this is defined "
+            "for classes that exclude each other alone. Give data of class folders, or of a single label."
         )
     return labels.astype(np.int64, copy=False)

@@ -31,7 +31,7 @@ class Slice:
     def of(self, count: int) -> tuple[int, int]:
         """Return the first place and the place after the last one, in a split of `count` images.
 
-        Percentages are rounded to whole images, so that [:10%] and [10%:] share none and leave none out.
+        Percentages are rounded to whole images, so that [:10%] and [10%:] overlap in none and leave none out.
 
         Raises:
             VitkitError: the split has no such images.
@@ -61,7 +61,7 @@ def parse_slice(text: str) -> Slice:
     """Read a slice, with or without its brackets; [0:010.0%] is the same value as [:10%].
 
     Raises:
-        VitkitError: it is none.
+        VitkitError: it is no slice.
     """
     match = _SLICE.fullmatch(text.removeprefix("[").removesuffix("]").replace(" ", ""))
     if match is None:

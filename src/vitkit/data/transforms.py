@@ -54,7 +54,7 @@ def augment(
 class RandomView:
     """One random view of an image, as training sees it; all randomness comes from `rng`.
 
-    The crop is drawn first, from the size of the image alone, so that it is known before anything is decoded.
+    The crop is drawn first, from the size of the image alone, so that decoding can depend on it.
     """
 
     def __init__(self, rule: Preprocessing, augmentation: Augmentation, rng: np.random.Generator) -> None:
@@ -257,7 +257,7 @@ def _resize(
         box: in pixels of the image, which need not be whole.
         size: of the result.
         preprocessing: the filter, and whether to average when shrinking.
-        cut: (top, left, bottom, right) of the part of the result that is wanted; None for all of it.
+        cut: (top, left, bottom, right) of the part of the result to compute; None for all of it.
         out: where the result is written; None for a new array.
     """
     first, before, last, after = cut or (0, 0, *size)
@@ -277,9 +277,9 @@ def _resize(
         resized = whole.resize((size[1], size[0]), kind, (left, top, right, bottom))
         pixels = np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
     else:
-        rows_wanted = _neighbours(top, bottom, size[0], height, first, last)
-        columns_wanted = _neighbours(left, right, size[1], width, before, after)
-        return _sampled(image, rows_wanted, columns_wanted, out)
+        down = _neighbours(top, bottom, size[0], height, first, last)
+        across = _neighbours(left, right, size[1], width, before, after)
+        return _sampled(image, down, across, out)
     return _put(pixels[first:last, before:after], out)
 
 
@@ -297,7 +297,7 @@ def _neighbours(start: float, stop: float, count: int, limit: int, first: int, l
     """Find the pixels between which the half-pixel centres first..last-1 of `count` in [start, stop) lie.
 
     Returns:
-        Index of the pixel before, index of the one after, weight of the one after.
+        Index of the pixel before, index of the pixel after, weight of the latter.
     """
     centres = start + (np.arange(first, last) + 0.5) * ((stop - start) / count) - 0.5
     centres = np.clip(centres, 0, limit - 1)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitkit.evaluation.intervals import overconfidence_interval
 
-CALIBRATION_BINS = 15
+CALIBRATION_BINS = 15  # as in Guo et al. 2017
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Overconfidence:
     mean: float
     """Mean confidence - accuracy; below 0: it is not sure enough."""
     interval: tuple[float, float]
-    """The 95% confidence interval of that."""
+    """The 95% confidence interval of this mean."""
 
     @property
     def verdict(self) -> str:

@@ -40,7 +40,7 @@ from vitkit.shown import Shown
 from vitkit.text import pluralize
 
 SIGNIFICANT = 0.05
-"""Above this p a difference is not told from chance; the level that goes with 95% intervals."""
+"""Above this p a difference is not distinguished from chance; the level that goes with 95% intervals."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Guessing:
     class_name: str
     """The largest class; the first where several are equally large."""
     accuracy: float
-    """Its share of the images."""
+    """The fraction of the images that are of this class."""
     model_only: int
     """Images that the model alone is right on."""
     guess_only: int
@@ -60,13 +60,13 @@ class Guessing:
 
     @property
     def verdict(self) -> str:
-        """Whether the model is better than the guess, worse, or not told from it."""
+        """Say whether the model is better than the guess, worse, or not distinguishable from it."""
         if self.p_value >= SIGNIFICANT:
             return "not distinguishable from guessing"
         return "better than guessing" if self.model_only > self.guess_only else "worse than guessing"
 
     def sentence(self) -> str:
-        """Tell the verdict and what it rests on, in words without a full stop."""
+        """State the verdict and the numbers behind it, without a full stop."""
         p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.2g}"
         return (
             f"{self.verdict}: always answering {self.class_name!r} is right on {self.accuracy:.1%} "
@@ -99,11 +99,11 @@ class Repeated:
 
     count: int
     correct: int
-    """Those of them that the model is right on."""
+    """Repeated images that the model is right on."""
     accuracy_without: float | None
     """On the other images; None where there are no others."""
     interval_without: tuple[float, float]
-    """Wilson's 95% interval of that."""
+    """Wilson's 95% interval of this accuracy."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,7 +144,7 @@ class Classification(Shown):
     """Images that the model was trained on; None where they were not looked for."""
 
     def in_words(self) -> str:
-        """Tell the accuracy with its interval, and what it was measured on."""
+        """State the accuracy with its interval, and the images it was measured on."""
         low, high = self.accuracy_interval
         images = f"{pluralize(self.count, 'image')} of {pluralize(len(self.per_class), 'class', 'classes')}"
         return f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%}), {images}"
@@ -167,7 +167,7 @@ class Classification(Shown):
 
 
 def explain_no_classes(config: ModelConfig) -> str:
-    """Say why a model of this configuration cannot classify, in words that follow its name; "" if it can."""
+    """Say why a model of this configuration cannot classify, as a clause after its name; "" if it can."""
     if not config.num_classes:
         return (
             "has no head: it gives features, not classes. Take a checkpoint that has a head, or train one "
@@ -175,7 +175,7 @@ def explain_no_classes(config: ModelConfig) -> str:
         )
     if not config.pools:
         return (
-            "has no pooling (pool none): what it says of each token is no prediction for an image. "
+            "has no pooling (pool none): its outputs for single tokens are no prediction for an image. "
             "Choose pool token, mean or map when the model is made"
         )
     return ""
@@ -185,7 +185,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     """Compute every number of a classifier, by the conventions at the head of this file.
 
     Args:
-        predictions: those of a model of K classes.
+        predictions: of a model with K classes.
         class_names: K names, in the order of the logits.
 
     Raises:
@@ -240,30 +240,30 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
         predictions: of all images of a split.
         rows: numbers of the images of the split that are training images too.
     """
-    known = np.isin(predictions.ids, rows)
-    count, right = int(known.sum()), predictions.predicted == predictions.labels
-    correct = int(right[known].sum())
+    is_repeated = np.isin(predictions.ids, rows)
+    count, right = int(is_repeated.sum()), predictions.predicted == predictions.labels
+    correct = int(right[is_repeated].sum())
     others, hits = result.count - count, result.correct - correct
-    found = Repeated(count, correct, _ratio(hits, others), wilson_interval(hits, others))
-    return replace(result, repeated=found)
+    repeated = Repeated(count, correct, _ratio(hits, others), wilson_interval(hits, others))
+    return replace(result, repeated=repeated)
 
 
 def check_evaluation(result: Classification, predictions: Predictions, where: str) -> None:
-    """Refuse numbers that cannot be those of the predictions beside them.
+    """Refuse numbers that cannot have been computed from the predictions beside them.
 
     Raises:
         VitkitError: the first field that is wrong, what was expected and what was found.
     """
-    for name, expected, found, right in _checks(result, predictions):
-        if not right:
+    for name, expected, value, is_right in _checks(result, predictions):
+        if not is_right:
             raise VitkitError(
-                f"{where}: {name}: expected {expected}, found {str(found)[:200]}. Run the evaluation "
+                f"{where}: {name}: expected {expected}, found {str(value)[:200]}. Run the evaluation "
                 "again to write it anew."
             )
 
 
 def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
-    """Yield each field with what is expected, what it holds and whether that is right, the simplest first."""
+    """Yield each field's name, expected values, value and whether it is right, the simplest field first."""
     count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
     yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
     yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
@@ -272,38 +272,38 @@ def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[
     yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
     for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
         value = getattr(result, name)
-        yield name, "a share from 0 to 1", value, _is_share(value)
+        yield name, "a fraction from 0 to 1", value, _is_fraction(value)
     interval = result.accuracy_interval
-    yield "accuracy_interval", "two shares from 0 to 1", interval, all(map(_is_share, interval))
+    yield "accuracy_interval", "two fractions from 0 to 1", interval, all(map(_is_fraction, interval))
     for i, score in enumerate(result.per_class):
         counts = 0 <= score.correct <= min(score.count, score.predicted)
-        shares = all(map(_is_share, (score.precision, score.recall, score.f1)))
-        yield f"per_class: {i}", "counts and shares of one class", score, counts and shares
-    for i, one in enumerate(result.calibration):
-        means = (one.confidence, one.accuracy)
-        known = all(mean is not None if one.count > 0 else mean is None for mean in means)
-        edges = 0 <= one.lower < one.upper <= 1 and one.count >= 0
-        yield f"calibration: {i}", "a bin of confidences", one, edges and known and all(map(_is_share, means))
+        in_range = all(map(_is_fraction, (score.precision, score.recall, score.f1)))
+        yield f"per_class: {i}", "counts and fractions of one class", score, counts and in_range
+    for i, part in enumerate(result.calibration):
+        means = (part.confidence, part.accuracy)
+        defined = all(_is_fraction(mean) and (mean is not None) == (part.count > 0) for mean in means)
+        edges = 0 <= part.lower < part.upper <= 1 and part.count >= 0
+        yield f"calibration: {i}", "a bin of confidences", part, edges and defined
     for i, (true, predicted, cell) in enumerate(result.confusion_cells):
         inside = 0 <= true < classes and 0 <= predicted < classes and cell > 0
         yield f"confusion_cells: {i}", "two classes and a count", (true, predicted, cell), inside
     if result.repeated is not None:
         repeated = result.repeated
         sizes = 0 <= repeated.correct <= repeated.count <= count
-        whole = all(map(_is_share, (repeated.accuracy_without, *repeated.interval_without)))
-        yield "repeated", "counts and shares of some of the images", repeated, sizes and whole
+        whole = all(map(_is_fraction, (repeated.accuracy_without, *repeated.interval_without)))
+        yield "repeated", "counts and fractions of some of the images", repeated, sizes and whole
     if result.guessing is not None:
         numbers = result.guessing.p_value, result.guessing.accuracy
-        yield "guessing", "a share and a p from 0 to 1", numbers, all(map(_is_share, numbers))
+        yield "guessing", "a fraction and a p from 0 to 1", numbers, all(map(_is_fraction, numbers))
     for name, total in (
         ("per_class", sum(score.count for score in result.per_class)),
-        ("calibration", sum(one.count for one in result.calibration)),
+        ("calibration", sum(part.count for part in result.calibration)),
         ("confusion_cells", sum(cell for _, _, cell in result.confusion_cells)),
     ):
         yield name, f"counts that sum to {count}", total, total == count
 
 
-def _is_share(value: float | None) -> bool:
+def _is_fraction(value: float | None) -> bool:
     """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
     return value is None or 0 <= value <= 1 + 1e-9
 
@@ -314,7 +314,7 @@ def compare_with_guessing(class_names: Sequence[str], counts: Sequence[int], hit
     Args:
         class_names: K names.
         counts: images of each class, not all 0.
-        hits: those of them that the model is right on.
+        hits: images of each class that the model is right on.
     """
     most = max(range(len(counts)), key=counts.__getitem__)  # the first of several
     model_only, guess_only = sum(hits) - hits[most], counts[most] - hits[most]
@@ -330,7 +330,7 @@ def compare_with_guessing(class_names: Sequence[str], counts: Sequence[int], hit
 def _class_scores(
     class_names: Sequence[str], labels: NDArray[np.int64], predicted: NDArray[np.int64]
 ) -> tuple[ClassScore, ...]:
-    """Count the images of each class, those predicted to be of it, and those that are both."""
+    """Count, for each class, its images, the predictions of it, and the predictions that are right."""
     classes = len(class_names)
     counts = zip(
         class_names,

@@ -1,6 +1,6 @@
-"""Features of a model over images: each image once through the model, and kept on the disk by content.
+"""Features of images: each image goes through a model once, and its features are stored on the disk.
 
-Shapes: N images asked for, n of them readable, D features.
+Shapes: N images, n of them readable, D features.
 """
 
 import hashlib
@@ -43,21 +43,21 @@ _PIXELS = "pixels"
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of images, in the order asked for."""
+    """The features of images, in the order of their given indices."""
 
     rows: NDArray[np.float32]
     """`(n, D)`: what the head sees, of each image that could be read."""
     readable: NDArray[np.bool_]
-    """`(N,)`: which images these are."""
+    """`(N,)`: whether an image could be read."""
     pixels: NDArray[np.uint64]
     """`(n, 2)`: XXH3 of what the model was shown. Images that are equal after decoding have the same."""
     reasons: tuple[str, ...]
-    """Why each of the others could not be read."""
+    """Why each unreadable image could not be read."""
 
 
 @dataclass(frozen=True)
 class FeatureExtractor:
-    """A model whose features are asked for, and what they depend on beside the images."""
+    """A model, and everything else that its features of an image depend on."""
 
     model: ImageModel
     """On its device; left in the mode that it is in."""
@@ -140,21 +140,21 @@ class FeatureExtractor:
         )
         for unreadable in world.gather(rejects):
             rejects.update(unreadable)
-        with prepared_together(world):  # all find the same, and one says it
+        with prepared_together(world):  # all processes meet the same error, and one reports it
             if not readable:
                 raise VitkitError(
                     "There are no images to compute features of: the data, or this split, is empty."
                 )
-            found, mask = np.concatenate(rows), np.concatenate(readable)
-            wrong = int((~np.isfinite(found).all(1)).sum())
+            features, mask = np.concatenate(rows), np.concatenate(readable)
+            wrong = int((~np.isfinite(features).all(1)).sum())
             if wrong:
                 raise VitkitError(
-                    f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(found):,} "
+                    f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(mask):,} "
                     "images. Its weights have diverged, or overflow in this precision: take another "
                     "checkpoint, or float32."
                 )
         reasons = tuple(rejects[samples.key(index)] for index in indices[~mask].tolist())
-        return Features(found, mask, np.concatenate(pixels).view(np.uint64), reasons)
+        return Features(features, mask, np.concatenate(pixels).view(np.uint64), reasons)
 
 
 def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -167,8 +167,8 @@ def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def explain_no_features(config: ModelConfig) -> str:
-    """Say why a model of this configuration has no features of an image, in words that follow its name; "" if
-    it has."""
+    """Say why a model of this configuration has no features of an image, as a clause after its name; "" if it
+    has."""
     if getattr(config, "pool", None) == "none":
         return (
             "has no pooling (pool none): it gives features of each token, and none of the image. Choose pool "
@@ -194,7 +194,7 @@ def content_of(samples: Samples, indices: NDArray[np.int64]) -> str:
 
 
 class FeatureCache:
-    """Features on the disk, found by what they were computed from.
+    """Features on the disk, each file under a hash of everything its features depend on.
 
     A file is the SHA-256 of the rest, and safetensors. It is written as a whole or not at all, and checked
     when it is read. What does not fit below the limit makes room, the file used longest ago first.
@@ -202,18 +202,18 @@ class FeatureCache:
     Args:
         folder: made when the first features are kept.
         limit: bytes of all files together.
-        note: hears a sentence where something is not as it should be; what it says costs time and no result.
+        note: called with a sentence where a file cannot be used or written: features are computed again then.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], limit: int = CACHE_LIMIT) -> None:
         self.folder, self.limit, self._note = folder, limit, note
 
     def read(self, key: str) -> Features | None:
-        """Give the features that were kept under a key; None if there are none or the file is damaged."""
+        """Read the features stored under a key; None if there are none or the file is damaged."""
         path = self._path(key)
         try:
             data = read_regular_file(path, self.limit)
-            with suppress(OSError):  # somebody else's folder, say
+            with suppress(OSError):  # another user's folder, say
                 path.touch()  # used now
         except FileNotFoundError:
             return None
@@ -288,14 +288,14 @@ def _unpack(data: bytes) -> Features:
     rows, readable, pixels = arrays["rows"], arrays["readable"], arrays["pixels"]
     reasons = json.loads(arrays["reasons"].tobytes())
     types = [array.dtype for array in (rows, readable, pixels)] == [np.float32, np.uint8, np.uint64]
-    words = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
-    if not types or rows.ndim != 2 or readable.ndim != 1 or not words or not np.isfinite(rows).all():
+    are_texts = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
+    if not types or rows.ndim != 2 or readable.ndim != 1 or not are_texts or not np.isfinite(rows).all():
         raise ValueError
-    found = Features(rows, readable.astype(bool), pixels, tuple(reasons))
-    count = int(found.readable.sum())
+    features = Features(rows, readable.astype(bool), pixels, tuple(reasons))
+    count = int(features.readable.sum())
     if len(rows) != count or pixels.shape != (count, 2) or len(reasons) != len(readable) - count:
         raise ValueError
-    return found
+    return features
 
 
 def cached_features(
@@ -315,8 +315,8 @@ def cached_features(
         compute: makes them anew.
     """
     key = hashlib.sha256(f"{LAYOUT} {fingerprint} {content_of(samples, indices)}".encode()).hexdigest()
-    found = cache.read(key)
-    if found is None or len(found.readable) != len(indices):
-        found = compute()
-        cache.keep(key, found)
-    return found
+    features = cache.read(key)
+    if features is None or len(features.readable) != len(indices):
+        features = compute()
+        cache.keep(key, features)
+    return features

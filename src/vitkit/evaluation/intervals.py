@@ -1,6 +1,6 @@
 """Intervals and tests: how far a number that was counted on a sample holds for others like it.
 
-All are formulas: nothing is drawn at random, so that the same predictions give the same words.
+All are formulas: nothing is drawn at random, so that the same predictions give the same text.
 """
 
 import math
@@ -12,10 +12,10 @@ NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 
 def wilson_interval(correct: int, count: int) -> tuple[float, float]:
-    """Return the 95% confidence interval of a share, `(0, 1)` where nothing was counted (Wilson 1927).
+    """Return the 95% confidence interval of a fraction, `(0, 1)` where nothing was counted (Wilson 1927).
 
     Unlike the textbook's p +- 1.96 sigma it is right for few images and for accuracies near 0 and 1: averaged
-    over true shares of up to 99 % it holds 94 to 96 %, of above 99 % with 20 to 50 images 92 to 94 %
+    over true fractions of up to 99 % it holds 94 to 96 %, of above 99 % with 20 to 50 images 92 to 94 %
     (`python -m benchmarks.coverage`).
     """
     if count == 0:
@@ -25,16 +25,16 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     return 0.0 if correct == 0 else lower, 1.0 if correct == count else upper
 
 
-def wilson_limits(share: float, count: float) -> tuple[float, float]:
-    """Return Wilson's 95% limits of a share, within 0 to 1.
+def wilson_limits(fraction: float, count: float) -> tuple[float, float]:
+    """Return Wilson's 95% limits of a fraction, within 0 to 1.
 
     Args:
-        share: from 0 to 1.
-        count: observations, above 0; of an estimate that is no count, share (1 - share) / its variance.
+        fraction: from 0 to 1.
+        count: observations, above 0; of an estimate that is no count, fraction (1 - fraction) / its variance.
     """
     z2 = NORMAL_95**2
-    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = NORMAL_95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    centre = (fraction + z2 / (2 * count)) / (1 + z2 / count)
+    half = NORMAL_95 / (1 + z2 / count) * math.sqrt(fraction * (1 - fraction) / count + z2 / (4 * count**2))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
@@ -64,7 +64,7 @@ def overconfidence_interval(confidence: NDArray[np.float64], right: NDArray[np.b
 
     The limits of the two means are put together by their squares (Zou and Donner 2008, "Construction of
     confidence limits about effect measures", for paired estimates; Newcombe 1998). The accuracy has Wilson's
-    limits, so that a model that was right on all of 20 images is not found to be too modest, as a bootstrap
+    limits, so that a model that was right on all of 20 images is not called too modest, as a bootstrap
     of the differences would have it.
 
     Args:

@@ -16,7 +16,7 @@ class LabelPredictions:
     """The logits of a model for the N readable images of a data set, ordered by id.
 
     Args:
-        logits: `(N, K)`, an array or where they are kept.
+        logits: `(N, K)`, an array or a store of logits.
         targets: `(N, K)` whether an image has a label.
         ids: `(N,)` the images' numbers in their data set.
         bad: numbers of the images that could not be read.
@@ -37,7 +37,7 @@ class LabelPredictions:
 
     @property
     def logits(self) -> NDArray[np.float32]:
-        """`(N, K)`; many are kept in a file and mapped to it."""
+        """`(N, K)`; many of them are mapped from a file."""
         return self._logits.array()
 
     def parts(self) -> Iterator[NDArray[np.float32]]:
@@ -61,7 +61,7 @@ class LabelPredictions:
         """Read what `save` wrote. All of the file is read once, so that damage is noticed here.
 
         Raises:
-            VitkitError: there is no such file, or it is not one of such predictions.
+            VitkitError: there is no such file, or it holds no such predictions.
         """
         with OpenedArrays(path) as arrays:
             shape = arrays.shape("logits")

@@ -96,7 +96,7 @@ class LogitsAsTheyCome:
             ) from error
 
     def arrange(self, order: NDArray[np.int64]) -> None:
-        """Put the rows in order: from now on row i is the one that was added as number `order[i]`."""
+        """Put the rows in order: row i is from now on the `order[i]`-th that was added, counted from 0."""
         self._order = None if (order == np.arange(len(order))).all() else order
 
     def parts(self) -> Iterator[Rows]:
@@ -126,7 +126,7 @@ class LogitsAsTheyCome:
 
 
 class LogitsInFile:
-    """Logits in an `.npz` file of predictions, read when they are asked for."""
+    """Logits in an `.npz` file of predictions, read from it at each access."""
 
     def __init__(self, path: Path, shape: tuple[int, int]) -> None:
         self.path, self._shape = path, shape

@@ -37,8 +37,8 @@ THRESHOLD = 0.5
 FEWEST_POSITIVES = 3
 """Images with a label from which its average precision gets an interval: of two, one is left to vary."""
 _PRIOR_IMAGES = 20
-"""Images with a label that weigh as much as the variance of a share: with 5 of them the intervals of single
-labels held as little as 86 % in simulations, and with any number more 99 % of frequent labels."""
+"""Images with a label that weigh as much as the variance of a fraction: with 5 of them the intervals of
+single labels held as little as 86 % in simulations, and with any number more 99 % of frequent labels."""
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
@@ -71,8 +71,8 @@ class Ranking:
         """Compute the average precision; None where no image has the label."""
         if not len(self.ends):
             return None
-        found = np.cumsum(self.positive)[self.ends].astype(np.float64)
-        return float((np.diff(found, prepend=0) * (found / (self.ends + 1))).sum() / found[-1])
+        positives = np.cumsum(self.positive)[self.ends].astype(np.float64)
+        return float((np.diff(positives, prepend=0) * (positives / (self.ends + 1))).sum() / positives[-1])
 
     def without_each(self) -> Floats:
         """Compute the average precision without each image in turn, `(N,)` in the order of the images.
@@ -82,19 +82,19 @@ class Ranking:
         count = len(self.order)
         if not len(self.ends):
             return np.full(count, np.nan)
-        found = np.cumsum(self.positive)[self.ends].astype(np.float64)
-        gains, total = np.diff(found, prepend=0), found[-1]
-        # The sum's terms before a group stay as they are; in those after it, one image fewer is seen.
-        before = np.append(0.0, np.cumsum(gains * (found / (self.ends + 1))))
+        positives = np.cumsum(self.positive)[self.ends].astype(np.float64)
+        gains, total = np.diff(positives, prepend=0), positives[-1]
+        # The sum's terms before a group stay as they are; in its own and later terms one image fewer is seen.
+        before = np.append(0.0, np.cumsum(gains * (positives / (self.ends + 1))))
         seen = np.maximum(self.ends, 1).astype(np.float64)  # a group of one image has no term left
-        fewer = _sums_from(gains * (found / seen))
-        one_less = _sums_from(gains * ((found - 1) / seen))
-        own = (gains - 1) * ((found - 1) / seen)
+        without_negative = _sums_from(gains * (positives / seen))
+        without_positive = _sums_from(gains * ((positives - 1) / seen))
+        own = (gains - 1) * ((positives - 1) / seen)
         # The group of each image, or the next one that holds an image with the label.
         group = np.searchsorted(self.ends, np.arange(count))
-        sums = before[group] + fewer[group]
+        sums = before[group] + without_negative[group]
         labelled = group[self.positive]
-        sums[self.positive] = before[labelled] + own[labelled] + one_less[labelled + 1]
+        sums[self.positive] = before[labelled] + own[labelled] + without_positive[labelled + 1]
         left = np.where(self.positive, total - 1, total)
         values = np.full(count, np.nan)
         values[self.order] = np.divide(sums, left, out=np.full(count, np.nan), where=left > 0)
@@ -108,8 +108,8 @@ class Ranking:
         """
         if not len(self.ends):
             return None
-        found = np.cumsum(self.positive)[self.ends]
-        f1 = 2 * found / (self.ends + 1 + found[-1])
+        positives = np.cumsum(self.positive)[self.ends]
+        f1 = 2 * positives / (self.ends + 1 + positives[-1])
         best = int(f1.argmax())
         return float(f1[best]), float(self.scores[best])
 
@@ -124,20 +124,20 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
 
     The average precision of a few images is too high on average: the jackknife (leave each image out in turn)
     says by how much, and how far it varies, all labels of an image together. A rare label that happens to be
-    ranked well seems not to vary at all, so the variance of each label is drawn up towards that of a share of
-    its images, AP (1 - AP) / n (Boyd, Eng and Page 2013, "Area under the precision-recall curve", 3.2). The
-    limits are Wilson's for as many images as a share of this variance would have been counted on.
+    ranked well seems not to vary at all, so the variance of each label is drawn up towards the variance of a
+    fraction of its images, AP (1 - AP) / n (Boyd, Eng and Page 2013, "Area under the precision-recall curve",
+    3.2). The limits are Wilson's for the number of images on which a counted fraction has this variance.
 
     In simulations (`python -m benchmarks.coverage`, docs/results.md) they held the truth in 93 to 97 % of the
     cases from 100 images on; in up to 99 % where one of few labels is rare and ranked hardly better than by
-    chance. Labels that do not occur are not in the mean, nor in what is said of other images.
+    chance. Labels that do not occur are neither in the mean nor in its interval.
 
     Args:
         rankings: of the same images for K labels.
 
     Returns:
-        The interval of the mean over the labels that occur, from 0 to 1, and that of each label; None where a
-        label has fewer than `FEWEST_POSITIVES` images, and for the mean where one that occurs has.
+        The interval of the mean over the labels that occur, from 0 to 1, and the interval of each label: None
+        where a label has fewer than `FEWEST_POSITIVES` images, for the mean where any label that occurs has.
     """
     counts = [int(ranking.positive.sum()) for ranking in rankings]
     singles: list[Interval | None] = []
@@ -188,7 +188,7 @@ def _variance(deviations: Floats) -> float:
 
 
 def _wilson_of(parts: Sequence[_Jackknife], variance: float) -> Interval:
-    """Make Wilson's interval of a mean of average precisions with so much variance, and what is missing."""
+    """Make Wilson's interval of a mean of average precisions from its variance and what that is short of."""
     labels = len(parts)
     value = sum(part.value for part in parts) / labels
     smoothed = sum(part.smoothed for part in parts) / labels
@@ -209,7 +209,7 @@ class LabelScore:
     """Images that have the label and for which it is predicted."""
     average_precision: float | None
     average_precision_interval: Interval | None
-    """95%; None if it was not asked for, or fewer than three images have the label."""
+    """95%; None if it was not computed, or fewer than three images have the label."""
     precision: float | None
     """correct / predicted"""
     recall: float | None
@@ -219,7 +219,7 @@ class LabelScore:
     best_f1: float | None
     """The largest F1 that another threshold reaches on these images; on others it will be lower."""
     best_threshold: float | None
-    """The probability that is this threshold."""
+    """The threshold that reaches it, a probability."""
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,9 @@ class RepeatedLabels:
 
     count: int
     mean_average_precision_without: float | None
-    """On the other images, over the labels that occur there; None where there are none."""
+    """On the other images, over the labels that occur there; None where no label does."""
     interval_without: Interval | None
-    """95%; None if one of these labels has fewer than three of the others."""
+    """95%; None if any of these labels is on fewer than three of the other images."""
     labels_that_occur: int
     """Labels of the other images."""
 
@@ -246,7 +246,7 @@ class MultiLabel:
     mean_average_precision: float | None
     """Mean over the labels that occur; None if no image has a label."""
     mean_average_precision_interval: Interval | None
-    """95%; None if it was not asked for, or `too_rare` names labels."""
+    """95%; None if it was not computed, or `too_rare` names labels."""
     labels_that_occur: int
     """Labels that the mean is over."""
     micro_average_precision: float | None
@@ -266,7 +266,7 @@ class MultiLabel:
     predicted_per_image: float
     per_label: tuple[LabelScore, ...]
     repeated: RepeatedLabels | None = None
-    """None where nobody looked for them."""
+    """None where they were not looked for."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -323,8 +323,8 @@ def multi_label(
             strict=True,
         )
     )
-    precisions = [one.average_precision for one in per_label if one.average_precision is not None]
-    f1s = [one.f1 for one in per_label if one.f1 is not None]
+    precisions = [score.average_precision for score in per_label if score.average_precision is not None]
+    f1s = [score.f1 for score in per_label if score.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
     total, named = int(targets.sum()), int(predicted.sum())
     return MultiLabel(
@@ -355,23 +355,23 @@ def mark_repeated_labels(
         predictions: of all images of a split.
         rows: numbers of the images of the split that are training images too.
     """
-    known = np.isin(predictions.ids, rows)
-    count = int(known.sum())
+    new = ~np.isin(predictions.ids, rows)
+    count = int((~new).sum())
     if not count:
         mean, interval = result.mean_average_precision, result.mean_average_precision_interval
-        found = RepeatedLabels(0, mean, interval, result.labels_that_occur)
+        repeated = RepeatedLabels(0, mean, interval, result.labels_that_occur)
     elif count == len(predictions):
-        found = RepeatedLabels(count, None, None, 0)
+        repeated = RepeatedLabels(count, None, None, 0)
     else:
-        kept = (predictions.logits[~known], predictions.targets[~known], predictions.ids[~known])
-        others = multi_label(LabelPredictions(*kept, predictions.bad), result.class_names)
-        found = RepeatedLabels(
+        rest = (predictions.logits[new], predictions.targets[new], predictions.ids[new])
+        others = multi_label(LabelPredictions(*rest, predictions.bad), result.class_names)
+        repeated = RepeatedLabels(
             count,
             others.mean_average_precision,
             others.mean_average_precision_interval,
             others.labels_that_occur,
         )
-    return replace(result, repeated=found)
+    return replace(result, repeated=repeated)
 
 
 def _check(predictions: LabelPredictions, class_names: Sequence[str]) -> None:
@@ -420,7 +420,7 @@ def _losses(predictions: LabelPredictions) -> list[float]:
     for rows in predictions.parts():
         targets = predictions.targets[len(losses) : len(losses) + len(rows)]
         wide = rows.astype(np.float64)
-        # log(1 + e^x) of a label that is not there, log(1 + e^-x) of one that is.
+        # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.
         losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()
     return losses
 

@@ -131,7 +131,7 @@ class _Member:
     def __enter__(self) -> tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]:
         try:
             info = self._archive.getinfo(self._name)
-            if info.compress_type != zipfile.ZIP_STORED:  # what is not compressed is no larger than the file
+            if info.compress_type != zipfile.ZIP_STORED:  # stored arrays are no larger than the file
                 raise ValueError(f"{self._name} is compressed")
             self._file = self._archive.open(info)
             with warnings.catch_warnings():

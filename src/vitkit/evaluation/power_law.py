@@ -6,13 +6,13 @@ Predictable, Empirically"; with an offset: Rosenfeld et al. 2019, "A Constructiv
 Generalization Error Across Scales"; Zhai et al. 2021, "Scaling Vision Transformers", section 3).
 
 The points share their test images. Whether these are easy or hard moves all of them the same way, the next
-one too, so that it cancels: what is left is how one run differs from another on the same images. Where runs
+point too, so that it cancels: what is left is how one run differs from another on the same images. Where runs
 differ by chance alone that is less than the binomial noise of the images (Jordan 2023, "Calibrated Chaos");
-few training images, or an unsteady training, make it more. The noise of the points is therefore known in its
-shape, and its size is found in the residuals of the fit and in the differences between seeds. What is stated
-counts as one residual more (Smyth 2004, "Linear models and empirical Bayes methods", section 4, moderates a
-variance so), and the quantiles are Student's. Everything here is about these test images: for others like
-them, their binomial noise comes on top.
+few training images, or an unsteady training, make it more. The points therefore state their noise relative to
+each other, and its size is estimated from the residuals of the fit and the differences between seeds. The
+stated size counts as one residual more (Smyth 2004, "Linear models and empirical Bayes methods", section 4,
+moderates a variance so), and the quantiles are Student's. Everything here is about these test images: for
+others like them, their binomial noise comes on top.
 
 `python -m benchmarks.power_law` simulates how often the intervals hold what comes out.
 """
@@ -32,8 +32,8 @@ FEWEST = 5
 NUMBERS = 3
 """The numbers of a law: offset, scale and exponent."""
 EXPONENTS = np.geomspace(0.02, 3.0, 501)
-"""Exponents that are looked at, 1 % apart. Below 0.02 a law is hardly told from a straight line in log x, and
-above 3 from an error that has reached its offset; measured ones lie from 0.05 to 1 (Hestness et al.)."""
+"""Exponents that are tried, 1 % apart. Below 0.02 a law hardly differs from a straight line in log x, and
+above 3 from an error that has reached its offset; measured exponents lie from 0.05 to 1 (Hestness et al.)."""
 EXPECTED, SURE_AS = 0.5, 1.0
 """Variance of runs on the same images that is expected, in units of the stated one, and the residuals that it
 is worth. Without it the two residuals of five points are now and then almost nothing by chance, and with them
@@ -62,7 +62,7 @@ class Point:
     errors: tuple[float, ...]
     """An error for each seed, on the same test images."""
     noise: float | None
-    """Standard error of a single one by the number of its test images; None where none is known."""
+    """Standard error of a single error by the number of its test images; None where none is stated."""
 
     @property
     def error(self) -> float:
@@ -127,13 +127,13 @@ class LawFit:
 
     @property
     def residuals(self) -> int:
-        """Count what is left to tell the noise by after three numbers were fitted."""
+        """Count the degrees of freedom that estimate the noise after three numbers were fitted."""
         return len(self.points) - NUMBERS
 
     @cached_property
     def pure_noise(self) -> tuple[float, float]:
         """Give the variance of the noise, in units of the stated one, without the residuals of the fit; and
-        its degrees of freedom, 0 where nothing is known."""
+        its degrees of freedom, 0 without a stated noise and without several seeds."""
         prior = SURE_AS if self.is_fraction else 0.0
         degrees = prior + sum(len(point.errors) - 1 for point in self.points)
         squares = [((e - point.error) / point.unit) ** 2 for point in self.points for e in point.errors]

@@ -18,12 +18,12 @@ class Predictions:
     """The predictions of a model for the N readable images of a data set, ordered by id.
 
     Args:
-        logits: `(N, K)`, an array or where they are kept; None: they are not.
+        logits: `(N, K)`, an array or a store of logits; None where they were not kept.
         labels: `(N,)` true classes.
         ids: `(N,)` the images' numbers in their data set.
         bad: numbers of the images that could not be read.
-        loss: the one that the model was trained with, which decides what logits mean.
-        classes: K; left out, that of the logits.
+        loss: the loss that the model was trained with, which decides what logits mean.
+        classes: K; left out, the number of columns of the logits.
         scores: the images' scores; left out, they are computed from the logits when they are needed.
     """
 
@@ -59,7 +59,7 @@ class Predictions:
         Raises:
             VitkitError: they were not kept, or their file has been damaged since.
         """
-        return self._kept().array()
+        return self._stored_logits().array()
 
     @cached_property
     def scores(self) -> ImageScores:
@@ -69,11 +69,11 @@ class Predictions:
             VitkitError: a label is no class of the model.
         """
         check_labels(self.labels, self.classes)
-        found, start = [], 0
-        for rows in self._kept().parts():
-            found.append(image_scores(rows, self.labels[start : start + len(rows)], self.loss))
+        parts, start = [], 0
+        for rows in self._stored_logits().parts():
+            parts.append(image_scores(rows, self.labels[start : start + len(rows)], self.loss))
             start += len(rows)
-        return ImageScores.concatenate(found)
+        return ImageScores.concatenate(parts)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -82,7 +82,7 @@ class Predictions:
 
     @property
     def confidence(self) -> NDArray[np.float64]:
-        """`(N,)` probabilities of those classes, by softmax or sigmoid."""
+        """`(N,)` probabilities of the predicted classes, by softmax or sigmoid."""
         return self.scores.confidence
 
     def save(self, path: Path) -> None:
@@ -91,7 +91,7 @@ class Predictions:
         Raises:
             VitkitError: the logits were not kept.
         """
-        logits = self._kept()
+        logits = self._stored_logits()
         whole = {"labels": self.labels, "ids": self.ids, "bad": self.bad}
         chunks = npz_chunks(
             {
@@ -107,10 +107,10 @@ class Predictions:
 
         Args:
             path: the `.npz` file.
-            loss: the one that the model was trained with.
+            loss: the loss that the model was trained with.
 
         Raises:
-            VitkitError: there is no such file, or it is not one of predictions.
+            VitkitError: there is no such file, or it holds no predictions.
         """
         with OpenedArrays(path) as arrays:
             shape = arrays.shape("logits")
@@ -125,20 +125,20 @@ class Predictions:
                 raise arrays.damaged("images that are there twice")
             if len(labels) and labels.max() >= shape[1]:
                 raise arrays.damaged(f"a label {labels.max()} of {shape[1]} classes")
-            kept: list[NDArray[np.float32]] = []
+            parts: list[NDArray[np.float32]] = []
             scores: list[ImageScores] = []
             start = 0
             for rows in arrays.rows("logits"):
                 scores.append(image_scores(rows, labels[start : start + len(rows)], loss))
                 start += len(rows)
                 if shape[0] * shape[1] * 4 <= IN_MEMORY:
-                    kept.append(rows)
+                    parts.append(rows)
         if not scores:
             return cls(np.zeros((0, shape[1]), np.float32), labels, ids, bad, loss)
-        logits = LogitsInMemory(np.concatenate(kept)) if kept else LogitsInFile(path, (shape[0], shape[1]))
+        logits = LogitsInMemory(np.concatenate(parts)) if parts else LogitsInFile(path, (shape[0], shape[1]))
         return cls(logits, labels, ids, bad, loss, scores=ImageScores.concatenate(scores))
 
-    def _kept(self) -> Logits:
+    def _stored_logits(self) -> Logits:
         if self._logits is None:
             raise VitkitError("The logits of these predictions were not kept: predict with keep_logits.")
         return self._logits

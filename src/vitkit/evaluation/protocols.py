@@ -62,12 +62,12 @@ class ProtocolResult(Shown):
     left_out: Mapping[str, int]
     """Reason -> number of images that are there and were not scored."""
     per_class: tuple[GroupScore, ...]
-    """Those of the set's own classes that have images, the worst first."""
+    """The set's own classes that have images, the worst first."""
     note: str
     """The way in which the model's outputs were matched to ImageNet's classes."""
 
     def in_words(self) -> str:
-        """Tell the accuracy with its interval."""
+        """State the accuracy with its interval."""
         low, high = self.accuracy_interval
         numbers = f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%})"
         return f"{numbers} by {self.protocol} on {self.count:,} images"
@@ -86,14 +86,14 @@ def outputs_of_classes(
     Args:
         path: of the model, for errors.
         outputs: K, the number of its logits.
-        class_names: those of its card: WordNet ids, words, or none.
-        given: the WordNet ids of its outputs, where the user says them.
+        class_names: the class names in its card: WordNet ids, English names, or none.
+        given: the WordNet ids of its outputs, where the user lists them.
 
     Returns:
-        `(1000,)` numbers of outputs, and a sentence about how they were found.
+        `(1000,)` numbers of outputs, and a clause that says how they were matched.
 
     Raises:
-        VitkitError: it has other classes, or nothing says which its outputs are.
+        VitkitError: it has other classes, or nothing states the classes of its outputs.
     """
     wnids, names = imagenet_wnids(), given
     if given is not None and len(given) != outputs:
@@ -105,7 +105,7 @@ def outputs_of_classes(
         missing = [wnid for wnid in wnids if wnid not in place]
         if missing:
             raise VitkitError(
-                f"{path}: expected a model that knows all 1,000 classes of ImageNet, found one without "
+                f"{path}: expected a model with all 1,000 classes of ImageNet, found a model without "
                 f"{len(missing):,} of them, {missing[0]} first."
             )
         return np.array([place[wnid] for wnid in wnids]), "outputs are matched to classes by WordNet ids"
@@ -148,18 +148,18 @@ def count_right(
     guesses: NDArray[np.int64],
     candidates: NDArray[np.int64],
     note: str,
-    words: Sequence[str] = (),
+    class_names: Sequence[str] = (),
 ) -> ProtocolResult:
     """Count the images on which a model is right.
 
     Args:
         protocol: the test set.
-        images: what is right for each of its images.
+        images: the right classes of each of its images.
         ids: the images that could be read.
         guesses: `(N, 5)` their likeliest classes, the likeliest first, numbers among the candidates.
         candidates: `(C,)` ImageNet classes that the model chose among.
         note: how its outputs were matched to classes.
-        words: the model's names of the 1,000 classes, shown beside WordNet ids.
+        class_names: of the 1,000 classes by the model, shown beside WordNet ids.
     """
     if not len(ids):
         raise VitkitError("None of the images could be read: there is nothing to count.")
@@ -173,9 +173,9 @@ def count_right(
         for group in images.members[image]:
             counts[group] += 1
             hits[group] += is_right
-    word_of = dict(zip(imagenet_wnids(), words, strict=True)) if words else {}
+    name_of = dict(zip(imagenet_wnids(), class_names, strict=True)) if class_names else {}
     scores = [
-        GroupScore(f"{name} ({word_of[name]})" if name in word_of else name, count, hit, hit / count)
+        GroupScore(f"{name} ({name_of[name]})" if name in name_of else name, count, hit, hit / count)
         for name, count, hit in zip(images.groups, counts.tolist(), hits.tolist(), strict=True)
         if count
     ]

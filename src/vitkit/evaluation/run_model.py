@@ -1,7 +1,7 @@
 """Run a model over batches of images once: the one loop for classes, labels and features.
 
 A model is a module of PyTorch, or a function of an inference engine (ONNX Runtime, OpenVINO) from pixels to
-logits; what comes out are arrays of numpy.
+logits; its outputs are numpy arrays here.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def output_function(
     if not isinstance(model, nn.Module):
         yield lambda images: model(images.numpy())
         return
-    compute: Any = model.features if features else model  # what a module's attribute is, no type says
+    compute: Any = model.features if features else model  # mypy takes it for a Tensor or Module
     with evaluation_mode(model), autocast(device, precision):
         yield lambda images: compute(images.to(device)).float().cpu().numpy()
 
@@ -154,10 +154,9 @@ def predict(
 
     Args:
         model, batches, device, precision, progress, world: as for `run_model`.
-        loss: the one that the model was trained with, which decides what its logits mean.
-        keep_logits: whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
-            file.
-        folder: where that file is made, without a name; None: the system's folder for temporary files.
+        loss: the loss that the model was trained with, which decides what its logits mean.
+        keep_logits: whether the logits are kept beside the scores; more than 64 MiB of them go to a file.
+        folder: where this file is made, without a name; None: the system's folder for temporary files.
         columns: the logits that stand for the classes, in their order; None: all of them.
 
     Raises:
@@ -237,7 +236,8 @@ class _Seen:
     """
 
     def __init__(self) -> None:
-        self.num_outputs = self.not_finite = 0  # columns of the outputs; images that have others than finite
+        self.num_outputs = 0  # columns of the outputs
+        self.not_finite = 0  # images with outputs that are not finite
         # By batch: class numbers `(n,)`, or `(n, K)` bool where images have several labels.
         self.targets: list[NDArray[Any]] = []
         self.ids: list[NDArray[np.int64]] = []

@@ -25,7 +25,7 @@ class ImageScores:
     predicted: NDArray[np.int64]
     """`(N,)` classes with the largest logit; among equals the lowest class number."""
     confidence: NDArray[np.float64]
-    """`(N,)` probabilities of those classes."""
+    """`(N,)` probabilities of the predicted classes."""
     loss: NDArray[np.float64]
     """`(N,)` in nats."""
     rank: NDArray[np.int64]
@@ -34,12 +34,12 @@ class ImageScores:
     @classmethod
     def concatenate(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
         """Join the scores of several groups of images."""
-        found = list(parts)
+        parts = list(parts)  # four passes over what may be an iterator
         return cls(
-            np.concatenate([part.predicted for part in found]),
-            np.concatenate([part.confidence for part in found]),
-            np.concatenate([part.loss for part in found]),
-            np.concatenate([part.rank for part in found]),
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.confidence for part in parts]),
+            np.concatenate([part.loss for part in parts]),
+            np.concatenate([part.rank for part in parts]),
         )
 
     def select(self, order: NDArray[np.int64]) -> "ImageScores":
@@ -58,11 +58,11 @@ def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
         `(N, K)`
     """
     if loss == "sigmoid":
-        yes: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
-        return yes
+        sigmoid: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+        return sigmoid
     powers = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
-    shares: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
-    return shares
+    softmax: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
+    return softmax
 
 
 def likeliest(logits: Logits, count: int) -> NDArray[np.int64]:
@@ -74,11 +74,11 @@ def likeliest(logits: Logits, count: int) -> NDArray[np.int64]:
         logits: `(N, K)`, finite, K at least `count`.
         count: classes for each image.
     """
-    rest, found = logits.copy(), np.empty((len(logits), count), np.int64)
+    rest, classes = logits.copy(), np.empty((len(logits), count), np.int64)
     for place in range(count):  # a few passes are many times as fast as sorting a thousand classes
-        found[:, place] = rest.argmax(1)
-        np.put_along_axis(rest, found[:, place : place + 1], -np.inf, 1)
-    return found
+        classes[:, place] = rest.argmax(1)
+        np.put_along_axis(rest, classes[:, place : place + 1], -np.inf, 1)
+    return classes
 
 
 def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ImageScores:
@@ -87,7 +87,7 @@ def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) 
     Args:
         logits: `(N, K)`, finite.
         labels: `(N,)` true classes, from 0 to K - 1.
-        loss: the one that the model was trained with.
+        loss: the loss that the model was trained with.
     """
     predicted = logits.argmax(1)
     confidence = np.take_along_axis(probabilities(logits, loss), predicted[:, None], 1)[:, 0]
@@ -102,7 +102,7 @@ def check_labels(labels: NDArray[np.int64], classes: int) -> None:
     """
     if len(labels) and (labels.min() < 0 or labels.max() >= classes):
         raise VitkitError(
-            f"Labels run from {labels.min()} to {labels.max()}, but the model knows classes 0 to "
+            f"Labels run from {labels.min()} to {labels.max()}, but the model has classes 0 to "
             f"{classes - 1}: evaluate on data with the classes that the model was trained on."
         )
 

@@ -1,4 +1,4 @@
-"""Checkpoints in, checkpoints out: the format is found by itself, every key is accounted for.
+"""Checkpoints in, checkpoints out: the format is recognised, every key is accounted for.
 
 Names are loaded when first used, so that a part that needs no torch can be had without it.
 """
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitkit.weights.format_names import Format
-    from vitkit.weights.formats.known import FORMATS
+    from vitkit.weights.formats.recognise import FORMATS
     from vitkit.weights.load_options import LoadOptions
     from vitkit.weights.loading import Identity, Loaded, identify, load
     from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
 
 _HOMES = {
-    "FORMATS": "vitkit.weights.formats.known",
+    "FORMATS": "vitkit.weights.formats.recognise",
     "Format": "vitkit.weights.format_names",
     "Identity": "vitkit.weights.loading",
     "LoadOptions": "vitkit.weights.load_options",

@@ -12,10 +12,10 @@ class Assumption:
 
     what: Literal["pixel statistics", "resizing"]
     taken: str
-    """In words, with whose custom it is."""
+    """The assumed value and whose custom it is, as text."""
 
     def sentence(self) -> str:
-        """Say what was taken and what states it, in words that follow a path, without a full stop."""
+        """State the assumed value and the command that records another, as a clause after the file's path."""
         remedy = (
             "vitkit convert FILE OUT --image-mean R G B --image-std R G B"
             if self.what == "pixel statistics"
@@ -30,7 +30,7 @@ def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], whose: s
 
 
 def assumed_resizing(preprocessing: Preprocessing, whose: str) -> Assumption:
-    """Record that the way to the model's size is not in the file."""
+    """Record that the resizing to the model's size is not in the file."""
     kind = f"by {preprocessing.interpolation} interpolation"
     if preprocessing.resize == "stretch":
         return Assumption("resizing", f"images stretched {kind}, {whose}")

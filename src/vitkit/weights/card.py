@@ -31,13 +31,13 @@ class TrainingData:
 
     @property
     def has_place(self) -> bool:
-        """Whether it is said where the images are."""
+        """Whether `spec` says where the images are."""
         return without_places(self.spec) != self.spec or self.spec == BUILT_IN
 
 
 @dataclass(frozen=True)
 class ModelCard(Card):
-    """Everything known about a model besides its weights and architecture."""
+    """Everything recorded about a model besides its weights and architecture."""
 
     preprocessing: Preprocessing | None = None
     """The way from an image file to the model's input; the same in training, evaluation and prediction."""
@@ -65,7 +65,7 @@ class ModelCard(Card):
 
 
 def to_give_away(card: ModelCard) -> ModelCard:
-    """Return a card that tells nobody where on a disk its data and its start are, but their names."""
+    """Return a card that names its data and its start without the folders they are in."""
     data = card.data
     if data is not None and data.has_place and data.spec != BUILT_IN:
         name = without_places(data.spec)
@@ -83,19 +83,19 @@ class Described(Protocol):
 
     @property
     def card(self) -> Card:
-        """Return the name and the classes; a `ModelCard` where more is known of the model."""
+        """Return the name and the classes; a `ModelCard` where more is recorded."""
 
 
 def card_of(model: Described) -> ModelCard:
-    """Return what is known about a model; one that was never saved or trained knows at most its classes."""
+    """Return the card of a model; if it was never saved or trained, it holds at most the classes."""
     card = model.card
     return card if isinstance(card, ModelCard) else ModelCard(card.name, card.class_names, card.task)
 
 
 def preprocessing_of(model: Described) -> Preprocessing:
-    """Return how images become the model's input.
+    """Return the preprocessing that turns images into the model's input.
 
-    Size and channels are the model's: it may have been loaded for others than its weights were made for.
+    Size and channels are the model's, which may differ from the ones that its weights were made for.
     A card that records nothing gives what the original evaluates with: images stretched, not antialiased.
     """
     return fit_preprocessing(card_of(model).preprocessing, model.config)
@@ -116,21 +116,21 @@ def fraction_of(side: int, resized: int) -> float:
 
 
 def changed_pixels(before: Preprocessing, after: Preprocessing) -> list[str]:
-    """Name the fields in which two preprocessings differ, in words; none where both make the same pixels.
+    """Describe the fields in which two preprocessings differ; none where both make the same pixels.
 
-    The rule of decoding is left out: no library's format says it.
+    The rule of decoding is left out: no library's format records it.
     """
     old, new = _without_idle_fields(before), _without_idle_fields(replace(after, decode=before.decode))
     if all(old.resized(axis) == new.resized(axis) for axis in (0, 1)):
-        new = replace(new, crop_fraction=old.crop_fraction)  # the same by another number
+        new = replace(new, crop_fraction=old.crop_fraction)  # the same resized sides from another fraction
     lines = difference(to_json(old), to_json(new))
     return [f"preprocessing's {line.replace('->', 'becomes')}" for line in lines]
 
 
 def changed_pixels_noted(model: Described, written: Preprocessing, file: str) -> list[str]:
-    """Say in one note what a file cannot say of a model's preprocessing; nothing if the card has none."""
-    lost = card_of(model).preprocessing is not None
-    changes = changed_pixels(preprocessing_of(model), written) if lost else []
+    """Note what a file cannot record of a model's preprocessing; no note if the card has none."""
+    is_recorded = card_of(model).preprocessing is not None
+    changes = changed_pixels(preprocessing_of(model), written) if is_recorded else []
     return [f"{file} cannot say: {'; '.join(changes)}"] if changes else []
 
 
@@ -141,7 +141,7 @@ def border_colour(mean: tuple[float, ...]) -> tuple[int, int, int]:
 
 
 def notable_fields(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Return size, way of resizing and antialiasing as plain data, and other fields that are not usual."""
+    """Return size, way of resizing and antialiasing as plain data, and fields that are not at defaults."""
     usual = to_json(Preprocessing(preprocessing.image_size))
     always = ("image_size", "resize", "antialias")
     return {
@@ -152,7 +152,7 @@ def notable_fields(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _without_idle_fields(preprocessing: Preprocessing) -> Preprocessing:
-    """Return the same with the usual values in fields that this way of resizing does not look at."""
+    """Reset the fields that this way of resizing does not use to their defaults."""
     resize = preprocessing.resize
     idle: dict[str, Any] = {}
     if resize in ("stretch", "none"):

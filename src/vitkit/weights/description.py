@@ -34,7 +34,7 @@ def describe(model: Described) -> dict[str, Any]:
 
 
 def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, ModelCard]:
-    """Architecture and card from what the `model.json` at `path` holds.
+    """Read architecture and card from the contents of the `model.json` at `path`.
 
     Raises:
         VitkitError: it is of another format, or from a newer vitkit.
@@ -55,12 +55,12 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
     architecture: ModelConfig = from_json(
         FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
     )
-    known = _read_card(data, version, architecture, str(path))
-    if known.class_names and len(known.class_names) != architecture.num_classes:
+    card = _read_card(data, version, architecture, str(path))
+    if card.class_names and len(card.class_names) != architecture.num_classes:
         raise VitkitError(
-            f"{path}: {len(known.class_names)} class names for a model of {architecture.num_classes} classes."
+            f"{path}: {len(card.class_names)} class names for a model of {architecture.num_classes} classes."
         )
-    return architecture, known
+    return architecture, card
 
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def _part(cls: type[T], saved: Any, where: str) -> T | None:
 
 
 def _from_version_1(card: dict[str, Any], config: ModelConfig, where: str) -> dict[str, Any]:
-    """Turn the card of a file of version 1 into that of version 2."""
+    """Turn a card of version 1 into a card of version 2."""
     preprocessing = card.get("preprocessing") or None
     if isinstance(preprocessing, Mapping):  # the size could be left out: the architecture has it too
         preprocessing = {"image_size": list(config.image_size), **preprocessing}
@@ -102,8 +102,8 @@ def _from_version_1(card: dict[str, Any], config: ModelConfig, where: str) -> di
         card["task"] = to_json(Task(loss=loss))
     record = origin.get("data") or None
     if isinstance(record, Mapping):
-        asked = {one.name for one in fields(TrainingData)}
-        record = {"name": "", **{key: value for key, value in record.items() if key in asked}}
+        names = {field.name for field in fields(TrainingData)}
+        record = {"name": "", **{key: value for key, value in record.items() if key in names}}
     card["data"] = record
     card["origin"] = {key: value for key, value in origin.items() if key not in ("loss", "data")}
     return card

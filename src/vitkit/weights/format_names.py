@@ -21,7 +21,7 @@ ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
 """Endings of files of weights."""
 
 _FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
-"""The formats that are files and meant where a file to write is named and no format."""
+"""The format of a file to write by its ending, where no format is named."""
 
 
 def format_for(path: str | Path) -> Format:

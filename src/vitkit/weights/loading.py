@@ -1,9 +1,9 @@
-"""Loading a checkpoint: its format is found, every key accounted for, what the user should know returned.
+"""Loading a checkpoint: its format is recognised, every key accounted for, notes for the user returned.
 
 The order is: find the format, read the file's description (architecture and card), translate its tensors into
 vitkit's names, check them against the architecture, and only then fit them to the options of the user:
 `fit_weights` changes the channels, the pixel statistics, the head and the image size. Functions that change
-weights or card for that are called `fit_...`; those that change the configuration alone `with_...`.
+weights or card for that are called `fit_...`; functions that change the configuration alone `with_...`.
 """
 
 import logging
@@ -32,7 +32,7 @@ from vitkit.weights.files.remote import fetch_any
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
-from vitkit.weights.formats.known import named_prefix, recognise
+from vitkit.weights.formats.recognise import named_prefix, recognise
 from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation
@@ -41,10 +41,10 @@ _log = logging.getLogger("vitkit")
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
 LINES_SHOWN = 20
-"""Lines of an error's table before it is cut short: those of two blocks, which show what is systematic."""
+"""Lines of an error's table before it is cut short: two blocks, which show what is systematic."""
 WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """The types whose numbers are weights as they stand. Others (integers, eight-bit floats) stand for weights by
-a rule that the file does not say, a scale for instance."""
+a rule that the file does not record, a scale for instance."""
 
 
 @dataclass(frozen=True)
@@ -60,38 +60,38 @@ class Identity:
     left_out: dict[str, list[str]]
     """Reason -> keys of the file that are not used."""
     notes: tuple[str, ...] = ()
-    """The choices and assumptions made when the file was read, in words that follow its path."""
+    """The choices and assumptions made when the file was read, each a clause after its path."""
     checksum: Checksum | None = None
     """The size and hashes that `model.json` records of the weights; size and XXH3 were compared."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with the weights of a checkpoint, and what was found on the way."""
+    """A model with the weights of a checkpoint, with the checkpoint's description and notes."""
 
     model: ImageModel
     identity: Identity
-    """The checkpoint as it stands in the file, before another head or image size was asked for."""
+    """The checkpoint as it stands in the file, before it is fitted to another head or image size."""
     notes: tuple[str, ...]
-    """Notes for the user: what was chosen, assumed, resized or looks wrong, those of `identity` first.
+    """Notes for the user: what was chosen, assumed, resized or looks wrong, the notes of `identity` first.
     Each is the rest of a line that begins with the checkpoint's path and a colon."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The weights of a checkpoint, made to fit other channels, pixel statistics, head and image size."""
+    """The weights of a checkpoint, fitted to other channels, pixel statistics, head and image size."""
 
     config: ModelConfig
     tensors: dict[str, Tensor]
     card: ModelCard
     notes: tuple[str, ...]
     model: ImageModel | None
-    """The model that was given to `fit_weights`; else one without memory that was built to resize positions;
-    None where neither is so."""
+    """The model that was given to `fit_weights`, else the model without memory that was built to resize
+    positions, else None."""
 
 
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
-    """Load a checkpoint, and return with the model what was found on the way.
+    """Load a checkpoint; return the model with the checkpoint's description and notes.
 
     Args:
         path: as for `vitkit.load_model`, which logs the notes and returns the model alone; but a run folder
@@ -103,13 +103,13 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     """
     options = options or LoadOptions()
     with _opened(path, Hints(options.size, options.num_heads)) as (source, identity, translation):
-        _refuse_kept_head(path, identity, options)  # before gigabytes are read
+        _refuse_other_classes(path, identity, options)  # before gigabytes are read
         tensors = translate(source, translation)
     return fit_model(path, identity, tensors, options)
 
 
 def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint under our names, every one accounted for; no model is returned.
+    """Read the tensors of a checkpoint under vitkit's names, every tensor accounted for.
 
     Raises:
         VitkitError: as `vitkit.load_model`.
@@ -147,18 +147,18 @@ def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Seq
 def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
     """Open a checkpoint and read its description; its tensors can be read within."""
     fetched = fetch_any(path)
-    # The user's image size goes before that which the list of published checkpoints knows.
+    # The user's image size goes before the size in the list of published checkpoints.
     hints = replace(hints, image_size=hints.image_size or fetched.image_size)
     with open_source(fetched.path) as source:
-        found = recognise(source)
-        if found is None:
+        checkpoint_format = recognise(source)
+        if checkpoint_format is None:
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
                 f"{named_prefix(source)} Known are the formats of "
                 f"{', '.join(MODULES)}."
             )
-        translation = _read_description(found, source, hints)
+        translation = _read_description(checkpoint_format, source, hints)
         heads = translation.config.num_heads
         if hints.num_heads not in (None, heads):
             raise VitkitError(
@@ -173,9 +173,14 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 "the published one give its address, which vitkit starts shows"
             )
         # A model of vitkit has its name and origin in `model.json`. Of any other, the origin is made here.
-        if found is not native.CHECKPOINT_FORMAT:
+        if checkpoint_format is not native.CHECKPOINT_FORMAT:
             notes += card.origin.get("notes", [])
-            origin = {"file": source.path.name, "dialect": found.name, **fetched.origin, **card.origin}
+            origin = {
+                "file": source.path.name,
+                "dialect": checkpoint_format.name,
+                **fetched.origin,
+                **card.origin,
+            }
             card = replace(card, name=card.name or name_of(translation.config), origin=origin)
         elif "source" not in card.origin:  # the address it was fetched from, unless a source is recorded
             card = replace(card, origin={**card.origin, **fetched.origin})
@@ -185,7 +190,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 left_out.setdefault(reason, []).append(key)
         identity = Identity(
             source.path,
-            found.name,
+            checkpoint_format.name,
             translation.config,
             card,
             left_out,
@@ -219,9 +224,9 @@ def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
             tensor holds anything but floating-point numbers of 16 to 64 bits.
     """
     source = translation.source or source
-    wanted = [name for row in translation.rows for name in row.theirs]
-    missing = [f"  {name}: missing" for name in wanted if name not in source]
-    accounted = {*wanted, *translation.ignored}
+    names = [name for row in translation.rows for name in row.theirs]
+    missing = [f"  {name}: missing" for name in names if name not in source]
+    accounted = {*names, *translation.ignored}
     unexpected = [
         f"  {name}: unexpected, {tuple(shape)}"
         for name, shape in source.shapes.items()
@@ -230,7 +235,7 @@ def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
     if missing or unexpected:
         raise VitkitError(
             f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
-            f"{len(wanted)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
+            f"{len(names)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
         )
     dtype = None if translation.as_stored else torch.float32  # the type in which the originals compute
     return {row.ours: _read_row(source, row, dtype) for row in translation.rows}
@@ -279,11 +284,11 @@ def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: st
         )
     model = build_empty(lambda: build_model(config))
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    found = {key: tuple(value.shape) for key, value in tensors.items()}
+    actual = {key: tuple(value.shape) for key, value in tensors.items()}
     lines = [
-        f"  {key}: expected {_shape(expected.get(key))}, found {_shape(found.get(key))}"
-        for key in sorted(expected.keys() | found.keys())
-        if expected.get(key) != found.get(key)
+        f"  {key}: expected {_shape(expected.get(key))}, found {_shape(actual.get(key))}"
+        for key in sorted(expected.keys() | actual.keys())
+        if expected.get(key) != actual.get(key)
     ]
     if lines:
         raise VitkitError(f"{source} does not hold the weights of this model:\n{_table(lines)}")
@@ -305,15 +310,15 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[str]:
     """List what looks wrong in the numbers of the weights: NaN, infinity, a head that is all zeros.
 
-    A head that is not kept, because another takes its place, is not looked at.
+    A head that another will replace is not checked.
     """
     tensors = tensors if keeps_head else _without_head(tensors)
     broken, doubts = names_that_are_not_finite(tensors), []
     if broken:
         shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
         doubts.append(
-            f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts "
-            "is worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or "
+            f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): its predictions "
+            "are worthless. Its training diverged or the file was damaged: take an earlier checkpoint, or "
             "fetch it again"
         )
     # The original begins with a head of zeros, so a head that is still zero was never trained.
@@ -343,20 +348,20 @@ def _sum(tensor: Tensor) -> float:
 def fit_model(
     path: str | Path, identity: Identity, tensors: dict[str, Tensor], options: LoadOptions
 ) -> Loaded:
-    """Make a model of weights that were read: with another head, at another image size, where asked for.
+    """Make a model of weights that were read, fitted to the options.
 
     Args:
-        path: where they come from, for errors.
-        identity: what they are.
-        tensors: by our names.
+        path: of the checkpoint, for errors.
+        identity: its description.
+        tensors: its weights, by vitkit's names.
         options: as for `load`.
 
     Raises:
-        VitkitError: they are not the weights of the model that `identity` describes, or cannot be made to
-            fit the options.
+        VitkitError: they are not the weights of the model that `identity` describes, or cannot be fitted to
+            the options.
     """
-    _refuse_kept_head(path, identity, options)
-    # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
+    _refuse_other_classes(path, identity, options)
+    # Before anything is fitted: a new head or resized positions would hide what is wrong with the file.
     model = build_checked(identity.config, tensors, str(path))
     fitted = fit_weights(identity.config, identity.card, tensors, options)
     if fitted.config != identity.config:  # else the model that was checked takes the weights
@@ -366,7 +371,7 @@ def fit_model(
     return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
 
 
-def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions) -> None:
+def _refuse_other_classes(path: str | Path, identity: Identity, options: LoadOptions) -> None:
     """Refuse to keep a head for another number of classes than it has."""
     if options.head == "keep" and options.num_classes not in (None, identity.config.num_classes):
         raise VitkitError(
@@ -387,14 +392,14 @@ def fit_weights(
     Args:
         config, card, tensors: of the checkpoint, as they stand in it.
         options: the same as for `load`.
-        model: that the weights are for; left out, it is built without memory where positions are resized.
+        model: takes the weights; left out, it is built without memory where positions are resized.
 
     Raises:
-        VitkitError: the weights cannot be made to fit these channels, statistics or this image size.
+        VitkitError: the weights cannot be fitted to these channels, statistics or this image size.
     """
     head, num_classes, size = options.head, options.num_classes, options.size
-    # Channels come first: the filters are fitted by the statistics that they were trained with, and those
-    # that are given have a value for each of the new channels.
+    # Channels come first: the filters are fitted by the statistics that they were trained with, and the
+    # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
         tensors = fit_filters(config, tensors, options.channels)
         config = with_channels(config, options.channels)
@@ -404,10 +409,13 @@ def fit_weights(
     is_new = head == "new" or (head is None and num_classes != config.num_classes)
     # Before a new head is made, whose zeros are as they should be, and after the statistics, which may settle
     # an assumption.
-    notes = [*(one.sentence() for one in card.assumed), *find_doubts(tensors, keeps_head=not is_new)]
+    notes = [
+        *(assumption.sentence() for assumption in card.assumed),
+        *find_doubts(tensors, keeps_head=not is_new),
+    ]
     if is_new:
         config, tensors = _fit_head(config, tensors, num_classes)
-        # The recorded classes, loss and data are those of the head that was replaced.
+        # The recorded classes, loss and data belong to the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
@@ -424,7 +432,7 @@ def fit_weights(
 def fit_statistics(
     config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
-    """Replace the pixel statistics by those that are given: a value for each channel, or one for all.
+    """Replace the pixel statistics by given values, one for each channel or one for all.
 
     Raises:
         VitkitError: another number of values than channels, or values that pixels in [0, 1] cannot have.
@@ -433,7 +441,7 @@ def fit_statistics(
     config = channels_config.with_statistics(config, mean, std)
     # With both of them given, nothing about the pixel statistics is assumed any more.
     if mean is not None and std is not None:
-        left = tuple(one for one in card.assumed if one.what != "pixel statistics")
+        left = tuple(assumption for assumption in card.assumed if assumption.what != "pixel statistics")
         card = replace(card, assumed=left)
     return config, card
 
@@ -443,12 +451,12 @@ def _fit_head(
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Replace the head, and the tanh layer before it, by a linear layer of zeros (paper 3.1 and 3.2)."""
     config = config.with_new_head(num_classes)
-    kept = _without_head(tensors)
+    trunk = _without_head(tensors)
     if num_classes:
         example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
-        kept["head.weight"] = example.new_zeros(num_classes, config.width)
-        kept["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
-    return config, kept
+        trunk["head.weight"] = example.new_zeros(num_classes, config.width)
+        trunk["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
+    return config, trunk
 
 
 def _without_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -466,7 +474,7 @@ def _fit_size(
 ) -> tuple[ModelConfig, dict[str, Tensor], ImageModel | None]:
     """Fit weights to the image size of a preprocessing: resize the parameters that depend on it (paper 3.2).
 
-    `notes` receives what was resized, and what of the images is cut off.
+    `notes` receives the sizes of resized positions, and the rows and columns of images that are cut off.
     """
     resized = with_image_size(config, preprocessing.image_size)
     if resized.cut_off:
@@ -487,7 +495,7 @@ def _fit_size(
 
 
 def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
-    """Have a model without memory take over tensors, so that two sets of weights are never held."""
+    """Let a model without memory take over tensors, so that two sets of weights are never held."""
     model.load_state_dict(tensors, assign=True)  # the model takes the tensors themselves: nothing is copied
     for parameter in model.parameters():  # a tensor that is assigned brings its own flag along
         parameter.requires_grad_(True)

@@ -1,7 +1,4 @@
-"""Run other libraries' own models beside ours, where they are installed.
-
-No other file but `bench_contestants.py` imports them.
-"""
+"""Run other libraries' own models beside vitkit's, where they are installed."""
 
 import contextlib
 import sys
@@ -23,7 +20,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
     """Compute the logits of images with a library's own model.
 
     Args:
-        library: which one.
+        library: timm or huggingface.
         path: a checkpoint in its format.
         images: `(B, C, H, W)`, normalised.
 
@@ -42,7 +39,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
         )
     try:
         module = import_library(package)
-    except Exception as error:  # a broken installation raises what it likes
+    except Exception as error:  # a broken installation raises anything
         raise VitkitError(
             f"{package} cannot be used here ({error}). Install it with: pip install {package}"
         ) from error
@@ -54,8 +51,8 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
         with torch.inference_mode():
             outputs = [model.eval()(images[i : i + 1]) for i in range(len(images))]
     except Exception as error:
-        words = str(error).strip().splitlines()[:3]
-        raise VitkitError(f"{package} cannot run {path}: {' '.join(words)}") from error
+        lines = str(error).strip().splitlines()[:3]
+        raise VitkitError(f"{package} cannot run {path}: {' '.join(lines)}") from error
     return torch.cat([getattr(output, "logits", output) for output in outputs])
 
 
@@ -63,8 +60,8 @@ def import_library(package: str) -> Any:
     """Import a library, with a torchvision beside it that may be broken.
 
     torchvision's wheel registers its operators from a compiled library that does not load beside a CPU build
-    of torch. timm imports torchvision when it is imported, transformers only when a model is asked for, so
-    the operators are seen to before either. Only the names of two are needed: neither is called here.
+    of torch. timm imports torchvision when it is imported, transformers only when a model is made, so the
+    operators are defined before either. Only the names of two are needed: neither is called here.
     """
     try:
         import_module("torchvision")
@@ -73,7 +70,7 @@ def import_library(package: str) -> Any:
     except Exception:  # installed, and broken in a way of its own
         for operator in ("nms", "qnms"):
             with contextlib.suppress(RuntimeError):  # there already
-                # PyTorch keeps what is defined in this way until the program ends.
+                # PyTorch keeps such a definition until the program ends.
                 torch.library.define(f"torchvision::{operator}", _SCHEMA)
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]  # half imported

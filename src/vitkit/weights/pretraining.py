@@ -1,4 +1,4 @@
-"""The number of images that the weights of a model were first trained on, where it is known."""
+"""The number of images that the weights of a model were first trained on, where it is recorded."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,25 +15,25 @@ as the paper rounds them (4.1)."""
 
 
 def pretraining_images(start: str | Path, card: ModelCard) -> int | None:
-    """Return the number of images that a model was pre-trained on; None where nothing tells it.
+    """Return the number of images that a model was pre-trained on; None where nothing records it.
 
-    A model that was fine-tuned leads back to what it began from. Cards of early versions do not say it.
+    The card of a fine-tuned model records its start; cards of early versions do not.
 
     Args:
-        start: the path, the address or the name by which the model was found.
+        start: the path, the address or the name that the model was loaded by.
         card: its card.
     """
-    known = _of_published(start)
+    images = _of_published(start)
     origin: Any = card.origin
-    while known is None and isinstance(origin, Mapping):
+    while images is None and isinstance(origin, Mapping):
         number = origin.get(TRAINING_IMAGES)
-        known = number if isinstance(number, int) else _of_published(str(origin.get("from", "")))
+        images = number if isinstance(number, int) else _of_published(str(origin.get("from", "")))
         origin = origin.get("start")
-    return known
+    return images
 
 
 def _of_published(name: str | Path) -> int | None:
     """Return the images of the first set that a published checkpoint was trained on."""
-    by_address = (one for one in starts() if str(name) in one.addresses)
+    by_address = (checkpoint for checkpoint in starts() if str(name) in checkpoint.addresses)
     published = find_start_named(name) or next(by_address, None)
     return None if published is None else SETS.get(published.data.partition(",")[0])

@@ -8,7 +8,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
-from vitkit.weights.formats.known import find_format
+from vitkit.weights.formats.recognise import find_format
 
 _log = logging.getLogger("vitkit")
 
@@ -19,7 +19,7 @@ class Saved:
 
     path: Path
     notes: tuple[str, ...]
-    """Phrases of what the format does not record of the model; they follow its path and a colon."""
+    """Phrases that name what the format does not record of the model, each after its path and a colon."""
 
 
 def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Path:
@@ -46,7 +46,7 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
 def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Saved:
     """Write a model's weights; return the path written and what the format does not record.
 
-    Args and errors are those of `save_model`.
+    Arguments and errors as in `save_model`.
     """
     path = Path(path)
     chosen = find_format(format)

@@ -18,23 +18,23 @@ def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Read the fields of the dataclass `kind` from a JSON object; null is the same as absent.
 
     Raises:
-        VitkitError: a value of another type, or a number that none can be.
+        VitkitError: a value of another type, or a number above `LARGEST`.
     """
-    asked = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    known = {key: value for key, value in values.items() if key in asked and value is not None}
-    for key, value in known.items():
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    present = {key: value for key, value in values.items() if key in names and value is not None}
+    for key, value in present.items():
         _check_numbers(value, f"{where}: {key}")
-    return from_json(kind, known, where)
+    return from_json(kind, present, where)
 
 
 def _check_numbers(value: Any, where: str) -> None:
-    """Refuse what is too large in a number or a list of them; an object's are left to whoever reads it."""
+    """Refuse numbers that are too large, alone or in lists; objects are checked where they are read."""
     rest = [value]
     while rest:
-        one = rest.pop()
-        if isinstance(one, list):
-            rest += one
-        elif (isinstance(one, int) and abs(one) > LARGEST) or (
-            isinstance(one, float) and not math.isfinite(one)
+        part = rest.pop()
+        if isinstance(part, list):
+            rest += part
+        elif (isinstance(part, int) and abs(part) > LARGEST) or (
+            isinstance(part, float) and not math.isfinite(part)
         ):
-            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(one)[:40]}.")
+            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(part)[:40]}.")

@@ -38,7 +38,7 @@ class Row:
 
 
 class NotRecordedError(VitkitError):
-    """A file does not record what has to be known; the message names the argument that gives it."""
+    """A file does not record something that loading needs; the message names the argument that gives it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class Hints:
     """Options of loading that help to read a file which does not record its image size or number of heads."""
 
     image_size: tuple[int, int] | None = None
-    """`(height, width)` in pixels that the user asks for. Where the file's positions fit its grid exactly, it
+    """`(height, width)` in pixels that the user gives. Where the file's positions fit its grid exactly, it
     is taken for the size the weights were made for."""
     num_heads: int | None = None
     """Heads of the attention; no shape of a file depends on them."""
@@ -100,7 +100,7 @@ class CheckpointFormat:
     read: reads architecture, card and rows; raises VitkitError for what vitkit has no model for, and
         NotRecordedError for what the user has to add.
     holdings: the families that can be stored, by name.
-    others: the reason why the other families cannot, as words that follow their name.
+    others: why the other families cannot be stored, as a clause after their name.
     is_folder: whether `write` makes a folder; else it makes a file.
     """
 
@@ -135,7 +135,7 @@ torchvision, and of their files that record no others."""
 def usual_heads(width: int) -> str:
     """Return a sentence that suggests the usual number of heads of a width; empty where there is none.
 
-    Heads of 64 numbers each are those of all the paper's models but ViT-H (80).
+    Heads have 64 numbers in all the paper's models but ViT-H (80).
     """
     return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
 
@@ -190,11 +190,11 @@ PLAIN: Mapping[str, Collection[Any]] = {
 """The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
 
 
-def unsupported_values(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
-    """List, in words, the fields in which a configuration differs from the values that a format assumes."""
+def unsupported_values(config: ViTConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:
+    """List, as phrases, the fields of a configuration whose values a format cannot store."""
     return [
         f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"
-        for name, values in known.items()
+        for name, values in storable.items()
         if getattr(config, name) not in values
     ]
 
@@ -206,13 +206,15 @@ def _word(value: Any) -> str:
 
 
 def training_alone(config: ViTConfig) -> list[str]:
-    """Name what of a ViT acts in training alone, which the arrays of a file do not tell."""
-    words = []
+    """Name the parts of a ViT that act in training alone, which the arrays of a file do not show."""
+    phrases = []
     if config.dropout or config.attention_dropout:
-        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+        phrases.append(
+            f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses"
+        )
     if config.drop_path:
-        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
-    return words
+        phrases.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
+    return phrases
 
 
 def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
@@ -246,13 +248,13 @@ def count_units(source: Source, prefix: str) -> tuple[int, ...]:
         VitkitError: a stage between others has none.
     """
     matches = [re.match(prefix + r"block(\d{1,3})/unit(\d{1,3})/", key) for key in source.shapes]
-    found = {(int(match[1]), int(match[2])) for match in matches if match}
-    stages = range(1, max((stage for stage, _ in found), default=0) + 1)
-    counts = tuple(sum(stage == number for stage, _ in found) for number in stages)
+    units = {(int(match[1]), int(match[2])) for match in matches if match}
+    stages = range(1, max((stage for stage, _ in units), default=0) + 1)
+    counts = tuple(sum(stage == number for stage, _ in units) for number in stages)
     if 0 in counts:
         raise VitkitError(
             f"{source.path}: the arrays of {prefix}block{counts.index(0) + 1} are missing, "
-            f"those of {prefix}block{len(counts)} are there: the file is not whole."
+            f"and {prefix}block{len(counts)} has some: the file is not whole."
         )
     return counts
 
@@ -281,7 +283,7 @@ def check_pointwise(source: Source, key: str, axes: tuple[int, int]) -> None:
     """Refuse a kernel that cannot be a dense layer's.
 
     Raises:
-        VitkitError: it has not four axes, or not 1 along both of those that are rows and columns.
+        VitkitError: it has not four axes, or more than 1 row or column.
     """
     check_axes(source, key, 4)
     shape = tuple(source.shapes[key])

@@ -64,7 +64,7 @@ def test_cells_hold_several_labels_or_none(tmp_path: Path) -> None:
     assert data.class_names == ("bird", "cat", "dog")
     assert sets(data) == {"a.png": {"cat", "dog"}, "b.png": set(), "c.png": {"dog", "bird"}, "d.png": {"cat"}}
     assert data.notes == (
-        "Labels are separated by ';', which was found in the cells.",
+        "Labels are separated by ';', which the cells hold.",
         "1.25 labels an image; 1 image has none.",
     )
 

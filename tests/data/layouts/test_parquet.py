@@ -252,7 +252,7 @@ def test_a_small_file_does_not_fill_the_memory(
     """
     assert bomb(tmp_path, dictionary) < 200_000
     monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 4 << 20)
-    monkeypatch.setattr(parquet, "_KEPT_BYTES", 2 << 20)
+    monkeypatch.setattr(parquet, "_GROUP_BYTES", 2 << 20)
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 20)
     with counted() as pool:
         data = read(tmp_path)
@@ -387,7 +387,7 @@ def test_rows_are_read_in_any_order_when_little_is_kept(
     count = 60
     write(tmp_path, [0, 1] * 30, row_group_size=25, data_page_size=1)
     monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 10)
-    monkeypatch.setattr(parquet, "_KEPT_BYTES", 200)
+    monkeypatch.setattr(parquet, "_GROUP_BYTES", 200)
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 150)
     samples = read(tmp_path).splits["train"]
     order = np.random.default_rng(0).integers(0, count, 200).tolist()

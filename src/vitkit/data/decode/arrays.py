@@ -1,7 +1,7 @@
 """Read images that are arrays: `.npy` files of (height, width, channels), of any number of channels.
 
 Only the three types of `to_levels` are read; nothing is unpickled. The header is matched letter by letter, as
-numpy and other writers make it (numpy/lib/_format_impl.py), and what it promises must be the file's length.
+numpy and other writers make it (numpy/lib/_format_impl.py), and the length it states must be the file's.
 
 Shapes: H x W pixels of C channels.
 """
@@ -21,7 +21,7 @@ _HEADER = re.compile(
     r"'shape': \((?P<shape>(?:\d{1,10}, ?)*(?:\d{1,10})?)\),? ?\}\s*",
     re.DOTALL,
 )
-_LONGEST_HEADER = 1000  # characters; that of an image has about 70
+_LONGEST_HEADER = 1000  # characters; an image's has about 70
 _TYPES = {"'|u1'", "'<u2'", "'>u2'", "'<f4'", "'>f4'"}
 _STRIP = 1 << 18  # values that are converted at a time, so that their floats stay small
 STRIP_BYTES = 16 * _STRIP
@@ -40,8 +40,8 @@ def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
         scaled = values.astype(np.float32) * np.float32(255 / 65535)
     elif values.dtype.kind == "f":
         if not values.size or not (values.min() >= 0 and values.max() <= 1):  # NaN is neither
-            found = "NaN" if np.isnan(values).any() else f"{values.min():g} to {values.max():g}"
-            raise DecodeError(f"expected floats from 0 to 1, found {found}: scale all images alike")
+            extent = "NaN" if np.isnan(values).any() else f"{values.min():g} to {values.max():g}"
+            raise DecodeError(f"expected floats from 0 to 1, found {extent}: scale all images alike")
         scaled = values.astype(np.float32) * np.float32(255)
     else:
         raise DecodeError(f"expected values of uint8, uint16 or float32, found {values.dtype}")
@@ -65,7 +65,7 @@ def fill_levels(levels: NDArray[np.uint8], values: NDArray[np.generic]) -> None:
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An image file that holds an array, whose header was read and found to be true."""
+    """An image file that holds an array, whose header was read and agrees with the file's length."""
 
     values: NDArray[np.generic]
     """(H, W, C)"""
@@ -112,18 +112,19 @@ def read_array(data: bytes) -> ArrayFile:
     if start is None:
         raise DecodeError(f"a .npy file of version {data[6:7].hex()}; 1, 2 and 3 can be read")
     length = int.from_bytes(data[8:start], "little")
-    found = _HEADER.fullmatch(data[start : start + min(length, _LONGEST_HEADER)].decode("latin-1"))
-    if found is None:
+    header = _HEADER.fullmatch(data[start : start + min(length, _LONGEST_HEADER)].decode("latin-1"))
+    if header is None:
         raise DecodeError("the header of this .npy file cannot be read: save the array with numpy.save")
-    if found["type"] not in _TYPES:
-        python = " (Python objects are never loaded)" if "O" in found["type"] else ""
+    if header["type"] not in _TYPES:
+        python = " (Python objects are never loaded)" if "O" in header["type"] else ""
         raise DecodeError(
-            f"an array of type {found['type'][:40]}{python}: save it as uint8, uint16, or float32 from 0 to 1"
+            f"an array of type {header['type'][:40]}{python}: save it as uint8, uint16, or float32 from 0 "
+            "to 1"
         )
-    shape = tuple(int(side) for side in found["shape"].replace(",", " ").split())
+    shape = tuple(int(side) for side in header["shape"].replace(",", " ").split())
     if len(shape) not in (2, 3) or 0 in shape:
         raise DecodeError(f"an array of shape {shape}: expected (height, width) or (height, width, channels)")
-    kind = np.dtype(found["type"].strip("'"))
+    kind = np.dtype(header["type"].strip("'"))
     promised = kind.itemsize * int(np.prod(shape, dtype=object))  # of Python's integers, which never wrap
     held = len(data) - start - length
     if promised != held:
@@ -132,7 +133,7 @@ def read_array(data: bytes) -> ArrayFile:
             f"{max(held, 0):,}"
         )
     flat = np.frombuffer(data, kind, offset=start + length)
-    values = flat.reshape(shape, order="F" if found["columns_first"] == "True" else "C")
+    values = flat.reshape(shape, order="F" if header["columns_first"] == "True" else "C")
     return ArrayFile(values if values.ndim == 3 else values[:, :, None])
 
 

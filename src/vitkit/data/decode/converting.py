@@ -1,4 +1,4 @@
-"""Convert what Pillow has loaded, of any colour mode, to the pixels that a rule of decoding asks for."""
+"""Convert images that Pillow has loaded, of any colour mode, to the pixels of a decoding rule."""
 
 from collections.abc import Callable, Iterator
 
@@ -58,7 +58,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _with_alpha(image: Image.Image) -> Image.Image:
-    if image.mode == "La":  # the one mode Pillow cannot take straight to RGBA
+    if image.mode == "La":  # the only mode that Pillow cannot convert straight to RGBA
         image = image.convert("LA")
     return image.convert("RGBA")
 

@@ -56,7 +56,7 @@ def _same_decoder() -> _Decoder | None:
             file = io.BytesIO()
             image.save(file, "JPEG", quality=80, subsampling=subsampling, progressive=progressive)
             expected = np.asarray(Image.open(file).convert("RGB"))
-            found = _decoded(decoder, file.getvalue(), (35, 51))
-            if found is None or not np.array_equal(found, expected):
+            pixels = _decoded(decoder, file.getvalue(), (35, 51))
+            if pixels is None or not np.array_equal(pixels, expected):
                 return None
     return decoder

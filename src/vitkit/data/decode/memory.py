@@ -1,6 +1,6 @@
 """Estimate the memory that decoding an image takes, from its header.
 
-The figures are those of Pillow 12 and 13 with libjpeg-turbo, libwebp, libavif, OpenJPEG and libtiff, measured
+The figures hold for Pillow 12 and 13 with libjpeg-turbo, libwebp, libavif, OpenJPEG and libtiff, measured
 as growth of the resident set (`tests/data/decode/test_memory.py` measures them again).
 """
 
@@ -28,6 +28,7 @@ MAX_JPEG_SCANS = 100
 
 # A marker of a JPEG file: 0xFF and a byte that is neither a stuffed zero, nor filling, nor a restart.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+# Start of a frame (ITU-T T.81, Table B.1); C4, C8 and CC are tables and a reserved marker.
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
@@ -49,7 +50,7 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
     elif image.format == "TIFF":
         reader = _tiff_bytes(image)
     elif image.format in ("PPM", "BMP", "SGI") and all(tile[0] == "raw" for tile in cast("Any", image).tile):
-        reader = 2.0 if image.format == "SGI" else 0.0  # taken as they are, those of SGI band by band
+        reader = 2.0 if image.format == "SGI" else 0.0  # copied without a decoder, SGI band by band
     else:
         reader = _BESIDE_THE_IMAGE.get(image.format or "", 0.0)
     # What is not pixels (comments, profiles, further frames) may be held twice more while it is read.
@@ -98,8 +99,8 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
     marker but are stuffed, nor what comes after the end of the image. Counting stops above `MAX_JPEG_SCANS`.
     """
     scans, position, components, buffered = 0, 2, 0, False
-    while found := _MARKER.search(data, position):
-        marker, position = data[found.end() - 1], found.end()
+    while match := _MARKER.search(data, position):
+        marker, position = data[match.end() - 1], match.end()
         if marker == 0xD9:  # end of image
             break
         if marker in (0x01, 0xD8):  # these two have no segment

@@ -1,8 +1,8 @@
 """Read TIFF files of other channels than colours: one grey page for each, or several samples a pixel.
 
-Pillow decodes the pages. Files of several samples that are no colours it refuses, or drops the samples it
-does not know, so those are read here, where they are stored in strips, as they are or by deflate (TIFF 6.0,
-sections 3, 8 and 14, and Adobe's supplement of 2002).
+Pillow decodes the pages. It refuses files of several samples that are no colours, or drops samples, so such
+files are read here if they are stored in strips, uncompressed or by deflate (TIFF 6.0, sections 3, 8 and 14,
+and Adobe's supplement of 2002).
 
 Shapes: H x W pixels of C channels.
 """
@@ -22,14 +22,15 @@ from vitkit.data.decode.arrays import STRIP_BYTES, fill_levels
 from vitkit.data.decode.converting import strips
 from vitkit.errors import DecodeError
 
+# Numbers of TIFF's tags.
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS, _OFFSETS = 256, 257, 258, 259, 262, 273
 _ORIENTATION, _SAMPLES, _ROWS, _COUNTS, _PLANES, _PREDICTOR = 274, 277, 278, 279, 284, 317
 _EXTRA, _FORMAT, _TILE = 338, 339, 322
-_DEFLATE = (8, 32946)
+_DEFLATE = (8, 32946)  # Adobe's number of it, and an older one
 
 
 def has_samples(tags: Any, channels: int) -> bool:
-    """Whether a TIFF file has so many samples a pixel, which are to be taken as they are.
+    """Whether a TIFF file has so many samples a pixel, each of them a channel.
 
     Four samples that are red, green and blue with an alpha, or CMYK, are left to Pillow.
     """
@@ -41,7 +42,7 @@ def has_samples(tags: Any, channels: int) -> bool:
 
 @dataclass(frozen=True)
 class SamplesFile:
-    """A TIFF file of several samples a pixel, whose tags were read; the strips are decoded when asked for."""
+    """A TIFF file of several samples a pixel, whose tags were read; `pixels` decodes the strips."""
 
     data: bytes
     tags: Any
@@ -75,7 +76,7 @@ class SamplesFile:
         return height * width * channels + 3 * strip + STRIP_BYTES
 
     def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
-        """Decode to (H, W, C), which are the channels that the rule asks for.
+        """Decode to (H, W, C), with the channels of the rule.
 
         Raises:
             DecodeError: a strip is damaged or stored in a way that is not read here, or values out of range.
@@ -118,9 +119,9 @@ def read_samples(data: bytes, rule: DecodeRule) -> SamplesFile | None:
     if not all(isinstance(side, int) and side >= 1 for side in (width, height, rows)):
         raise DecodeError(f"a TIFF of {width} x {height} pixels in strips of {rows} rows: expected 1 or more")
     file = SamplesFile(data, tags, kind, (height, width, channels), min(rows, height))
-    found, expected = len(tags[_OFFSETS]), file.planes * -(-height // file.rows)
-    if not found == len(tags[_COUNTS]) == expected:
-        raise DecodeError(f"{found:,} strips, expected {expected:,}: the file is damaged")
+    count, expected = len(tags[_OFFSETS]), file.planes * -(-height // file.rows)
+    if not count == len(tags[_COUNTS]) == expected:
+        raise DecodeError(f"{count:,} strips, expected {expected:,}: the file is damaged")
     return file
 
 

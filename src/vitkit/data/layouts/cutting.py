@@ -1,4 +1,4 @@
-"""Cut the splits that a data set lacks from its training images: by shares or folds, in whole groups.
+"""Cut the splits that a data set lacks from its training images: by fractions or folds, in whole groups.
 
 Images of a group belong together: a patient's, a scene's, copies of one image.
 """
@@ -18,13 +18,13 @@ from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
 _TRIALS = 32
-"""Orders in which groups are tried: the cut that keeps the shares of the classes best is taken."""
+"""Orders in which groups are tried: the cut that keeps the fractions of the classes best is taken."""
 _DEALS = 8
 """Orders in which groups are dealt round folds; four times as many came out hardly any better."""
 _PAIRS = 500
-"""Images of each of two folds that are looked at for an exchange: their table of pairs stays small."""
+"""Images of each of two folds that are considered for an exchange: their table of pairs stays small."""
 _LOOKS = 20_000
-"""Groups that are looked at in all trials together, so that many small groups cost a second."""
+"""Placements of groups that are tried in all trials together, so that many small groups cost a second."""
 
 
 @dataclass(frozen=True)
@@ -52,51 +52,51 @@ class Cut:
     notes: list[str]
     """Sentences about how they were made."""
     folds: Folds | None = None
-    """Those that were cut, if any were."""
+    """The folds, if any were cut."""
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """For each image of the splits that were compared, the position of the first training image, before any
     cut, that is the same."""
 
 
 def with_missing_splits(
-    found: Listing, splits: Splits, search: Callable[[], NDArray[np.int64] | None]
+    listing: Listing, splits: Splits, search: Callable[[], NDArray[np.int64] | None]
 ) -> Cut:
     """Cut a test split, then a validation split, where the data has none.
 
     Args:
-        found: the data set as it is listed.
+        listing: of the data set.
         splits: how they are cut.
-        search: finds the training images that are the same, as `find_repeats` numbers them.
+        search: numbers the training images, equal ones alike, as `find_repeats` does.
 
     Raises:
-        VitkitError: folds are asked for, and there is a test split already, or more folds than images.
+        VitkitError: folds are given, and there is a test split already, or more folds than images.
     """
-    listed = dict(found.splits)
-    notes = _torn_groups(found)
+    listed = dict(listing.splits)
+    notes = _torn_groups(listing)
     folds: Folds | None = None
     if "train" not in listed:
         return Cut(listed, notes)
     if splits.folds is not None and "test" in listed:
         raise VitkitError("The data has a test split of its own: leave out --splits.folds and --splits.fold.")
-    wanted = {"test": splits.test_fraction, "val": splits.val_fraction}
+    fractions = {"test": splits.test_fraction, "val": splits.val_fraction}
     if splits.folds is not None:
-        wanted["test"] = 1 / splits.folds
-    wanted = {split: part for split, part in wanted.items() if part and split not in listed}
+        fractions["test"] = 1 / splits.folds
+    fractions = {split: part for split, part in fractions.items() if part and split not in listed}
     numbers, labels = listed["train"]
     total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
-    stratified = "stratified, " if found.class_names else ""
-    if wanted:
+    stratified = "stratified, " if listing.class_names else ""
+    if fractions:
         compared = search() if (splits.rule or FIRST_RULE) >= 2 else None
         if compared is not None:
             same["train"] = compared
-        groups, more = _kept_together(found, splits, compared, total)
+        groups, more = _groups_to_keep(listing, splits, compared, total)
         notes += more
-    for split, fraction in wanted.items():
+    for split, fraction in fractions.items():
         numbers, labels = listed["train"]
         if split == "test" and splits.folds is not None:
             folds = _cut_folds(labels, groups, splits)
             cut, how = folds.fold_of == splits.fold, f"fold {splits.fold} of {splits.folds}"
-            notes += _untested(labels, folds, found.class_names)
+            notes += _untested(labels, folds, listing.class_names)
         else:
             # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
             count = math.ceil(fraction * total - 1e-9)
@@ -118,38 +118,38 @@ def with_missing_splits(
     return Cut(listed, notes, folds, same)
 
 
-def _torn_groups(found: Listing) -> list[str]:
-    """Say which groups the data's own splits tear apart."""
-    if found.groups is None or len(found.splits) < 2:
+def _torn_groups(listing: Listing) -> list[str]:
+    """Note how many groups the data's own splits tear apart."""
+    if listing.groups is None or len(listing.splits) < 2:
         return []
-    named = [set(found.groups[numbers].tolist()) for numbers, _ in found.splits.values()]
-    torn = sum(sum(group in one for one in named) > 1 for group in set().union(*named))
+    named = [set(listing.groups[numbers].tolist()) for numbers, _ in listing.splits.values()]
+    torn = sum(sum(group in groups for groups in named) > 1 for group in set().union(*named))
     return (
         [f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own."] if torn else []
     )
 
 
-def _kept_together(
-    found: Listing, splits: Splits, same: NDArray[np.int64] | None, count: int
+def _groups_to_keep(
+    listing: Listing, splits: Splits, same: NDArray[np.int64] | None, count: int
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
     """Return the group of each image to cut from, (N,), and notes for the user; None without groups.
 
     Args:
-        found, splits: as for `with_missing_splits`.
+        listing, splits: as for `with_missing_splits`.
         same: the training images that are the same; None where they were not compared.
         count: N, the training images.
     """
     groups, notes = None, []
-    if found.groups is not None:
-        groups = found.groups[found.splits["train"][0]]
+    if listing.groups is not None:
+        groups = listing.groups[listing.splits["train"][0]]
         number = pluralize(len(np.unique(groups)), "group")
         notes.append(f"Splits keep groups together: {number} by {splits.group}.")
     if (splits.rule or FIRST_RULE) >= 2:
         if same is None:
             notes.append(f"{count:,} images are too many to look for repeated ones.")
         elif repeated := len(same) - len(np.unique(same)):
-            is_kept = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
-            notes.append(f"{is_kept} kept in the same split.")
+            repeats = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
+            notes.append(f"{repeats} kept in the same split.")
             groups = same if groups is None else joined(groups, same)
     return groups, notes
 
@@ -158,7 +158,7 @@ def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, splits: Splits)
     """Cut the images `(N,)` into folds.
 
     Raises:
-        VitkitError: a fold would have no image to test on. Those of an earlier rule are left as they were.
+        VitkitError: a fold would have no image to test on. Folds of an earlier rule are left as they were.
     """
     assert splits.folds is not None
     sizes = np.ones(len(labels), np.int64) if groups is None else np.unique(groups, return_counts=True)[1]
@@ -196,7 +196,7 @@ def _cut_in_turn(
 ) -> NDArray[np.int64]:
     """Cut folds one after the other from what is left, as the first two rules did; the fold of each image.
 
-    Each cut leaves an image of every class, so that the last fold gets those and others starve.
+    Each cut leaves an image of every class, so that the last fold gets these and others have too few.
     """
     fold_of = np.full(len(labels), folds - 1)  # the last fold is the rest
     left = np.arange(len(labels))
@@ -212,11 +212,11 @@ def _cut_in_turn(
 def cut_images(
     labels: Labels, groups: NDArray[np.int64] | None, count: int, seed: int, stream: int
 ) -> NDArray[np.bool_]:
-    """Choose about `count` of the images `(N,)`, stratify, each group inside or outside as a whole.
+    """Choose about `count` of the images `(N,)`, stratified, each group inside or outside as a whole.
 
-    Images alone in their group are cut as if there were no groups. Of the images in groups, the same share is
-    cut: groups are taken in an order drawn at random wherever that brings the counts of their classes closer
-    to what is wanted, and the best of several orders is kept.
+    Images alone in their group are cut as if there were no groups. Of the images in groups, the same fraction
+    is cut: groups are taken in an order drawn at random wherever that brings the counts of their classes
+    closer to the target, and the best of several orders is kept.
 
     Args:
         labels: `(N,)` class numbers, or `(N, K)` bool.
@@ -236,8 +236,8 @@ def cut_images(
         return _cut_single(labels, count, seed, stream)
     cut = np.zeros(len(labels), dtype=bool)
     together = np.flatnonzero(~alone)
-    wanted = count * len(together) / len(labels)
-    cut[together] = _cut_groups(labels, number, together, wanted, seed, stream)
+    target = count * len(together) / len(labels)
+    cut[together] = _cut_groups(labels, number, together, target, seed, stream)
     single = np.flatnonzero(alone)
     missing = count - int(cut.sum())
     if len(single) and missing > 0:
@@ -251,8 +251,8 @@ def deal_folds(
     """Deal the images `(N,)` round folds, each group into one of them as a whole.
 
     Without groups every class is dealt round: it differs between two folds by one image at most, and so do
-    the folds. Groups go one after the other, the largest first and those of rare classes before others of
-    their size, into the fold that has the least of their classes; but never so that two folds differ by more
+    the folds. Groups go one after the other, the largest first and, of equal size, the ones with rare classes
+    first, into the fold that has the least of their classes; but never so that two folds differ by more
     than the largest group. The best of several orders is kept. Where images have several labels `(N, K)`,
     each is a group of its own, and images are exchanged at the end; a label may still differ by more than
     one, as it must for {a, b}, {b, c} and {c, a} in two folds.
@@ -305,14 +305,15 @@ def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: in
             high, low = int(have[:, label].argmax()), int(have[:, label].argmin())
             ours = np.flatnonzero((fold_of == high) & (labels[:, label] > 0))[:_PAIRS]
             theirs = np.flatnonzero((fold_of == low) & (labels[:, label] == 0))[:_PAIRS]
-            one, other, gap = labels[ours], labels[theirs], have[high] - have[low]
+            leaving, coming, gap = labels[ours], labels[theirs], have[high] - have[low]
             # Half of what the sum of squares gains: d (d + gap) for d, what the high fold gets in exchange.
-            gains = (one * (one - gap)).sum(1)[:, None] + (other * (other + gap)).sum(1) - 2 * one @ other.T
+            gains = (leaving * (leaving - gap)).sum(1)[:, None] + (coming * (coming + gap)).sum(1)
+            gains = gains - 2 * leaving @ coming.T
             if not gains.size or gains.min() >= 0:
                 continue
             first, second = np.unravel_index(int(gains.argmin()), gains.shape)
-            have[high] += other[second] - one[first]
-            have[low] += one[first] - other[second]
+            have[high] += coming[second] - leaving[first]
+            have[low] += leaving[first] - coming[second]
             fold_of[ours[first]], fold_of[theirs[second]] = low, high
             break
         else:
@@ -329,12 +330,12 @@ def _deal(
     """Deal groups in an order: the fold of each group (G,), and the images of each class by fold."""
     fold_of = np.empty(len(sizes), np.int64)
     have, load = np.zeros((folds, len(every))), np.zeros(folds)
-    share, total, most = 1 / np.maximum(every, 1), sizes.sum(), int(sizes.max())
+    weight, total, most = 1 / np.maximum(every, 1), sizes.sum(), int(sizes.max())
     for group, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
         classes, counts = parts[group]
-        # Shares of a class and not images: a rare class would not be heard else. The size of a fold counts
-        # as one more class, so that an empty fold is taken before any other.
-        costs = have[:, classes] @ (counts * share[classes]) + load * (size / total)
+        # Fractions of a class and not images, which would drown rare classes. The size of a fold counts as
+        # one more class, so that an empty fold is taken before any other.
+        costs = have[:, classes] @ (counts * weight[classes]) + load * (size / total)
         # The least fold is always open, as no group is larger than `most`; so by induction none is ever
         # further above it than that.
         costs[load + (size - most) > load.min()] = np.inf
@@ -368,7 +369,7 @@ def _cut_groups(
     parts = [_class_counts(labels[row]) for row in rows]
     width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
     every = _all_counts(labels, width)
-    wanted = _all_counts(labels[together], width) * count / len(together)
+    target = _all_counts(labels[together], width) * count / len(together)
     trials = max(1, min(_TRIALS, _LOOKS // len(names)))
     orders = draws(trials * len(names), seed, stream).reshape(trials, len(names)).argsort(axis=1)
     best: tuple[float, NDArray[np.bool_]] | None = None
@@ -378,11 +379,11 @@ def _cut_groups(
             classes, counts = parts[group]
             if (have[classes] + counts >= every[classes]).any():
                 continue  # a class would have no image left
-            before = ((have[classes] - wanted[classes]) ** 2).sum()
-            if ((have[classes] + counts - wanted[classes]) ** 2).sum() < before:
+            before = ((have[classes] - target[classes]) ** 2).sum()
+            if ((have[classes] + counts - target[classes]) ** 2).sum() < before:
                 have[classes] += counts
                 taken[group] = True
-        distance = float(((have - wanted) ** 2 / np.maximum(wanted, 1)).sum())
+        distance = float(((have - target) ** 2 / np.maximum(target, 1)).sum())
         if best is None or distance < best[0]:
             best = distance, taken
     assert best is not None  # there is at least one trial
@@ -408,12 +409,12 @@ def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.in
 
     def top(node: tuple[int, int]) -> tuple[int, int]:
         while (upper := above.setdefault(node, node)) != node:
-            above[node] = above[upper]  # halves the way of whoever comes next
+            above[node] = above[upper]  # halves the way of later searches
             node = upper
         return node
 
-    for one, other in zip(first.tolist(), second.tolist(), strict=True):
-        above[top((0, one))] = top((1, other))
-    tops = [top((0, one)) for one in first.tolist()]
+    for first_group, second_group in zip(first.tolist(), second.tolist(), strict=True):
+        above[top((0, first_group))] = top((1, second_group))
+    tops = [top((0, group)) for group in first.tolist()]
     numbers: dict[tuple[int, int], int] = {}
-    return np.array([numbers.setdefault(one, len(numbers)) for one in tops], np.int64)
+    return np.array([numbers.setdefault(node, len(numbers)) for node in tops], np.int64)

@@ -31,7 +31,7 @@ def find_images(names: Iterable[str]) -> Iterator[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return what paths are sorted by so that "photo 2" comes before "photo 10"."""
+    """Return the key that sorts "photo 2" before "photo 10"."""
     parts = re.split(r"([0-9]+)", str(path))
     return [(int(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 

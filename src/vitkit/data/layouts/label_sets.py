@@ -26,7 +26,7 @@ LAYOUTS = (
     "labels/x.txt), one label a line."
 )
 SEPARATORS = (";", "|")
-"""Separators that are detected; commas and spaces occur within many labels and have to be asked for."""
+"""Separators that are detected; commas and spaces occur within many labels and have to be given."""
 _LARGEST_LABEL_FILE = 1 << 20  # bytes
 _BOX = re.compile(r"\S+(\s+[\d.eE+-]+){4,}")  # a line of YOLO: class, then the corners of a box
 
@@ -49,8 +49,8 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
 
     Args:
         path: the file.
-        separator: what separates the labels of a cell; None: the one of `SEPARATORS` that is there.
-        group: the column that says what an image belongs to; None: there is none.
+        separator: what separates the labels of a cell; None: whichever of `SEPARATORS` the cells hold.
+        group: the column of the images' groups; None: there is none.
 
     Raises:
         VitkitError: it cannot be read, names an image twice, has both separators, or no label.
@@ -66,22 +66,22 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
             )
     notes = list(rows.notes)
     if separator is None:
-        separator = _found_separator(path, rows.cells)
+        separator = _detect_separator(path, rows.cells)
         if separator is not None:
-            notes.append(f"Labels are separated by {separator!r}, which was found in the cells.")
+            notes.append(f"Labels are separated by {separator!r}, which the cells hold.")
     sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
     for line, labels in zip(rows.lines, sets, strict=True):
         for label in labels:
             check_label(f"{path} line {line}", label)
-    found = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
-    return replace(found, groups=rows.groups)
+    listing = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
+    return replace(listing, groups=rows.groups)
 
 
 def list_label_files(root: Path, separator: str | None) -> Listing:
     """List images with a text file each: beside them, or in a folder `labels` parallel to theirs.
 
     Folders train, val and test, at the top or below `images`, are splits. Images without a text file are left
-    out, as their labels are not known; an empty file says that there are none.
+    out, as their labels are unknown; an empty file stands for no labels.
 
     Args:
         root: the folder.
@@ -92,60 +92,61 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
     """
     images = [path.relative_to(root).as_posix() for path in image_files(root)]
     texts = _text_files(root)
-    found = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
-    if not found:
+    pairs = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
+    if not pairs:
         raise VitkitError(
             f"{root}: none of {pluralize(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
         )
     notes = []
-    without = len(images) - len(found)
+    without = len(images) - len(pairs)
     if without:
         notes.append(
             f"{pluralize(without, 'image')} without a file of labels ignored (an image that has none gets an "
             "empty file)."
         )
-    spare = texts - {text for _, text in found}
+    spare = texts - {text for _, text in pairs}
     if spare:
         notes.append(
             f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
-    split_of = np.array([_split_of(image) for image, _ in found])
+    split_of = np.array([_split_of(image) for image, _ in pairs])
     outside = int((split_of == "").sum())
-    if outside == len(found):  # no folder is that of a split
-        split_of = np.full(len(found), "train")
+    if outside == len(pairs):  # no folder names a split
+        split_of = np.full(len(pairs), "train")
     elif outside:
         notes.append(f"{pluralize(outside, 'image')} outside train/, val/ and test/ ignored.")
-    sets = [_read_labels(root / text, separator) for _, text in found]
-    suspects = [mark for mark in SEPARATORS if any(mark in label for one in sets for label in one)]
+    sets = [_read_labels(root / text, separator) for _, text in pairs]
+    suspects = [mark for mark in SEPARATORS if any(mark in label for labels in sets for label in labels)]
     if suspects:
         notes.append(
             f"Some labels hold {' and '.join(map(repr, suspects))}: if that separates labels, give it with "
             "--splits.label-separator."
         )
-    files = Paths(root, (image for image, _ in found))
+    files = Paths(root, (image for image, _ in pairs))
     return _listing(root, "folder of images with label files", files, sets, split_of, notes)
 
 
-def refuse_single_labels(spec: str, found: Listing) -> None:
+def refuse_single_labels(spec: str, listing: Listing) -> None:
     """Refuse training images that have exactly one label each.
 
     Raises:
-        VitkitError: they have; this is ordinary classification.
+        VitkitError: all have one; this is ordinary classification.
     """
-    labels = np.concatenate([labels for _, labels in found.splits.values()])
+    labels = np.concatenate([labels for _, labels in listing.splits.values()])
     if (labels.sum(1) != 1).any():
         return
     hint = ""
-    marks = [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in found.class_names)]
+    names = listing.class_names
+    marks = [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]
     if marks:
         hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
     raise VitkitError(
-        f"{spec}: every image has a single label, such as {found.class_names[0]!r}; expected some with "
+        f"{spec}: every image has a single label, such as {names[0]!r}; expected some with "
         f"several, or with none. This is ordinary classification: leave out --task multi-label.{hint}"
     )
 
 
-def _found_separator(path: Path, cells: Sequence[str]) -> str | None:
+def _detect_separator(path: Path, cells: Sequence[str]) -> str | None:
     present = [mark for mark in SEPARATORS if any(mark in cell for cell in cells)]
     if len(present) > 1:
         raise VitkitError(
@@ -156,24 +157,24 @@ def _found_separator(path: Path, cells: Sequence[str]) -> str | None:
 
 
 def _without_empty(labels: Sequence[str]) -> list[str]:
-    """Strip labels, and drop those that are then empty, as after a last separator."""
+    """Strip labels, and drop empty ones, as after a last separator."""
     return [stripped for label in labels if (stripped := label.strip())]
 
 
 def _text_files(root: Path) -> set[str]:
-    found = set()
+    texts = set()
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = Path(folder).relative_to(root)
-        found |= {(below / name).as_posix() for name in names if name.endswith(".txt") and name[0] != "."}
-    return found
+        texts |= {(below / name).as_posix() for name in names if name.endswith(".txt") and name[0] != "."}
+    return texts
 
 
 def _text_of(image: str, texts: set[str]) -> str | None:
     """Find the text file of an image.
 
-    It is beside the image, in `labels` below or beside its folder, or in the folder that is called `labels`
-    where the image's is called `images`.
+    It is beside the image, in `labels` below or beside its folder, or in a folder `labels` in the place
+    of the folder `images` that the image is in.
     """
     beside = PurePosixPath(image).with_suffix(".txt")
     candidates = [beside, beside.parent / "labels" / beside.name]
@@ -203,10 +204,10 @@ def _read_labels(path: Path, separator: str | None) -> list[str]:
     labels = list[str]()
     # Not by splitlines, which also ends a line at characters that may stand within a name (U+2028).
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
-        found = _without_empty(line.split(separator) if separator else [line])
-        for label in found:
+        of_line = _without_empty(line.split(separator) if separator else [line])
+        for label in of_line:
             check_label(f"{path} line {number}", label)
-        labels += found
+        labels += of_line
     boxes = next((label for label in labels if _BOX.fullmatch(label)), None)
     if boxes is not None:
         raise VitkitError(
@@ -230,9 +231,9 @@ def _listing(
         raise VitkitError(f"{path}: no image has a label, so there is nothing to learn. {LAYOUTS}")
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.zeros((len(sets), len(names)), dtype=bool)
-    for row, one in enumerate(sets):
-        labels[row, [number_of[label] for label in one if label in number_of]] = True
-    repeated = sum(len(one) != len(set(one)) for one in sets)
+    for row, image_labels in enumerate(sets):
+        labels[row, [number_of[label] for label in image_labels if label in number_of]] = True
+    repeated = sum(len(image_labels) != len(set(image_labels)) for image_labels in sets)
     if repeated:
         notes.append(f"{pluralize(repeated, 'image')} with a label twice: it counts once.")
     used = labels[np.concatenate(list(numbers.values()))]

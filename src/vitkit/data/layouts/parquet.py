@@ -30,12 +30,12 @@ _PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
 _LARGEST_PAGE = 128 << 20
 """Bytes of a page, unpacked. Writers want 1 MB, but pyarrow looks at the size after 1,024 images alone. So a
 page may be larger if it is not much smaller in the file: images are packed already."""
-_LARGEST_RATIO = 16  # of the bytes of a page beyond that size to those in the file
+_LARGEST_RATIO = 16  # of a page's unpacked bytes, beyond that size, to its bytes in the file
 _ROWS_OF_ANY_FILE = 1 << 20
 """Rows that a file may promise whatever its size; beyond them an image takes a byte at the least."""
-_BATCH_BYTES = 64 << 20  # a batch may have them where no value is larger
-_KEPT_BYTES = 256 << 20
-"""Bytes of a row group that stay when the files are not in memory: that of a Hugging Face data set fits."""
+_BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
+_GROUP_BYTES = 256 << 20
+"""Bytes of a row group that stay in memory when the files do not: one of a Hugging Face data set fits."""
 _LARGEST_CARD = 16 << 20  # bytes of README.md
 
 
@@ -90,10 +90,10 @@ class _File:
             file = pq.ParquetFile(self.path, metadata=self.metadata, buffer_size=1 << 20, pre_buffer=False)
         with file:
             # One thread: Arrow's own would not survive the fork of a worker process.
-            found = file.iter_batches(size, list(groups), [leaf], use_threads=False)
+            reader = file.iter_batches(size, list(groups), [leaf], use_threads=False)
             while True:
                 with _explained(self.path):
-                    batch = next(found, None)
+                    batch = next(reader, None)
                     if batch is None:
                         return
                     column = batch.column(0)
@@ -106,7 +106,7 @@ class _File:
         return next(place for place in range(len(schema)) if schema.column(place).path == leaf)
 
     def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
-        """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is a trap."""
+        """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is too large."""
         place, largest = self._place(leaf), 0
         with regular_file(self.path) as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -132,7 +132,7 @@ class _File:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn every exception of Arrow about a file into one that names it: for damage it raises OSError,
+    """Turn every exception of Arrow about a file into a VitkitError: for damage it raises OSError,
     ValueError, KeyError, NotImplementedError, UnicodeDecodeError, OverflowError and more."""
     try:
         yield
@@ -183,12 +183,12 @@ class _OpenGroup:
                 raise VitkitError(f"the file has no row {row} of a row group, which it promises.")
         place = bisect_right(self.ends, row)
         part = self.parts[place]
-        found = part[row - (self.ends[place] - len(part))].as_py()
-        return found if isinstance(found, bytes) else b""
+        value = part[row - (self.ends[place] - len(part))].as_py()
+        return value if isinstance(value, bytes) else b""
 
 
 class _ParquetRows:
-    """Encoded images in a column of Parquet files: all in memory, or read by row group when asked for."""
+    """Encoded images in a column of Parquet files: all in memory, or read by row group on demand."""
 
     def __init__(self, root: Path, files: Sequence[_File], leaf: str) -> None:
         self.paths = tuple(file.path for file in files)
@@ -236,7 +236,7 @@ class _ParquetRows:
         try:
             return group.cell(row)
         except VitkitError as error:
-            del self.opened[place]  # what is left of it would be read on from the middle
+            del self.opened[place]  # else the next read would go on from its middle
             raise DecodeError(str(error).rstrip(".")) from error
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -250,7 +250,7 @@ class _ParquetRows:
         file, group = self.groups[number]
         # Images are large: of 64 at a time nothing is left to gain by more.
         batches = _File(self.paths[file], self.metadata[file], None).batches(self.leaf, [group], 64)
-        return _OpenGroup(batches, None if self.in_memory else _KEPT_BYTES)
+        return _OpenGroup(batches, None if self.in_memory else _GROUP_BYTES)
 
 
 def list_parquet(
@@ -322,13 +322,13 @@ def _numbered(
     Raises:
         VitkitError: there are not as many names.
     """
-    every = [int(label) for _, found in splits.values() for label in found]
+    every = [int(label) for _, labels in splits.values() for label in labels]
     if min(every) < 0 or max(every) >= len(names):
         raise VitkitError(
             f"{root}: labels from {min(every)} to {max(every)}, but {len(names)} class names "
             f"({join_names(names)}). The metadata does not belong to these files."
         )
-    return {split: (where, found.astype(np.int64)) for split, (where, found) in splits.items()}
+    return {split: (where, labels.astype(np.int64)) for split, (where, labels) in splits.items()}
 
 
 def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
@@ -336,12 +336,12 @@ def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
     names: list[str] = []
     for file in files:
         column = find_group_column(file.path, {name.lower(): name for name in file.schema.names}, group)
-        known: dict[str, str] = {}
+        stored: dict[str, str] = {}
         for row, value in enumerate(_values(file, column)):
             name = ("" if value is None else str(value)).strip()
             if not name:
                 raise VitkitError(f"{file.path} row {row}: {group} is empty. Fill it.")
-            names.append(known.setdefault(name, name))
+            names.append(stored.setdefault(name, name))
     return number_groups(names)
 
 
@@ -387,13 +387,13 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
             f"The column {column} holds {join_names(different)} in different Parquet files. Keep one data "
             "set in a folder."
         )
-    values, known = list[Any](), dict[str, str]()
+    values, stored = list[Any](), dict[str, str]()
     for file, kind in zip(files, kinds, strict=True):
         for row, value in enumerate(_values(file, column)):
             if isinstance(value, str):
-                if value not in known:
+                if value not in stored:
                     check_label(f"{file.path} row {row}, column {column}", value)
-                value = known.setdefault(value, value)  # once in memory, however many rows have it
+                value = stored.setdefault(value, value)  # once in memory, however many rows have it
             elif kind == "numbers" and value is not None and not isinstance(value, int):
                 if not float(value).is_integer():
                     raise VitkitError(
@@ -456,7 +456,7 @@ def _image_leaf(file: _File, column: str) -> str:
 def _labelled(
     split_of: NDArray[Any], values: NDArray[Any]
 ) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
-    """Group the rows that have a label by split; returns also the number of those without."""
+    """Group the rows that have a label by split, and count the rows without one."""
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     splits = {
         split: (where, values[where])
@@ -496,37 +496,37 @@ def _read_metadata(path: Path) -> _File:
 
 def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
     """Return the split of each file, from its name (train-00000-of-00004.parquet) or a folder above it."""
-    found: list[str | None] = []
+    splits: list[str | None] = []
     for path in paths:
-        words = re.split(r"[-_.]", path.stem.lower())
+        parts = re.split(r"[-_.]", path.stem.lower())
         folders = [part.lower() for part in reversed(path.relative_to(root).parts[:-1])]
-        found.append(next((SPLIT_NAMES[word] for word in (*words, *folders) if word in SPLIT_NAMES), None))
-    if not any(found):
+        splits.append(next((SPLIT_NAMES[part] for part in (*parts, *folders) if part in SPLIT_NAMES), None))
+    if not any(splits):
         return ["train"] * len(paths)
-    unknown = [path.name for path, split in zip(paths, found, strict=True) if split is None]
+    unknown = [path.name for path, split in zip(paths, splits, strict=True) if split is None]
     if unknown:
         raise VitkitError(
             f"{root}: no split in the name of {join_names(unknown)}. Begin names with train-, "
             "validation- or test-."
         )
-    return [split for split in found if split is not None]
+    return [split for split in splits if split is not None]
 
 
 def _declared_names(root: Path, files: Sequence[_File], column: str) -> tuple[str, ...] | None:
     """Read the names of the classes from the metadata of the files, or else from the card beside them.
 
     Raises:
-        VitkitError: they are no names, or other ones in other files.
+        VitkitError: they are no texts, or differ between files.
     """
-    found = {file.path: names for file in files if (names := _names_in_metadata(file, column)) is not None}
-    if not found:
+    names_of = {file.path: names for file in files if (names := _names_in_metadata(file, column)) is not None}
+    if not names_of:
         return _names_in_readme(root, column)
-    path, names = next(iter(found.items()))
-    other = next((other for other in found if found[other] != names), None)
+    path, names = next(iter(names_of.items()))
+    other = next((other for other in names_of if names_of[other] != names), None)
     if other is not None:
         raise VitkitError(
-            f"{other} and {path.name} name other classes in their metadata ({join_names(found[other], 5)}; "
-            f"{join_names(names, 5)}). Keep one data set in a folder."
+            f"{other} and {path.name} name other classes in their metadata "
+            f"({join_names(names_of[other], 5)}; {join_names(names, 5)}). Keep one data set in a folder."
         )
     return names
 

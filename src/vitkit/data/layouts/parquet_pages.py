@@ -1,8 +1,8 @@
-"""Read the heads of the pages of a Parquet file, to know what they become before anything is unpacked.
+"""Read the heads of the pages of a Parquet file, to learn their sizes before anything is unpacked.
 
 Arrow unpacks a page into as many bytes as its head promises, up to 2 GiB from a few kilobytes, and the sums
 in the file's metadata need not be true. A head is a structure of Thrift's compact protocol; its fields are
-those of `PageHeader` in parquet.thrift.
+`PageHeader`'s in parquet.thrift.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator
         unpacked, packed = head.get(_UNPACKED), head.get(_PACKED)
         if not isinstance(unpacked, int) or not isinstance(packed, int) or min(unpacked, packed) < 0:
             raise ValueError(f"the head of the page at byte {start:,} has no lengths")
-        # Values of a dictionary take four bytes each; those of a data page, one a row, may take none.
+        # A dictionary's values take four bytes each; a data page's, one a row, may take none.
         for field, most in ((_DATA, rows), (_DATA_2, rows), (_DICTIONARY, unpacked)):
             part = head.get(field)
             values = part.get(_VALUES, 0) if isinstance(part, dict) else 0

@@ -1,8 +1,8 @@
 """Images that are there several times: the same pixels, in the same file copied or in another one.
 
 Where all files together are small, every image is decoded once and its pixels are hashed. Where they are
-not, decoding would take longer than people wait for a list of images: then files of the same bytes are found,
-and only those that agree with another one in size and in their last bytes are read whole.
+not, decoding would take longer than people wait for a list of images: then files are compared by their
+bytes, and only files that agree with another one in size and in their last bytes are read whole.
 """
 
 import hashlib
@@ -50,16 +50,16 @@ Digests = dict[bytes | Path, bytes | None]
 
 
 def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDArray[np.int64] | None:
-    """Number images so that those that are the same have the same number.
+    """Number images so that equal images have the same number.
 
     Args:
         parts: splits, or the whole of a data set as one.
-        decoded: images that were decoded before, and need not be again; those that are now are added.
+        decoded: digests of images that were decoded before; images that are decoded now are added.
 
     Returns:
         None where there are more than `COMPARED_BELOW`. Else `(N,)`, the parts one after the other: the
-        position of the first image that is the same. Those that cannot be read are like none but files of
-        the same bytes.
+        position of the first image that is the same. An unreadable image equals only files of the same
+        bytes.
     """
     if sum(map(len, parts)) > COMPARED_BELOW:
         return None
@@ -78,7 +78,7 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
 
 def repeats_of_training(
     splits: Mapping[str, Images],
-    wanted: Sequence[str],
+    others: Sequence[str],
     same: Mapping[str, NDArray[np.int64]] | None = None,
     decoded: Digests | None = None,
 ) -> dict[str, NDArray[np.int64]]:
@@ -86,14 +86,14 @@ def repeats_of_training(
 
     Args:
         splits: of a data set, by name.
-        wanted: names of splits other than "train".
-        same: `ImageData.same`; the images of other splits than those in it are compared here.
+        others: names of splits other than "train".
+        same: `ImageData.same`; splits that are not in it are compared here.
         decoded: as `find_repeats` takes it.
 
     Returns:
-        By split, indices of those images, rising; nothing where images cannot be compared.
+        By split, the indices of these images, ascending; empty where images cannot be compared.
     """
-    names = [name for name in wanted if name in splits and name != "train"]
+    names = [name for name in others if name in splits and name != "train"]
     if "train" not in splits or not names:
         return {}
     if same is None or any(name not in same for name in ("train", *names)):
@@ -113,7 +113,7 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
 
 
 def _size(file: bytes | Path) -> int:
-    """The length of an encoded image in bytes; -1 where there is no such file."""
+    """Return the length of an encoded image in bytes; -1 where there is no such file."""
     if isinstance(file, bytes):
         return len(file)
     try:

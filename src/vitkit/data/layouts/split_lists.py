@@ -35,9 +35,9 @@ _LARGEST_LABEL = 1 << 20
 
 
 def list_of(path: Path) -> str | None:
-    """Return which of the lists a file is, by its name and its neighbours; None if it is none.
+    """Return the list that a file is, by its name and its neighbours; None if it is no list.
 
-    A test.txt or test.parquet alone is somebody else's: a training list has to stand beside it. Of text files
+    A test.txt or test.parquet alone is no such list: a training list has to stand beside it. Of text files
     the whole name counts, for only files of these names are read.
     """
     name, kind = _list_name(path), path.suffix.lower()
@@ -64,21 +64,21 @@ def find_lists(folder: Path) -> dict[str, Path]:
     texts = {name: folder / f"{name}.txt" for name in LISTS if _is_there(folder, name)}
     if texts:
         return texts
-    found = dict[str, Path]()
+    files = dict[str, Path]()
     for path in sorted((*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))):
         name = _list_name(path)
         if name is not None:
-            found.setdefault(name, path)
-    return found
+            files.setdefault(name, path)
+    return files
 
 
 def find_usual_splits(folder: Path) -> set[str]:
     """Return the splits of Parquet files with the usual names, train-, validation- or val-, and test-."""
-    words = {
+    prefixes = {
         re.split(r"[-_.]", path.name.lower())[0]
         for path in (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
     }
-    return {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    return {SPLIT_NAMES[prefix] for prefix in prefixes if prefix in SPLIT_NAMES}
 
 
 def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
@@ -86,7 +86,7 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
 
     Args:
         folder: holds the lists; the paths in them are below it.
-        stage: the list whose path was given; None: the folder was.
+        stage: the list whose path was given; None: the folder's path was.
 
     Raises:
         VitkitError: a list is missing or malformed; the error names file and line.
@@ -97,11 +97,11 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
     names, notes = _class_names(folder, lists), list[str]()
     paths, splits = list[str](), dict[str, SplitListing]()
     for split, name in _splits(stage, lists).items():
-        found = lists[name]
-        numbers = np.arange(len(paths), len(paths) + len(found.paths))
-        splits[split] = (numbers, np.array(found.labels, dtype=np.int64))
-        paths += found.paths
-        shown = len(set(found.labels))
+        entries = lists[name]
+        numbers = np.arange(len(paths), len(paths) + len(entries.paths))
+        splits[split] = (numbers, np.array(entries.labels, dtype=np.int64))
+        paths += entries.paths
+        shown = len(set(entries.labels))
         if shown < len(names) and split == "train":
             notes.append(f"{name}.txt has images of {shown:,} of {len(names):,} classes.")
     return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
@@ -110,16 +110,16 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
 def list_split_parquets(
     folder: Path, paths: Sequence[Path], stage: str | None = None, group: str | None = None
 ) -> Listing:
-    """List the images of Parquet files whose names begin with those of the lists.
+    """List the images of Parquet files whose names begin with the name of a list.
 
     Args:
         folder: above the files; its name may say which task it is.
-        paths: the files; those of other names are passed over.
-        stage: the list of the file whose path was given; None: the folder was.
+        paths: the files; others are passed over.
+        stage: the list of the file whose path was given; None: the folder's path was.
         group: a column that says which images stay in one split, where one has to be cut.
     """
     of_list = {name: [path for path in paths if _list_name(path) == name] for name in LISTS}
-    there = {name: found for name, found in of_list.items() if found}
+    there = {name: files for name, files in of_list.items() if files}
     files = [(path, split) for split, name in _splits(stage, there).items() for path in there[name]]
     here = folder.resolve()  # of "." the name is empty
     task = task_of_folder(here.name) or task_of_folder(here.parent.name)
@@ -134,14 +134,14 @@ def _list_name(path: Path) -> str | None:
 
 
 def _splits(stage: str | None, there: Mapping[str, object]) -> dict[str, str]:
-    """Return the splits that a folder or a list stands for, of those lists that are there."""
+    """Return the splits that a folder or a list stands for, as far as their lists are there."""
     if stage is not None:
-        wanted = _STAGES[stage]
+        lists = _STAGES[stage]
     elif "train800" in there:
-        wanted = {"train": "train800", "val": "val200", "test": "test"}
+        lists = {"train": "train800", "val": "val200", "test": "test"}
     else:
-        wanted = _STAGES["train800val200"]
-    return {split: name for split, name in wanted.items() if name in there}
+        lists = _STAGES["train800val200"]
+    return {split: name for split, name in lists.items() if name in there}
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def _is_there(folder: Path, name: str) -> bool:
 
 
 def _read_list(path: Path) -> _List:
-    """Read a list. Raises VitkitError: it cannot be read, is empty or has a line that is none."""
-    found, line_of = _List(path, [], [], []), dict[str, int]()
+    """Read a list. Raises VitkitError: it cannot be read, is empty or has a malformed line."""
+    entries, line_of = _List(path, [], [], []), dict[str, int]()
     try:
         with regular_file(path) as file:
             for number, content in enumerate(file, start=1):
@@ -177,14 +177,14 @@ def _read_list(path: Path) -> _List:
                         "the two lines."
                     )
                 line_of[name] = number
-                found.paths.append(name)
-                found.labels.append(label)
-                found.lines.append(number)
+                entries.paths.append(name)
+                entries.labels.append(label)
+                entries.lines.append(number)
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a list of images: {error}.") from error
-    if not found.paths:
+    if not entries.paths:
         raise VitkitError(f"{path} is empty: expected lines of {_LINE}.")
-    return found
+    return entries
 
 
 def _decoded(where: str, content: bytes) -> str:
@@ -197,10 +197,10 @@ def _decoded(where: str, content: bytes) -> str:
 
 def _parsed(where: str, folder: Path, line: str) -> tuple[str, int]:
     """Return path and class number of a line; the path, below the folder, may hold spaces."""
-    words = line.rsplit(maxsplit=1)
-    if len(words) != 2 or "\0" in line:  # no path has a zero byte, and the system would not say which line
+    parts = line.rsplit(maxsplit=1)
+    if len(parts) != 2 or "\0" in line:  # no path has a zero byte, and the system would not say which line
         raise VitkitError(f"{where}: expected {_LINE}, found {line.strip()[:80]!r}.")
-    name, label = words[0].strip(), words[1]
+    name, label = parts[0].strip(), parts[1]
     if not re.fullmatch(r"[0-9]{1,7}", label) or int(label) > _LARGEST_LABEL:
         raise VitkitError(
             f"{where}: expected a class number, a whole number from 0, after the path, found {label[:40]!r}. "
@@ -212,23 +212,23 @@ def _parsed(where: str, folder: Path, line: str) -> tuple[str, int]:
 
 def _refuse_shared_images(lists: Mapping[str, _List]) -> None:
     """Refuse an image that is both trained on and tested on. train800val200 repeats two other lists."""
-    for one, other in (("train800", "val200"), *((name, "test") for name in LISTS[:3])):
-        if one not in lists or other not in lists:
+    for trained, other in (("train800", "val200"), *((name, "test") for name in LISTS[:3])):
+        if trained not in lists or other not in lists:
             continue
-        line_of = dict(zip(lists[one].paths, lists[one].lines, strict=True))
+        line_of = dict(zip(lists[trained].paths, lists[trained].lines, strict=True))
         for index, name in enumerate(lists[other].paths):
             if name in line_of:
                 raise VitkitError(
-                    f"{lists[other].where(index)}: {name} stands in {one}.txt line {line_of[name]} too, so "
-                    f"that {other} images would be trained on. Remove it from one of the two lists."
+                    f"{lists[other].where(index)}: {name} stands in {trained}.txt line {line_of[name]} too, "
+                    f"so that {other} images would be trained on. Remove it from one of the two lists."
                 )
 
 
 def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
-    """Refuse the first line whose image is not there: by lists of the folders, not file by file."""
+    """Refuse the first line whose image is not there; each folder is listed once, not each file looked up."""
     names_in = dict[str, set[str]]()
-    for found in lists.values():
-        for index, path in enumerate(found.paths):
+    for entries in lists.values():
+        for index, path in enumerate(entries.paths):
             above, name = os.path.split(path)
             if above not in names_in:
                 try:
@@ -237,22 +237,22 @@ def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
                     names_in[above] = set()
             if name not in names_in[above]:
                 raise VitkitError(
-                    f"{found.where(index)}: there is no image {folder / path}. Paths are below the folder of "
-                    "the list: unpack the images there."
+                    f"{entries.where(index)}: there is no image {folder / path}. Paths are below the folder "
+                    "of the list: unpack the images there."
                 )
 
 
 def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
-    """Name the classes by their numbers, and refuse numbers that are none.
+    """Name the classes by their numbers, and refuse numbers that no class can have.
 
-    Of VTAB's tasks the number of classes is known, and the lists of 1,000 images lack some. Elsewhere the
+    VTAB's tasks have a given number of classes, and their 1,000 images lack some classes. Elsewhere the
     numbers must have no gap over all lists: one would be a class that no image shows.
     """
     task = task_of_folder(folder.resolve().name)
     first = dict[int, str]()
-    for found in lists.values():
-        for index, label in enumerate(found.labels):
-            first.setdefault(label, found.where(index))
+    for entries in lists.values():
+        for index, label in enumerate(entries.labels):
+            first.setdefault(label, entries.where(index))
     largest = max(first)
     if task is not None:
         if largest >= task.classes:

@@ -1,7 +1,7 @@
 """Choose images to cut from a split, so that every label keeps its fraction in both parts.
 
-Draws are raw numbers of Philox: their stream is fixed for good, that of Generator.permutation is not (NumPy
-NEP 19).
+Draws are raw numbers of Philox: their stream is fixed for good, the stream of Generator.permutation is not
+(NumPy NEP 19).
 """
 
 import math
@@ -30,21 +30,21 @@ def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> N
     """
     sizes = np.unique(labels, return_counts=True)[1]
     exact = count * sizes / len(labels)
-    shares = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
-    while shares.sum() < count and (shares < sizes - 1).any():
-        shares[np.argmax(np.where(shares < sizes - 1, exact - shares, -np.inf))] += 1
+    cuts = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
+    while cuts.sum() < count and (cuts < sizes - 1).any():
+        cuts[np.argmax(np.where(cuts < sizes - 1, exact - cuts, -np.inf))] += 1
     order = np.lexsort((draws(len(labels), seed, stream), labels))  # by class, within it in a drawn order
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
     cut = np.zeros(len(labels), dtype=bool)
-    cut[order] = place < np.repeat(shares, sizes)
+    cut[order] = place < np.repeat(cuts, sizes)
     return cut
 
 
 def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     """Choose `count` samples to cut, where each has several labels, or none.
 
-    The rarest label is shared first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
-    2011 ("On the stratification of multi-label data"). Unlike there, all images of a label are shared at
+    The rarest label is dealt first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
+    2011 ("On the stratification of multi-label data"). Unlike there, all images of a label are dealt at
     once, and three rules are added. A label of at least `FEW` images gets one into the cut, while there is
     room. Every label keeps an image that is not cut. Exactly `count` are cut, unless that rule leaves fewer.
 
@@ -58,7 +58,7 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
     total = len(labels)
     order = np.argsort(draws(total, seed, stream), kind="stable")
     outside = labels.sum(0)  # of each label, images that are not cut
-    wanted = outside * count / max(total, 1)  # of each label, images still to be cut
+    remaining = outside * count / max(total, 1)  # of each label, images still to be cut
     least = np.where(outside >= FEW, 1, 0)
     waiting = outside.copy()  # of each label, images not yet assigned to either part
     assigned = np.zeros(total, dtype=bool)
@@ -68,23 +68,23 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
             label = int(np.argmin(np.where(waiting > 0, waiting, total + 1)))
             group = order[labels[order, label] & ~assigned[order]]
             # Halves go up and not to the even number, as `round` has it: the splits of runs depend on it.
-            share = max(math.floor(wanted[label] + 0.5), int(least[label] - cut[labels[:, label]].sum()))
-        else:  # those without a label come last
+            quota = max(math.floor(remaining[label] + 0.5), int(least[label] - cut[labels[:, label]].sum()))
+        else:  # samples without a label come last
             group, label = order[~assigned[order]], -1
-            share = count
+            quota = count
         missing = count - int(cut.sum())
         after = total - int(assigned.sum()) - len(group)
-        # The images after this group must suffice for what is then missing, and no more may be cut.
-        share = min(max(share, missing - after), missing)
+        # The images after this group must suffice for the ones missing then, and no more may be cut.
+        quota = min(max(quota, missing - after), missing)
         taken = 0
         for row in group.tolist():
-            if taken >= share:
+            if taken >= quota:
                 break
             if (outside[labels[row]] > 1).all():
                 cut[row] = True
                 taken += 1
                 outside -= labels[row]
-                wanted -= labels[row]
+                remaining -= labels[row]
         assigned[group] = True
         waiting -= labels[group].sum(0)
         if label < 0:

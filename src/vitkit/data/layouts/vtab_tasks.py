@@ -1,11 +1,11 @@
 """The 19 tasks of VTAB-1k (Zhai et al. 2019, arXiv 1910.04867): folders, groups and numbers of classes.
 
 Crops and flips follow BiT (Kolesnikov et al. 2020, arXiv 1912.11370, 3.3), which leaves them out where they
-destroy the label's meaning. Which tasks those are, neither paper lists: here the structured tasks, whose
+destroy the label's meaning. Neither paper lists these tasks: here the structured tasks, whose
 labels are numbers, distances, places and angles, have neither, and house numbers are not mirrored.
 
-The names of the folders are those that the community passes around (NOAH `data/vtab-source/get_vtab1k.py`),
-and those of the copies as Hugging Face data sets. It needs no numpy.
+The folders have the names under which the tasks are passed around (NOAH `data/vtab-source/get_vtab1k.py`);
+their aliases are the names of the copies as Hugging Face data sets. It needs no numpy.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ VTAB_TASKS = (
 )
 
 
-def known(folder: TaskFolder) -> VtabTask:
+def vtab_task(folder: TaskFolder) -> VtabTask:
     """Return the task of a folder."""
     return next(task for task in VTAB_TASKS if task.folder == folder)
 

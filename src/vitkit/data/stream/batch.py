@@ -14,7 +14,7 @@ from vitkit.data.listing import LABELS
 
 @dataclass(frozen=True)
 class Batch:
-    """Some images of a split with what is to be learned of each."""
+    """Some images of a split with their targets."""
 
     images: Tensor
     """(B, C, H, W) uint8, C = 3 for RGB; zeros where the mask is False."""
@@ -25,8 +25,8 @@ class Batch:
     ids: Tensor
     """(B,) int64, index into the split."""
     before: "Batch | None" = None
-    """The image before the first one, where the images are a part of a batch whose images are mixed with the
-    one before them; None: the first is mixed with the last."""
+    """The image before the first, where this is a part of a batch in which each image is mixed with the one
+    before it; None: the first is mixed with the last."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -58,7 +58,7 @@ class Batch:
 
         Args:
             start, stop: of the samples.
-            before: the sample that the first one is mixed with; None: the last one of them.
+            before: the sample that the first one is mixed with; None: the last of the slice.
         """
         part = replace(self, before=None)._each(lambda tensor: tensor[start:stop])
         return part if before is None else replace(part, before=self.slice(before, before + 1))

@@ -1,7 +1,7 @@
 """Make batches of samples: in training an endless stream, in evaluation every sample exactly once.
 
-A batch is a pure function of its number, whoever computes it: the process itself or any of its workers, in
-the first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
+A batch is a pure function of its number, computed by the process itself or by any of its workers, in the
+first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
 """
 
 import os
@@ -169,8 +169,8 @@ class _TrainBatches:
             if self.augmentation is None:
                 preprocess(self.samples.decode(index), self.preprocessing, out)
                 return
-            # A generator of its own for each sample and epoch: one that was carried from image to image would
-            # make the pixels depend on who computed the images before.
+            # A generator of its own for each sample and epoch: carried from image to image, it would make the
+            # pixels depend on which process computed the images before.
             drawn = RandomView(
                 self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
             )
@@ -185,8 +185,8 @@ class _TrainBatches:
     def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
         """Decode the image that a view is drawn of; at a smaller scale where the view allows it."""
         assert self.augmentation is not None
-        kept = isinstance(self.samples, MemorySamples)
-        if not self.augmentation.jpeg_scaling or (kept and drawn.draw(*self.samples.size(index)) == 1):
+        in_memory = isinstance(self.samples, MemorySamples)
+        if not self.augmentation.jpeg_scaling or (in_memory and drawn.draw(*self.samples.size(index)) == 1):
             image = self.samples.decode(index)
         else:
             image = decode(self.samples.file(index), self.preprocessing.decode, drawn.draw)

@@ -16,7 +16,7 @@ from vitkit.errors import DecodeError, VitkitError
 class MemorySamples:
     """A split with every image decoded once and kept as pixels, all in one array.
 
-    Files that could not be read keep their reason, which is raised again whenever they are asked for.
+    Files that could not be read keep their reason, which is raised again whenever they are read.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ def keep_in_memory(
 def largest_decoding(samples: Samples, look_at: int = 200) -> int:
     """Estimate the bytes of memory that decoding the most demanding image takes, from its header.
 
-    At most `look_at` files, evenly spread over the split, are looked at: reading a million headers would take
-    minutes, and this is only for a warning.
+    At most `look_at` files, evenly spread over the split, are read: a million headers would take minutes, and
+    this is only for a warning.
     """
     numbers = np.unique(np.linspace(0, len(samples) - 1, look_at).astype(np.int64)) if len(samples) else ()
     largest = 0
@@ -153,7 +153,7 @@ def check_decode_memory(largest: int, workers: int, available: int | None) -> st
     Args:
         largest: bytes that one image may take, as `largest_decoding` finds it.
         workers: processes that decode at the same time; 0 is this one.
-        available: bytes that the machine can still give; None if that is not known.
+        available: bytes that the machine can still give; None if it is unknown.
     """
     together = largest * max(1, workers)
     if available is None or together <= available:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vitkit.errors import VitkitError
 
-_MASK = (1 << 64) - 1
+_MASK = (1 << 64) - 1  # Python's integers have more than 64 bits
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of SplitMix64
 _ROUND_STEP = 0xD1B54A32D192ED03  # odd, with random-looking bits: rounds must not hash overlapping numbers
 _ROUNDS = 12  # with 8 the orders of 5 samples are measurably uneven
@@ -60,10 +60,10 @@ class _Key(ISeedSequence):
     """
 
     def __init__(self, seed: int) -> None:
-        self.words = np.array([seed, _AUGMENTATION], dtype=np.uint64)
+        self.state = np.array([seed, _AUGMENTATION], dtype=np.uint64)
 
     def generate_state(self, n_words: int, dtype: object = np.uint64) -> NDArray[np.uint64]:
-        return self.words
+        return self.state
 
 
 def _permute(places: NDArray[np.uint64], keys: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:

@@ -16,5 +16,5 @@ ALL_SHOTS = 2**31
 
 
 def listed(values: Sequence[object]) -> str:
-    """Write values with commas between; none in words."""
+    """Write values with commas between; "none" where there is no value."""
     return ", ".join(map(str, values)) or "none"

@@ -42,7 +42,7 @@ class FewShotData:
 
     @property
     def test(self) -> Samples:
-        """The images that it is tested on; none of them is in the pool."""
+        """The images to test on; none of them is in the pool."""
         return self.data.splits[self.test_split]
 
     @property
@@ -109,7 +109,7 @@ def open_fewshot_data(
 
 
 def _open(spec: str, trained_on: Sequence[TrainingData]) -> FewShotData:
-    """List the images and choose what is tested on."""
+    """List the images and choose the split to test on."""
     own = next((record for record in trained_on if record.spec == absolute_spec(spec)), None)
     splits = Splits(val_fraction=0, test_fraction=0) if own is None else own.splits
     data = open_data(spec, splits)
@@ -128,20 +128,20 @@ def test_features(data: FewShotData, compute: ComputeFeatures) -> tuple[Labelled
     """Compute the features of all test images.
 
     Returns:
-        Those of readable images with their labels; and all that was computed.
+        The features of readable images with their labels; and the features as they were computed.
 
     Raises:
         VitkitError: as `compute`; or no test image can be read.
     """
     indices = np.arange(len(data.test))
-    found = compute(data.test, indices, data.test_split)
-    if not found.readable.any():
+    features = compute(data.test, indices, data.test_split)
+    if not features.readable.any():
         raise VitkitError(
             f"None of the {len(indices):,} {data.test_split} images of {data.data.spec} can be read. The "
-            f"first, {data.test.key(0)}: {found.reasons[0]}"
+            f"first, {data.test.key(0)}: {features.reasons[0]}"
         )
-    readable = indices[found.readable]
-    return LabelledFeatures(readable, found.rows, class_numbers(data.test.labels[readable])), found
+    readable = indices[features.readable]
+    return LabelledFeatures(readable, features.rows, class_numbers(data.test.labels[readable])), features
 
 
 def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute: ComputeFeatures) -> Shots:
@@ -155,22 +155,22 @@ def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute
         shots: of each class at most.
         compute: computes the features of some of the pool's images.
     """
-    known = np.zeros(len(data.pool), bool)
+    computed = np.zeros(len(data.pool), bool)
     unreadable: dict[int, str] = {}
     parts: list[tuple[NDArray[np.int64], Features]] = []
     while True:
-        wanted = np.unique(np.concatenate([draw.take(shots, unreadable) for draw in draws]))
-        new = wanted[~known[wanted]]
+        drawn = np.unique(np.concatenate([draw.take(shots, unreadable) for draw in draws]))
+        new = drawn[~computed[drawn]]
         if not len(new):
             break
-        found = compute(data.pool, new, "shots")
-        known[new] = True
-        unreadable |= dict(zip(new[~found.readable].tolist(), found.reasons, strict=True))
-        parts.append((new[found.readable], found))
+        features = compute(data.pool, new, "shots")
+        computed[new] = True
+        unreadable |= dict(zip(new[~features.readable].tolist(), features.reasons, strict=True))
+        parts.append((new[features.readable], features))
     indices = np.concatenate([part for part, _ in parts])
     order = indices.argsort()
-    rows = np.concatenate([found.rows for _, found in parts])[order]
-    pixels = np.concatenate([found.pixels for _, found in parts])[order]
+    rows = np.concatenate([features.rows for _, features in parts])[order]
+    pixels = np.concatenate([features.pixels for _, features in parts])[order]
     indices = indices[order]
     return Shots(LabelledFeatures(indices, rows, data.pool.labels[indices]), pixels, unreadable)
 
@@ -199,7 +199,7 @@ def count_repeated(
 
 
 def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> bool:
-    """Whether two images have the same pixels; what cannot be read any more is like nothing."""
+    """Whether two images have the same pixels; an image that can no longer be read equals none."""
     try:
         return np.array_equal(samples.decode(index), others.decode(other))
     except DecodeError:

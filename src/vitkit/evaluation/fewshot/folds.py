@@ -19,18 +19,18 @@ FOLDS = 5
 """Parts of the images, each predicted from the others."""
 METHODS: tuple[Method, ...] = ("ridge", "knn")
 """The classifiers that are tried. Logistic regression takes many times as long, and says much the same."""
-_STREAM = 7  # of the draws: another than those by which splits are cut
+_STREAM = 7  # of the draws: another stream than splits are cut by
 
 
 @dataclass(frozen=True)
 class Folded:
-    """The images that cross-validated classifiers are right on, of all that took part."""
+    """The number of images that cross-validated classifiers predict rightly."""
 
     images: int
     right: Mapping[str, int]
-    """The accuracy by method, each learned from four fifths of the images."""
+    """Images predicted rightly by each method, which learned from four fifths of the images."""
     right_of_half: Mapping[str, int]
-    """The accuracy by method, each learned from half of these: what more images are worth."""
+    """The same, learned from half as many: the difference shows what more images are worth."""
 
     @property
     def method(self) -> str:
@@ -54,7 +54,7 @@ class Folded:
 
 
 def mixed_order(labels: Integers, seed: int = 0) -> Integers:
-    """Order images at random, so that every beginning of the order holds the classes in their shares.
+    """Order images at random, so that every beginning of the order holds the classes in their proportions.
 
     Args:
         labels: `(N,)` class numbers.
@@ -82,7 +82,7 @@ def cross_validate(
         features: `(N, D)`, finite, N at least 2.
         labels: `(N,)` from 0 to K - 1.
         classes: K.
-        seed: of the folds, in which every class has its share as far as it can.
+        seed: of the folds, over which the images of every class are spread evenly.
         progress: called after each fit with the number of fits done, of `fits()`.
     """
     order = mixed_order(labels, seed)
@@ -94,14 +94,14 @@ def cross_validate(
     of_half: dict[str, int] = dict.fromkeys(METHODS, 0)
     done = 0
     for number in range(FOLDS):
-        asked = np.flatnonzero(fold == number)
-        known = order[fold[order] != number]
-        if not len(asked) or not len(known):
+        held_out = np.flatnonzero(fold == number)
+        training = order[fold[order] != number]
+        if not len(held_out) or not len(training):
             continue
-        for found, part in ((right, known), (of_half, known[: max(1, len(known) // 2)])):
+        for hits, part in ((right, training), (of_half, training[: max(1, len(training) // 2)])):
             for method in METHODS:
                 fitted = fit(method, features[part], labels[part], classes)
-                found[method] += int((fitted.predict(features[asked]) == labels[asked]).sum())
+                hits[method] += int((fitted.predict(features[held_out]) == labels[held_out]).sum())
                 done += 1
                 progress(done)
     return Folded(len(labels), right, of_half)

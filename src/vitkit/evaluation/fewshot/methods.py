@@ -55,7 +55,7 @@ class Draws:
 
     The order of each class is that of the original: NumPy's default generator with the seed, one permutation
     for each class in turn. Fewer shots are the first of more. NumPy does not promise that stream for ever, as
-    it does those of the raw bit generators; the authors' fixture in the tests would show a change.
+    it does the streams of raw bit generators; the authors' fixture in the tests would show a change.
 
     Args:
         labels: `(P,)` of all images there are to draw from.
@@ -144,18 +144,18 @@ def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = L2) 
 def fit_neighbours(features: Floats, labels: Integers, classes: int, neighbours: int | None = None) -> Fitted:
     """Remember the shots: an image is what most of its nearest shots are, by the cosine of the features.
 
-    Among classes with as many votes the one with the larger sum of cosines counts, then the lower number.
-    Without `neighbours`, the number is the one of `NEIGHBOURS` that names most of the shots right by the
-    others; among equals the smallest, so of one shot a class always 1.
+    Among classes of equal votes the class with the larger sum of cosines counts, then the lower number.
+    Without `neighbours`, it is the number of `NEIGHBOURS` by which most shots are predicted rightly from the
+    other shots; among equals the smallest, so with one shot a class always 1.
     """
-    known = _directions(features)
+    shots = _directions(features)
 
     def vote(rows: Floats, tried: Sequence[int], first: int | None = None) -> list[Integers]:
         """Name the classes of directions `(M, D)` by each number of neighbours.
 
         `first` is the number of the shot that the first row is: no shot is its own neighbour.
         """
-        cosines = rows @ known.T  # (M, N)
+        cosines = rows @ shots.T  # (M, N)
         if first is not None:
             cosines[np.arange(len(rows)), first + np.arange(len(rows))] = -np.inf
         nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : max(tried)]  # of equals the first
@@ -166,9 +166,9 @@ def fit_neighbours(features: Floats, labels: Integers, classes: int, neighbours:
         tried = [k for k in NEIGHBOURS if k < len(labels)] or [1]
         right = np.zeros(len(tried), np.int64)
         if len(labels) > 1:
-            for start, part in _parts(known, len(labels)):
+            for start, part in _parts(shots, len(labels)):
                 own = labels[start : start + len(part)]
-                right += [int((found == own).sum()) for found in vote(part, tried, start)]
+                right += [int((predicted == own).sum()) for predicted in vote(part, tried, start)]
         neighbours = tried[int(right.argmax())]
     count = min(neighbours, len(labels))
 
@@ -182,8 +182,8 @@ def fit_neighbours(features: Floats, labels: Integers, classes: int, neighbours:
 def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     """Fit multinomial logistic regression with an L2 penalty by L-BFGS, on whitened features.
 
-    The penalty is the one of `INVERSE_PENALTIES` that names most of the held-out shots right, among equals
-    the one with the least cross entropy there; then all shots are fitted with it. Of one shot a class nothing
+    The penalty is the value of `INVERSE_PENALTIES` that predicts most held-out shots rightly, among equals
+    the value with the least cross entropy there; then all shots are fitted with it. Of one shot a class none
     can be held out: C is 1.
     """
     mean, std = _statistics(features)
@@ -191,27 +191,26 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     penalty = 1.0
     held_out = _held_out(labels)
     if held_out.any():
-        kept, asked = ~held_out, held_out
         trials = []
         for inverse in INVERSE_PENALTIES:
-            model, _ = _logistic(x[kept], labels[kept], inverse)
-            shares = np.log(np.maximum(model.predict_proba(x[asked]), 1e-300))
-            true = shares[np.arange(len(shares)), np.searchsorted(model.classes_, labels[asked])]
-            right = int((model.classes_[shares.argmax(1)] == labels[asked]).sum())
+            model, _ = _logistic(x[~held_out], labels[~held_out], inverse)
+            scores = np.log(np.maximum(model.predict_proba(x[held_out]), 1e-300))
+            true = scores[np.arange(len(scores)), np.searchsorted(model.classes_, labels[held_out])]
+            right = int((model.classes_[scores.argmax(1)] == labels[held_out]).sum())
             trials.append((-right, -float(true.sum()), inverse))
         penalty = min(trials)[2]
     model, converged = _logistic(x, labels, penalty)
 
     def predict(rows: Floats) -> Integers:
-        found: Integers = np.concatenate(
+        predicted: Integers = np.concatenate(
             [model.predict((part - mean) / std) for _, part in _parts(rows, len(model.classes_))]
         )
-        return found
+        return predicted
 
     return Fitted(predict, penalty, converged)
 
 
-class _OneClass:
+class _SingleClass:
     """The classifier for shots of a single class, which scikit-learn refuses to learn: it always predicts
     it."""
 
@@ -231,7 +230,7 @@ def _logistic(features: Floats, labels: Integers, inverse_penalty: float) -> tup
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(labels)) == 1:
-        return _OneClass(int(labels[0])), True
+        return _SingleClass(int(labels[0])), True
     model = LogisticRegression(C=inverse_penalty, solver="lbfgs", tol=1e-4, max_iter=MAX_ITERATIONS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

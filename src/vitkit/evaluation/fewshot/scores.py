@@ -1,4 +1,4 @@
-"""Few-shot accuracy: every method with every number of shots over several draws, and what is said of them.
+"""Few-shot accuracy of every method with every number of shots, over several draws.
 
 Shapes: n images with features that the shots are among, M test images, D features, K classes, S seeds.
 """
@@ -53,7 +53,7 @@ class FewShotScore:
     """95% interval of the mean over draws, by Student's t; None of one seed. That there are only so many test
     images is not in it."""
     class_accuracy: tuple[float | None, ...]
-    """Share of each class's test images that are right, mean over seeds; None of a class without any."""
+    """Accuracy on each class's test images, mean over seeds; None of a class without test images."""
     settings: tuple[float, ...]
     """The setting each seed was fitted with: the penalty of ridge, the k of knn, the C of logistic."""
     converged: tuple[bool, ...]
@@ -61,8 +61,8 @@ class FewShotScore:
 
     @property
     def shown_interval(self) -> tuple[float, float] | None:
-        """The interval, where the draws differ: those that are all alike, because every image is a shot, say
-        nothing of the chance in drawing."""
+        """The interval, where the draws differ; None where all accuracies are equal because every image is a
+        shot: they say nothing about the chance in drawing."""
         return self.interval if len(set(self.accuracies)) > 1 else None
 
 
@@ -79,7 +79,7 @@ def measure(
     neighbours: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[FewShotScore, ...]:
-    """Learn from shots by every method and count what is right among the test images.
+    """Fit every method to the shots and measure its accuracy on the test images.
 
     Args:
         draws: one for each seed.
@@ -98,16 +98,16 @@ def measure(
     scores, done = [], 0
     for method in methods:
         for count in shots:
-            found = []
+            trials = []
             for draw in draws:
                 features, labels = pool.taken(draw.take(count, unreadable))
                 fitted = fit(method, features, labels, classes, l2=l2, neighbours=neighbours)
-                found.append((fitted, fitted.predict(test.rows) == test.labels))
+                trials.append((fitted, fitted.predict(test.rows) == test.labels))
                 done += 1
                 if progress is not None:
                     progress(done)
-            accuracies = tuple(float(right.mean()) for _, right in found)
-            by_class = _class_accuracy(np.array([right for _, right in found]), test.labels, classes)
+            accuracies = tuple(float(right.mean()) for _, right in trials)
+            by_class = _class_accuracy(np.array([right for _, right in trials]), test.labels, classes)
             scores.append(
                 FewShotScore(
                     method,
@@ -116,15 +116,15 @@ def measure(
                     math.fsum(accuracies) / len(accuracies),
                     *_spread(accuracies),
                     by_class,
-                    tuple(fitted.setting for fitted, _ in found),
-                    tuple(fitted.converged for fitted, _ in found),
+                    tuple(fitted.setting for fitted, _ in trials),
+                    tuple(fitted.converged for fitted, _ in trials),
                 )
             )
     return tuple(scores)
 
 
 def _class_accuracy(right: NDArray[np.bool_], labels: Integers, classes: int) -> tuple[float | None, ...]:
-    """Average over seeds and the images of each class what is right `(S, M)`."""
+    """Average `right`, `(S, M)`, over the seeds and the images of each class."""
     counts = np.bincount(labels, minlength=classes)
     sums = np.bincount(labels, weights=right.mean(0), minlength=classes)
     return tuple(float(total / count) if count else None for total, count in zip(sums, counts, strict=True))

@@ -30,7 +30,7 @@ class FewShotTracking:
     """Few-shot accuracy on other images while the model is trained; it is logged and decides nothing."""
 
     data: str = ""
-    """Images with labels, other ones than those trained on; left out, none is measured."""
+    """Images with labels, other than the training images; left out, it is not measured."""
     every: int | None = None
     """Steps between two measurements; left out, as often as the validation."""
     shots: tuple[int, ...] = SHOTS
@@ -57,7 +57,7 @@ class FewShotTracking:
         return replace(self, data=absolute_spec(self.data))
 
     def check(self) -> None:
-        """Refuse, before anything is made, what could not be measured.
+        """Open the images, so that an error comes before anything is made.
 
         Raises:
             VitkitError: the images are not there, or leave nothing to test on.
@@ -93,7 +93,7 @@ class FewShotTracking:
         )
 
     def line(self, measured: Mapping[str, float]) -> str:
-        """Write the accuracy of the most shots in a few words: "25 shots 43.2%", of several methods "25 shots
+        """Write the accuracy of the most shots in short: "25 shots 43.2%", of several methods "25 shots
         43.2% knn 40.1%"."""
         first, *others = self.methods
         accuracies = [f"{measured[_name(method, max(self.shots))]:.1%}" for method in self.methods]
@@ -103,7 +103,7 @@ class FewShotTracking:
         return f"{max(self.shots)} shots {accuracies[0]}{beside}"
 
     def describe(self) -> str:
-        """Name what is measured, for a sentence: "few-shot accuracy on digits"."""
+        """Name the measurement, for a sentence: "few-shot accuracy on digits"."""
         return f"few-shot accuracy on {self.data}"
 
 
@@ -137,7 +137,7 @@ def fewshot_evaluator(
     time. The model is left in the mode it is in, and no random number is drawn that training would miss.
 
     Args:
-        data: names images with labels, as for `vitkit.fewshot`; other images than those trained on.
+        data: names images with labels, as for `vitkit.fewshot`; other than the training images.
         preprocessing: from an image to the model's input, as in training.
         shots, seeds, methods: as for `vitkit.fewshot`.
         device: where the model is.
@@ -174,7 +174,7 @@ def fewshot_evaluator(
         def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
             return extractor.compute(samples, indices, batch_size=batch_size, workers=workers, world=world)
 
-        with prepared_together(world):  # all learn the same from the same features, and one says what fails
+        with prepared_together(world):  # all processes fit the same features, and one reports an error
             drawn = shot_features(opened, draws, max(shots), compute)
             test, _ = test_features(opened, compute)
             scores = measure(

@@ -7,7 +7,7 @@ Two of its tables stand where they are computed: the compute of Table 6 in `jobs
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitkit.data.layouts.vtab_tasks import GROUPS, Group, known
+from vitkit.data.layouts.vtab_tasks import GROUPS, Group, vtab_task
 from vitkit.jobs.cost import TABLE_6
 from vitkit.jobs.vtab.result import PAPER, PAPER_MODELS, tasks_of
 from vitkit.tasks.page import Number, Table
@@ -141,7 +141,7 @@ TABLE_8 = Numbers(
 TABLE_9 = Numbers(
     "Table 9: top-1 accuracy in per cent on VTAB-1k",
     ("task", *PAPER_MODELS),
-    {known(folder).title: values for folder, values in PAPER.items()},
+    {vtab_task(folder).title: values for folder, values in PAPER.items()},
     digits=1,
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitkit import config
 from vitkit._version import __version__
-from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
+from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, vtab_task
 from vitkit.errors import VitkitError
 from vitkit.report.template import render_tables
 from vitkit.shown import Rows, Shown
@@ -145,7 +145,7 @@ class Vtab(Shown):
         """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
         for group in GROUPS:
             for score in self.tasks:
-                task = known(score.folder)
+                task = vtab_task(score.folder)
                 if task.group == group:
                     yield group, task.title, score, tuple(share / 100 for share in PAPER[score.folder])
             mean = self.mean(group)
@@ -216,7 +216,7 @@ def remarks(found: Vtab) -> Iterator[str]:
         )
     yield "Intervals tell of the choice of the test images, not of seeds; the paper has means of three runs."
     for score in found.tasks:
-        name = known(score.folder).title
+        name = vtab_task(score.folder).title
         if score.verdict != "better than guessing":
             yield f"{name}: {score.verdict}; always naming one class is right on {score.majority:.1%}."
         if score.repeated:
@@ -229,7 +229,7 @@ def remarks(found: Vtab) -> Iterator[str]:
 
 
 def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
-    names = [f"{known(folder).title} ({folder})" for folder in folders]
+    names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
     if names:
         yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
 

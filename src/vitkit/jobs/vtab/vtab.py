@@ -16,7 +16,7 @@ from typing import Any
 
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Splits
-from vitkit.data.layouts.vtab_tasks import TaskFolder, VtabTask, known
+from vitkit.data.layouts.vtab_tasks import TaskFolder, VtabTask, vtab_task
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
@@ -301,7 +301,7 @@ def _keep(folder: Path, found: Vtab) -> None:
 def task_run(options: VtabOptions, task: TaskData) -> Run:
     """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate."""
     run = (
-        _paper_run(options, known(task.folder))
+        _paper_run(options, vtab_task(task.folder))
         if options.protocol == "paper"
         else _finetune_run(options, task)
     )
@@ -358,7 +358,7 @@ def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
 
 def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
     """Name what in a run of a task is not the paper's VTAB-1k (B.1.1), each with what the paper does."""
-    paper = _paper_run(options, known(task.folder))
+    paper = _paper_run(options, vtab_task(task.folder))
     yield from departures_from_paper(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
     if run.augmentation != paper.augmentation:
         yield "the same crops and flips for all tasks (BiT's, where they keep the label)"

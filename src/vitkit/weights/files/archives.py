@@ -1,4 +1,4 @@
-"""`.npz` archives read array by array, and what is checked of any zip archive before it is believed.
+"""`.npz` archives read array by array, and the checks that any zip archive passes before it is unpacked.
 
 A zip archive holds a CRC-32 of every member, which is checked whenever a member is read, so that a damaged
 array is an error and never other numbers. Members that are stored uncompressed, as weights are published, are
@@ -53,7 +53,7 @@ class _Header:
 
 
 def open_npz(path: Path, stack: ExitStack) -> Opened:
-    """Read names and shapes from the arrays' headers; each array is read when it is asked for.
+    """Read names and shapes from the arrays' headers; the returned function reads an array.
 
     Raises:
         VitkitError: it is no archive of plain numbers, or a damaged one.
@@ -112,22 +112,22 @@ def _stored_array(file: int, info: zipfile.ZipInfo, header: _Header) -> NDArray[
     start += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
     if start + info.file_size > os.fstat(file).st_size:
         raise ValueError("the file ends before it does")
-    # A mapping begins at a page. It is private: what is written to the tensor never reaches the file.
+    # A mapping begins at a page. It is private: writes to the tensor never reach the file.
     before = start % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(file, before + info.file_size, access=mmap.ACCESS_COPY, offset=start - before)
     contents = memoryview(mapped)[before:]
-    found = zlib.crc32(contents)
-    if found != info.CRC:
-        raise ValueError(f"its CRC-32 is {found:08x}, and the archive records {info.CRC:08x}")
+    checksum = zlib.crc32(contents)
+    if checksum != info.CRC:
+        raise ValueError(f"its CRC-32 is {checksum:08x}, and the archive records {info.CRC:08x}")
     numbers = np.frombuffer(contents[header.length :], header.dtype)
     return numbers.reshape(header.shape, order="F" if header.column_major else "C")
 
 
 def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse what would unpack to far more than there is, before any of it is unpacked.
+    """Refuse an archive that would unpack to far more than its size, before any of it is unpacked.
 
     Raises:
-        ValueError: it claims what cannot be.
+        ValueError: its members claim sizes that they cannot have, or an unusual compression.
     """
     infos = archive.infolist()
     claimed, size = sum(info.file_size for info in infos), path.stat().st_size

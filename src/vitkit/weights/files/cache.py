@@ -33,7 +33,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def known_digest(file: Path, record: dict[str, Any]) -> str | None:
+def recorded_digest(file: Path, record: dict[str, Any]) -> str | None:
     """Return the recorded SHA-256 of a file, if its size and time of change are still the recorded ones."""
     stat = file.stat()
     same = (record.get("size"), record.get("mtime_ns")) == (stat.st_size, stat.st_mtime_ns)
@@ -41,7 +41,7 @@ def known_digest(file: Path, record: dict[str, Any]) -> str | None:
 
 
 def described(file: Path, digest: str) -> dict[str, Any]:
-    """Return the record of a file that `known_digest` reads."""
+    """Return the record of a file that `recorded_digest` reads."""
     stat = file.stat()
     return {"sha256": digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
@@ -50,7 +50,7 @@ def remembered_digest(file: Path) -> str:
     """Return the SHA-256 of a file in another library's cache; it is read only when it has changed."""
     place = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
     record = cache_folder() / "hub" / f"{place}.json"
-    digest = known_digest(file, read_note(record))
+    digest = recorded_digest(file, read_note(record))
     if digest is None:
         digest = file_digest(file)
         with suppress(OSError):  # then it is read again next time

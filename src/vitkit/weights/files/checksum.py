@@ -16,7 +16,7 @@ import xxhash
 from vitkit.config import from_json, to_json
 from vitkit.errors import VitkitError
 
-READ_SIZE = 1 << 20
+READ_SIZE = 1 << 20  # bytes of a file that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -52,36 +52,36 @@ class HashingWriter:
 
 
 def read_record(record: Any, where: str) -> Checksum:
-    """Read what `model.json` keeps under "weights"; keys that are not known are left to newer programs.
+    """Read what `model.json` keeps under "weights"; keys that a newer vitkit may write are ignored.
 
     Raises:
         VitkitError: a key is missing or of another type.
     """
-    known = Checksum.__dataclass_fields__
-    fields = {key: record[key] for key in record if key in known} if isinstance(record, Mapping) else record
+    names = Checksum.__dataclass_fields__
+    fields = {key: record[key] for key in record if key in names} if isinstance(record, Mapping) else record
     return from_json(Checksum, fields, where)
 
 
 def verify(path: Path, expected: Checksum) -> None:
-    """Refuse a file of weights that is not the one its description was written for.
+    """Refuse a file of weights that its description was not written for.
 
     Raises:
-        VitkitError: its size or its XXH3 is another.
+        VitkitError: its size or its XXH3 differs from the record.
     """
     size = path.stat().st_size
-    found = f"{size:,} bytes"
-    wanted = f"{expected.bytes:,} bytes"
+    actual = f"{size:,} bytes"
+    recorded = f"{expected.bytes:,} bytes"
     if size == expected.bytes:
         digest = _xxh3(path)
         if digest == expected.xxh3_128:
             return
-        found, wanted = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
+        actual, recorded = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
     raise VitkitError(
-        f"{path} is not the file that model.json beside it describes: expected {wanted}, found {found}. It "
-        "was damaged or replaced, or a program was stopped between writing the two files. In a run folder, "
-        f"remove {path.name} and run the same vitkit train command again: it writes both anew from its last "
-        "checkpoint. Elsewhere, fetch or copy both files again. If you replaced it on purpose, remove the "
-        'key "weights" from model.json.'
+        f"{path} is not the file that model.json beside it describes: expected {recorded}, found {actual}. "
+        "It was damaged or replaced, or a program was stopped between writing the two files. In a run "
+        f"folder, remove {path.name} and run the same vitkit train command again: it writes both anew from "
+        "its last checkpoint. Elsewhere, fetch or copy both files again. If you replaced it on purpose, "
+        'remove the key "weights" from model.json.'
     )
 
 

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
-from vitkit.weights.files.cache import cache_folder, described, file_digest, known_digest, read_note
+from vitkit.weights.files.cache import cache_folder, described, file_digest, read_note, recorded_digest
 from vitkit.weights.files.hub import from_hub, is_on_disk
 from vitkit.weights.files.source import SETTINGS, disguise
 from vitkit.weights.files.transport import (
@@ -236,7 +236,7 @@ def _kept(target: Path, shown: str) -> str | None:
     if not target.exists():
         return None
     record = read_note(_record(target))
-    digest = known_digest(target, record)
+    digest = recorded_digest(target, record)
     if digest is not None:
         return digest
     digest = file_digest(target)

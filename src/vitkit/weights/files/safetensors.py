@@ -65,7 +65,7 @@ def read_safetensors(
 
     Args:
         path: of the file.
-        take: gives what is kept of a tensor, from its name and all of it, before the next one is read.
+        take: makes the tensor to return of each name and tensor, before the next tensor is read.
 
     Raises:
         VitkitError: the file is absent or damaged.

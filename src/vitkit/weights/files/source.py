@@ -1,8 +1,8 @@
-"""A checkpoint on disk: tensors that are read when they are asked for, and the settings beside them.
+"""A checkpoint on disk: tensors that are read one by one, and the settings beside them.
 
 A file is material from a stranger. Nothing in it is ever executed (arrays without Python objects, PyTorch
-files with weights only), no name in it is ever used as a path, and what it claims to hold is held against the
-bytes that are there before memory is set aside for it.
+files with weights only), no name in it is ever used as a path, and the sizes it claims are compared with the
+bytes that are there before memory is set aside.
 """
 
 import stat
@@ -31,7 +31,7 @@ MAX_JSON = 16 << 20
 """Bytes of one JSON file beside the weights: twice the class names of ImageNet-21k are 2 MB."""
 
 SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
-"""Files beside the weights that say what they are: of Hugging Face and timm, and our own."""
+"""Files beside the weights that describe them: of Hugging Face and timm, and vitkit's own."""
 
 WEIGHTS = (
     "model.safetensors",
@@ -56,8 +56,7 @@ class Source:
     settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """JSON files beside the weights, by file name."""
     notes: list[str] = field(default_factory=list)
-    """Notes of the readers for the user of the file, in words that follow its path: they add to it,
-    and whoever loads the model shows them."""
+    """Notes for the user, each a clause after the file's path: readers add to them, loading shows them."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -79,8 +78,8 @@ class Source:
 
 
 class SettingsFiles(Mapping[str, dict[str, Any]]):
-    """The JSON files of `SETTINGS` in a folder, by name. Each is read when it is first asked for, so that a
-    damaged file that a format does not need harms nothing.
+    """The JSON files of `SETTINGS` in a folder, by name. Each is read at its first use, so that a damaged
+    file that a format does not need harms nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +112,7 @@ def open_source(path: Path) -> Iterator[Source]:
     file of the time before 1.6 (no zip archive) is read whole at once.
 
     Raises:
-        VitkitError: nothing there, nothing we can read, or a damaged or lying file.
+        VitkitError: nothing is there; or it is no checkpoint, is damaged, or claims impossible sizes.
     """
     if path.is_dir():
         path = path / _weights_of(path)
@@ -128,8 +127,8 @@ def open_source(path: Path) -> Iterator[Source]:
             shapes, read = _open_file(path, stack, notes)
         else:
             raise VitkitError(
-                f"{path} is none of the checkpoints known: a run folder, a folder of timm or Hugging Face, "
-                f"or a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
+                f"{path} is no checkpoint: expected a run folder, a folder of timm or Hugging Face, or "
+                f"a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
             )
         yield Source(path, shapes, read, settings, notes)
 
@@ -144,14 +143,14 @@ def choose_weights(names: Iterable[str]) -> str | None:
     if usual is not None:
         return usual
     for endings in (".safetensors", ".npz", TORCH_ENDINGS):
-        found = [name for name in weight_names(names) if name.endswith(endings)]
-        if found:
-            return found[0] if len(found) == 1 else None
+        matches = [name for name in weight_names(names) if name.endswith(endings)]
+        if matches:
+            return matches[0] if len(matches) == 1 else None
     return None
 
 
 def weight_names(names: Iterable[str]) -> list[str]:
-    """Return those of a folder's names whose ending is that of a weight file."""
+    """Return the names in a folder that end as files of weights do."""
     return sorted(name for name in names if name.endswith(ENDINGS))
 
 
@@ -202,7 +201,7 @@ def _weights_of(folder: Path) -> str:
     if several:
         raise VitkitError(
             f"{folder} holds several files of weights and none of the usual names ({', '.join(WEIGHTS)}): "
-            f"give the one you mean, one of {', '.join(several[:8])}."
+            f"give the path of a file, one of {', '.join(several[:8])}."
         )
     if "checkpoints" in names:
         raise VitkitError(
@@ -217,9 +216,9 @@ def _weights_of(folder: Path) -> str:
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
     _check_regular(path)
-    words = disguise(path)
-    if words:
-        raise VitkitError(f"{path} holds no weights: {words}.")
+    reason = disguise(path)
+    if reason:
+        raise VitkitError(f"{path} holds no weights: {reason}.")
     kind = _kind(path)
     if kind == ".npz":
         return open_npz(path, stack)
@@ -229,22 +228,22 @@ def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
 
 
 def _check_regular(path: Path) -> None:
-    """Refuse a pipe or a device under the name of weights, which would be waited for without end.
+    """Refuse a pipe or a device under the name of weights, which might never end.
 
     Raises:
-        VitkitError: it is one, or a folder, or cannot be opened.
+        VitkitError: it is no regular file, or cannot be examined.
     """
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {found}.")
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {kind}.")
 
 
 def _kind(path: Path) -> str:
-    """Tell a file's kind by its contents, else by its name, because many files are renamed on their way."""
+    """Recognise a file's kind by its contents, else by its name: many files are renamed on their way."""
     with path.open("rb") as file:
         head = file.read(9)
     if head[:4] == b"PK\x03\x04":
@@ -261,7 +260,7 @@ def _kind(path: Path) -> str:
 
 
 def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
-    """Several files as one: `weight_map` of the index says which tensor is in which file beside it."""
+    """Open several files as one: `weight_map` of the index names the file beside it that holds a tensor."""
     where = read_json_object(index).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
         raise VitkitError(f"{index}: expected a 'weight_map' of tensor names to file names, found none.")
@@ -275,12 +274,12 @@ def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
             )
         if not index.with_name(name).is_file():
             raise VitkitError(f"{index} needs the file {name}, which is not beside it: fetch it as well.")
-        found, read = _open_file(index.with_name(name), stack, notes)
-        twice = sorted(found.keys() & shapes.keys())
+        part, read = _open_file(index.with_name(name), stack, notes)
+        twice = sorted(part.keys() & shapes.keys())
         if twice:
             raise VitkitError(f"{index}: two of its files hold a tensor named {twice[0]}.")
-        shapes |= found
-        readers |= dict.fromkeys(found, read)
+        shapes |= part
+        readers |= dict.fromkeys(part, read)
     absent = [f"{key} ({name})" for key, name in where.items() if key not in shapes]
     if absent:
         raise VitkitError(

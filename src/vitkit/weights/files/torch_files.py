@@ -25,15 +25,15 @@ from vitkit.weights.files.archives import Opened, check_archive
 
 AVERAGES = ("state_dict_ema", "model_ema")
 WRAPPERS = (*AVERAGES, "state_dict", "model", "model_state_dict")
-"""Under what training scripts keep the weights, best first: where there is a moving average, it is what they
-evaluate (timm does)."""
+"""The keys under which training scripts keep the weights, best first: where there is a moving average, it is
+what they evaluate (timm does)."""
 
 PREFIXES = {
     "module.": "",  # DataParallel
     "_orig_mod.": "",  # torch.compile
     "model.": "every name begins with 'model.', as Lightning writes them: it is taken off",
 }
-"""The prefixes that wrappers put before every name, and what the user is told of each."""
+"""The prefixes that wrappers put before every name, and a note for the user where one is due."""
 
 MAX_PICKLE = 4 << 20
 """Bytes of pickle in one file: what names the tensors and holds a script's settings. Real ones have some
@@ -44,10 +44,10 @@ LEGACY_PICKLES = 5
 
 
 def open_torch(path: Path, notes: list[str]) -> Opened:
-    """Read the names and shapes of a PyTorch file's tensors; what was chosen among its contents is noted.
+    """Read the names and shapes of a PyTorch file's tensors; `notes` receives the choices among its contents.
 
     Raises:
-        VitkitError: it is none, is damaged, holds Python objects, or no dictionary of plain tensors.
+        VitkitError: it is no such file, is damaged, holds Python objects, or no dictionary of plain tensors.
     """
     checksums: set[tuple[int, int]] | None = None
     try:
@@ -70,16 +70,14 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             mapped = stored and not misnamed
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # pickle, zipfile and torch raise many kinds
-        raise VitkitError(
-            f"{path} cannot be read as a PyTorch file of weights: {_torch_words(error)}"
-        ) from error
+        raise VitkitError(f"{path} cannot be read as a PyTorch file of weights: {_explain(error)}") from error
     tensors = _plain(_unwrapped(state, path, notes), notes)
     if not tensors:
         names = map(str, list(state)[:8]) if isinstance(state, dict) else [type(state).__name__]
-        found = ", ".join(names) or "an empty one"
+        keys = ", ".join(names) or "an empty one"
         raise VitkitError(
             f"{path}: expected a dictionary of tensors, as model.state_dict() gives it, perhaps under "
-            f"{', '.join(WRAPPERS)}; found {found}. Save the state_dict alone, with torch.save."
+            f"{', '.join(WRAPPERS)}; found {keys}. Save the state_dict alone, with torch.save."
         )
     for key, tensor in tensors.items():
         dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
@@ -95,7 +93,7 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
 
 
 class _CheckedReader:
-    """Reads tensors whose memory is one of the members that the archive has a checksum for."""
+    """Reads tensors, and compares the memory of each with the checksums of the archive's members."""
 
     def __init__(
         self, path: Path, tensors: Mapping[str, Tensor], checksums: set[tuple[int, int]] | None
@@ -124,10 +122,10 @@ class _CheckedReader:
 
 
 def _check_members(archive: zipfile.ZipFile) -> set[tuple[int, int]] | None:
-    """Check the small members, which name the tensors, and return size and CRC-32 of those that hold numbers.
+    """Check the small members, which name the tensors, and return size and CRC-32 of all members.
 
-    None where the writer left the checksums out (`torch.serialization.set_crc32_options(False)`); none of
-    them where everything has been checked.
+    None where the writer left the checksums out (`torch.serialization.set_crc32_options(False)`); an empty
+    set where everything has been checked already.
 
     Raises:
         ValueError: the names and settings are larger than any real ones; zipfile.BadZipFile: damaged.
@@ -145,7 +143,7 @@ def _check_members(archive: zipfile.ZipFile) -> set[tuple[int, int]] | None:
         info for info in infos if info.filename.endswith("/byteorder") and info.file_size == len(b"big")
     ]
     if any(archive.read(info) == b"big" for info in orders):
-        # PyTorch turns such numbers round as it loads them: what it gives has no checksum any more.
+        # PyTorch swaps the bytes of such numbers as it loads them: its tensors match no checksum any more.
         damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"{damaged} is damaged")
@@ -172,7 +170,7 @@ def _check_pickles(path: Path) -> None:
         try:
             for _opcode in pickletools.genops(data):
                 pass
-        except Exception:  # damaged, which PyTorch will say in its words, or cut off here
+        except Exception:  # damaged, which PyTorch will report, or cut off here
             if size > MAX_PICKLE and data.tell() >= MAX_PICKLE - 8:
                 raise ValueError(
                     f"its pickles have more than {MAX_PICKLE:,} bytes; {_PICKLE_BOUND}"
@@ -216,7 +214,7 @@ def _only_dictionary(state: Mapping[Any, Any], path: Path) -> Any:
     if len(names) > 1:
         raise VitkitError(
             f"{path} holds tensors under {', '.join(repr(name) for name in names[:8])}, and nothing says "
-            f"which of them are the weights. Save those you mean alone: torch.save(torch.load({path.name!r})"
+            f"which of them are the weights. Save the weights alone: torch.save(torch.load({path.name!r})"
             f"[{names[0]!r}], 'weights.pth')."
         )
     return names[0] if names else None
@@ -237,8 +235,8 @@ def _plain(state: Any, notes: list[str]) -> dict[str, Tensor]:
     return tensors
 
 
-def _torch_words(error: Exception) -> str:
-    """PyTorch's long advice, of which one part is to run the file's code, in our words."""
+def _explain(error: Exception) -> str:
+    """Say shortly why PyTorch refuses a file; its own long advice is, in part, to run the file's code."""
     refused = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
     if refused is None and "weights_only" in str(error):
         return "it is no file that torch.save writes of tensors. If it was downloaded, fetch it again."

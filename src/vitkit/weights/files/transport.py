@@ -1,4 +1,4 @@
-"""Asking servers for files: one request, and what it brings, with an end in every case.
+"""Requests for files to servers: one request and its reply, which ends in every case.
 
 A connection must bring `LEAST` bytes in every `WINDOW` seconds, the first lines of its answer counted, or it
 is cut: a time limit for silence alone would wait for ever for a server that sends a byte now and then.
@@ -22,17 +22,19 @@ from urllib.parse import urlsplit
 from vitkit.text import first_line, visible
 
 CHUNK = 1 << 20
+"""The most bytes that are read at a time."""
 TIMEOUT = 30.0
 """Seconds of silence after which a connection counts as cut."""
 CHECK_TIMEOUT = 5.0
-"""The same where nothing is wanted but whether a file has changed."""
+"""The same for a request that only asks whether a file has changed."""
 WINDOW = 30.0
 """Seconds in which `LEAST` bytes must come."""
 LEAST = 30 << 10
+"""Bytes that must come in a window: 1 KiB a second."""
 LINGER = 1.0
 """Seconds to wait for the end of a connection after the last byte that was announced."""
 SHOWN = 200
-"""Characters of a server's words that are repeated."""
+"""Characters of a server's message that are shown."""
 
 NUMBER = re.compile(r"[0-9]{1,30}")
 
@@ -42,7 +44,7 @@ class Reply:
     """A server's answer to a request for a file."""
 
     start: int
-    """The offset in the file at which the bytes begin: the one asked for, or 0."""
+    """The offset in the file at which the bytes begin: the requested offset, or 0."""
     total: int | None
     """Bytes of the whole file, where the server says."""
     version: str
@@ -53,8 +55,8 @@ class Reply:
 
 
 Ask = Callable[[str, int, str, bool], AbstractContextManager[Reply]]
-"""(address, first byte wanted, version it is of, whether a description without bytes is enough) -> the
-reply."""
+"""(address, first byte, version of the file it belongs to, whether to ask for a description without bytes) ->
+the reply."""
 
 
 class FetchError(Exception):
@@ -94,7 +96,7 @@ class _Watchdog:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Time that the receiver takes is not the server's."""
+        """Do not count the time that the receiver takes."""
         self._reading, before = False, time.monotonic()
         yield
         self._since += time.monotonic() - before
@@ -116,7 +118,7 @@ class _Watchdog:
                     return
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         return f"fewer than {LEAST:,} bytes came in {self.window:g} s"
 
 
@@ -154,7 +156,7 @@ class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows where a server sends us, if that is as good as where it began."""
+    """Follows redirections to http and https, but not from https to http."""
 
     sha256: str | None = None
     size: int | None = None
@@ -172,7 +174,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self.note(headers)
         following = super().redirect_request(request, file, code, message, headers, url)
         if following is not None:
-            following.method = request.get_method()  # urllib would ask for all of the file
+            following.method = request.get_method()  # urllib would send GET for all of the file
         return following
 
     def note(self, headers: Any) -> None:
@@ -203,8 +205,8 @@ def ask_http(address: str, start: int, version: str, describe: bool = False) -> 
             error.close()
             if error.code == 416:  # it ends before `start`
                 raise StaleError from error
-            words = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
-            reason = f"{words.get(error.code, first_line(error.reason))} (HTTP {error.code})"
+            reasons = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
+            reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
             again = error.code >= 500 or error.code in (408, 429)
             raise (TemporaryError if again else RefusedError)(reason) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -219,32 +221,32 @@ def ask_http(address: str, start: int, version: str, describe: bool = False) -> 
 def _unanswered(error: Exception, watchdog: _Watchdog) -> FetchError:
     """Explain why a server gave no answer."""
     if watchdog.cut:
-        return TemporaryError(watchdog.words)
+        return TemporaryError(watchdog.message)
     if isinstance(error, http.client.InvalidURL | ValueError) and not isinstance(error, OSError):
         return RefusedError(first_line(error))
     garbage = (http.client.BadStatusLine, http.client.LineTooLong)
     if isinstance(error, garbage) and not isinstance(error, ConnectionError):
-        return TemporaryError(f"the server answers with what is no HTTP ({first_line(error)})")
+        return TemporaryError(f"the server's answer is no HTTP ({first_line(error)})")
     reason = first_line(getattr(error, "reason", error))
     return TemporaryError(f"the server cannot be reached ({reason})")
 
 
 def _http_reply(response: Any, start: int, version: str, watchdog: _Watchdog, redirects: _Redirects) -> Reply:
     headers, pieces = response.headers, _http_pieces(response, watchdog)
-    found = headers.get("ETag", "")
-    if not found or found.startswith("W/"):  # a weak one does not promise the same bytes
-        found = headers.get("Last-Modified", "")
+    validator = headers.get("ETag", "")
+    if not validator or validator.startswith("W/"):  # a weak one does not promise the same bytes
+        validator = headers.get("Last-Modified", "")
     if response.status == 206:
         part = re.fullmatch(
             r"bytes ([0-9]{1,30})-[0-9]{1,30}/([0-9]{1,30})", headers.get("Content-Range", "")
         )
-        if part is None or int(part[1]) != start or (found and found != version):
+        if part is None or int(part[1]) != start or (validator and validator != version):
             raise StaleError
         return Reply(start, int(part[2]), version, pieces, redirects.sha256)
     total = _number(headers.get("Content-Length", ""))
     if total is None:
         total = redirects.size
-    return Reply(0, total, found, pieces, redirects.sha256)
+    return Reply(0, total, validator, pieces, redirects.sha256)
 
 
 def _http_pieces(response: Any, watchdog: _Watchdog) -> Iterator[bytes]:
@@ -260,21 +262,21 @@ def _http_pieces(response: Any, watchdog: _Watchdog) -> Iterator[bytes]:
         except FetchError:
             raise
         except Exception as error:  # of sockets, of SSL, of HTTP
-            words = watchdog.words if watchdog.cut else f"the connection was cut ({first_line(error)})"
-            raise TemporaryError(words) from error
+            message = watchdog.message if watchdog.cut else f"the connection was cut ({first_line(error)})"
+            raise TemporaryError(message) from error
         watchdog.received(len(piece))
         if not piece:
             if watchdog.cut:
-                raise TemporaryError(watchdog.words)
+                raise TemporaryError(watchdog.message)
             return
         with watchdog.elsewhere():
             yield piece
 
 
 def _check_end(response: Any, watchdog: _Watchdog, announced: int) -> None:
-    """Refuse a body that goes on behind its announced length: it would be kept, cut short, as the whole file.
+    """Refuse a body that goes on behind its announced length: cut short, it would pass for the whole file.
 
-    One byte of it is still to be read. We asked for the connection to be closed after it.
+    One announced byte is still unread. The request asked the server to close the connection after it.
     """
     held, more = response.peek(2), b""
     if len(held) == 1 and watchdog.socket is not None:
@@ -317,11 +319,11 @@ def ask_store(address: str, start: int, version: str, describe: bool = False) ->
         raise TemporaryError(f"the store cannot be reached: {first_line(error)}{anonymous}") from error
     with file:
         marks = (info.get(key) for key in ("ETag", "etag", "generation", "md5Hash"))
-        found = next((str(mark) for mark in marks if mark), "")
-        start = start if found and found == version else 0
+        validator = next((str(mark) for mark in marks if mark), "")
+        start = start if validator and validator == version else 0
         if not describe:
             file.seek(start)
-        yield Reply(start, int(info["size"]), found, _store_pieces(file))
+        yield Reply(start, int(info["size"]), validator, _store_pieces(file))
 
 
 def _store_pieces(file: Any) -> Iterator[bytes]:

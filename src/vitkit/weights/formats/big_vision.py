@@ -4,7 +4,7 @@ It differs from the original release's: position embeddings stand at the top and
 token; attention pooling has a name; and the blocks may be stacked along the first axis of one array for each
 parameter, as a scan over the layers keeps them. bfloat16 arrays become the float32 numbers they stand for.
 
-What a file cannot say is taken as big_vision's code has it: without position embeddings, sines and cosines.
+A file without position embeddings is taken to have sines and cosines, as big_vision's code does.
 """
 
 import re
@@ -63,8 +63,8 @@ def read(source: Source, hints: Hints) -> Translation:
     """Read the ViT whose arrays have these names and shapes.
 
     Raises:
-        VitkitError: arrays that are needed to know are missing; or the image size is not known and not given:
-            the grid is not square, or the positions are sines and cosines, which no file holds.
+        VitkitError: arrays that the configuration is read from are missing; or the image size is neither
+            given nor in the file: the grid is not square, or the positions are sines and cosines.
     """
     root = official.root_of(source, ROOTS) or ""
     tree, ignored = official.parameters_of(source, root)
@@ -99,7 +99,7 @@ def big_vision_config(source: Source, hints: Hints) -> ViTConfig:
         hints: the image size that the weights were made for, as `vitkit.load_model` has it.
 
     Raises:
-        VitkitError: arrays that are needed to know are missing, or the image size is not known and not given.
+        VitkitError: as `read`.
     """
     pool = "token" if "cls" in source else "map" if f"{POOL}/probe" in source else "mean"
     config = replace(official.encoder_config(source, pool), class_token_position=False)
@@ -133,19 +133,19 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def unsupported(config: ViTConfig) -> list[str]:
-    """Name what big_vision's ViT cannot build; its ResNets load the original release's file."""
-    known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
+    """Name the parts of a ViT that big_vision's cannot have; its ResNets load the original release's file."""
+    storable = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
     return unsupported_values(
-        config, {**known, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
+        config, {**storable, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
     )
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
-    """Name what the format does not record: big_vision's code is its only description."""
-    words = official.lost_arithmetic(config) + official.lost_pixels(config)
-    if config.position == "sincos_2d" and not any("image size" in word for word in words):
-        words.append("the image size, which is to be given when the file is loaded")
-    return words
+    """Name the numerics that the format does not record: big_vision's code is its only description."""
+    phrases = official.lost_arithmetic(config) + official.lost_pixels(config)
+    if config.position == "sincos_2d" and not any("image size" in phrase for phrase in phrases):
+        phrases.append("the image size, which is to be given when the file is loaded")
+    return phrases
 
 
 CHECKPOINT_FORMAT = CheckpointFormat(
@@ -212,7 +212,7 @@ def _unstacked(source: Source) -> Source:
 
 
 def _by_array(rows: list[Row]) -> list[Row]:
-    """Rows in such an order that what one stacked array holds is read in one go."""
+    """Order rows so that all parameters that one stacked array holds are read together."""
     order: dict[str, list[Row]] = {}
     for row in rows:
         order.setdefault(re.sub(r"^blocks\.\d+\.", "blocks.", row.ours), []).append(row)
@@ -220,14 +220,14 @@ def _by_array(rows: list[Row]) -> list[Row]:
 
 
 def _remembering(read: Callable[[str], Tensor], number: int) -> Callable[[str], Tensor]:
-    """`read`, with the last few tensors kept."""
-    kept: dict[str, Tensor] = {}
+    """Return a function that reads tensors by `read` and keeps the last `number` of them."""
+    recent: dict[str, Tensor] = {}
 
     def remembering(key: str) -> Tensor:
-        if key not in kept:
-            while len(kept) >= number:
-                kept.pop(next(iter(kept)))
-            kept[key] = read(key)
-        return kept[key]
+        if key not in recent:
+            while len(recent) >= number:
+                recent.pop(next(iter(recent)))
+            recent[key] = read(key)
+        return recent[key]
 
     return remembering

@@ -1,7 +1,7 @@
 """The `.npz` format of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
 
-The official format reads and writes it under its own name, as one release beside the other. Names are those
-of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
+The official format reads and writes it under its own name, as one release beside the other. The names come
+from the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
 """
 
 import re
@@ -34,7 +34,7 @@ HEAD = "resnet/head/conv2d"
 
 
 def recognises(source: Source) -> bool:
-    return ROOT in _one_naming(source)
+    return ROOT in _without_numbers(source)
 
 
 def read(source: Source, hints: Hints) -> Translation:
@@ -43,11 +43,11 @@ def read(source: Source, hints: Hints) -> Translation:
     Raises:
         VitkitError: no image size is given: the arrays fit every size, and none is written in the file.
     """
-    source = _one_naming(source)
+    source = _without_numbers(source)
     if hints.image_size is None:
         raise NotRecordedError(
             f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
-            "width), usually 224 for the pre-trained files and 480 for those fine-tuned on ImageNet."
+            "width), usually 224 for the pre-trained files and 480 for files fine-tuned on ImageNet."
         )
     shapes = source.shapes
     check_axes(source, ROOT, 4)
@@ -76,7 +76,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:
-    """Name what the format does not record: big_transfer's code is its only description."""
+    """Name the numerics that the format does not record: big_transfer's code is its only description."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
     size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
     return [size] + [
@@ -120,8 +120,8 @@ def _group_norm(ours: str, theirs: str) -> list[Row]:
     ]
 
 
-def _one_naming(source: Source) -> Source:
-    """Some files number their convolutions (big_vision `models/bit_paper.py:217-222`); here none does."""
+def _without_numbers(source: Source) -> Source:
+    """Take the numbers off convolutions' names, which some files have (big_vision `bit_paper.py:217-222`)."""
     names = {re.sub(r"/standardized_conv2d_\d+/", "/standardized_conv2d/", key): key for key in source.shapes}
     if len(names) < len(source.shapes):
         raise VitkitError(

@@ -44,7 +44,7 @@ def read(source: Source, hints: Hints) -> Translation:
     checksum = None
     if "weights" not in data:
         source.notes.append(
-            "its model.json holds no checksum of the weights, as those written before vitkit recorded one: "
+            "its model.json holds no checksum of the weights, as files from before vitkit recorded one: "
             "damage would not be noticed"
         )
     elif source.path.suffix == ".safetensors":
@@ -61,7 +61,7 @@ def read(source: Source, hints: Hints) -> Translation:
 def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     """Write `model.safetensors` and `model.json` into `folder`, each at one instant.
 
-    The weights are first: between the two instants their checksum is not that of an older `model.json`, and
+    The weights are first: between the two instants their checksum is not in an older `model.json`, and
     loading says so.
     """
     folder.mkdir(parents=True, exist_ok=True)

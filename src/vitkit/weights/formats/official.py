@@ -1,7 +1,7 @@
 """The `.npz` format of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
 
-Both namings are read: that of the released files (before Flax's Linen) and that of today's code. Files are
-written in the first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
+Two namings are read: the released files' (before Flax's Linen) and today's code's. Files are written in the
+first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
 """
 
 import re
@@ -46,8 +46,8 @@ from vitkit.weights.table import (
 POSITION = "Transformer/posembed_input/pos_embedding"
 
 ROOTS = ("", "params/", "opt/target/")
-"""The prefix of a file's parameters: at the top where only they were shared, else in a training checkpoint of
-either age (big_vision `utils.py`, `load_params`)."""
+"""The prefix of a file's parameters: at the top where only they were published, else in a training
+checkpoint of either age (big_vision `utils.py`, `load_params`)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read(source: Source, hints: Hints) -> Translation:
     """Read the ViT, hybrid or ResNet whose arrays have these names and shapes.
 
     Raises:
-        VitkitError: the arrays are not those of such a model, or its image size is not known and not given.
+        VitkitError: the arrays make no such model, or its image size is neither given nor in the file.
     """
     if bit.recognises(source):
         return bit.read(source, hints)
@@ -94,7 +94,7 @@ def official_config(source: Source, hints: Hints) -> ViTConfig:
             if it does not fit, the grid is taken to be square.
 
     Raises:
-        VitkitError: arrays that are needed to know are missing, or the grid is not square.
+        VitkitError: arrays that the configuration is read from are missing, or the grid is not square.
     """
     need(source, POSITION)
     check_axes(source, POSITION, 3)
@@ -113,18 +113,19 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def unsupported(config: ViTConfig) -> list[str]:
-    """Name what the original's code cannot build."""
-    known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
-    return unsupported_values(config, {**known, "pool": ("token", "mean")})
+    """Name the parts of a ViT that the original's code cannot build."""
+    others = ("backbone", "class_token_position")  # every value of these can be stored
+    storable = {key: values for key, values in PLAIN.items() if key not in others}
+    return unsupported_values(config, {**storable, "pool": ("token", "mean")})
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
-    """Name what the format does not record: the original's code is its only description."""
+    """Name the numerics that the format does not record: the original's code is its only description."""
     return lost_arithmetic(config) + lost_pixels(config)
 
 
 def lost_numerics_of_bit(config: ResNetConfig) -> list[str]:
-    """Name what BiT's files do not record."""
+    """Name the numerics that BiT's files do not record."""
     return bit.lost_numerics(config) + lost_pixels(config)
 
 
@@ -151,7 +152,7 @@ def root_of(source: Source, roots: Collection[str]) -> str | None:
 def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
     """Return the parameters under `root`, and why the other arrays of a training checkpoint are left out.
 
-    Anything else in the file keeps its name, and will be found to be unexpected.
+    Anything else in the file keeps its name, and is refused as unexpected when the tensors are read.
 
     Raises:
         VitkitError: the file holds one parameter twice, under `root` and at the top.
@@ -160,7 +161,7 @@ def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
     ignored: dict[str, str] = {}
     names: dict[str, str] = {}
     for key in source.shapes:
-        reason = next((words for start, words in beside.items() if key.startswith(start)), None)
+        reason = next((text for start, text in beside.items() if key.startswith(start)), None)
         if key.startswith(root):
             names[key.removeprefix(root)] = key
         elif reason:
@@ -188,10 +189,10 @@ def need(source: Source, *keys: str) -> None:
 
 
 def encoder_config(source: Source, pool: Any) -> ViTConfig:
-    """Return the whole configuration except the image size, which is left at that of one token.
+    """Return the whole configuration except the image size, which is left at the size of one token.
 
     Raises:
-        VitkitError: an array that says so is missing or has another number of axes.
+        VitkitError: an array that it is read from is missing or has another number of axes.
     """
     shapes, naming = source.shapes, naming_of(source)
     first = "Transformer/encoderblock_0"
@@ -227,13 +228,13 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
 
 
 def image_size_of(source: Source, config: ViTConfig, positions: int, hints: Hints) -> tuple[int, int]:
-    """Find the image size of so many positions: that of a square grid, else the given size if it fits.
+    """Find the image size of so many positions: a square grid's, else the given size if it fits.
 
-    A number of positions that makes a square is taken for one, also where a rectangle was asked for: nearly
-    all files are of square images, and those are resized to the rectangle.
+    A number of positions that makes a square is taken for a square, even where a rectangle is given: nearly
+    all files are of square images, and their positions are resized to the rectangle.
 
     Raises:
-        VitkitError: neither.
+        VitkitError: neither fits.
     """
     side, given = round(positions**0.5), hints.image_size
     if given:
@@ -250,25 +251,25 @@ def image_size_of(source: Source, config: ViTConfig, positions: int, hints: Hint
 
 
 def lost_arithmetic(config: ViTConfig) -> list[str]:
-    """List what a ViT computes that the names of its arrays do not tell."""
-    words = training_alone(config)
+    """Name the numerics of a ViT that the names of its arrays do not show."""
+    phrases = training_alone(config)
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
-        words.append(f"GELU in its {form} form (the original computes the tanh form)")
+        phrases.append(f"GELU in its {form} form (the original computes the tanh form)")
     if config.norm_eps != 1e-6:
-        words.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
+        phrases.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
     if config.backbone:
         usual = BackboneConfig(config.backbone.layers, config.backbone.width_factor)
         for name in ("norm_eps", "standardization", "standardization_eps"):
-            found, expected = getattr(config.backbone, name), getattr(usual, name)
-            if found != expected:
-                words.append(f"the backbone's {name} {found} (the original: {expected})")
+            actual, expected = getattr(config.backbone, name), getattr(usual, name)
+            if actual != expected:
+                phrases.append(f"the backbone's {name} {actual} (the original: {expected})")
     rows, columns = config.grid
     if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
-        words.append(
+        phrases.append(
             f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
         )
-    return words
+    return phrases
 
 
 def lost_pixels(config: ModelConfig) -> list[str]:
@@ -279,7 +280,7 @@ def lost_pixels(config: ModelConfig) -> list[str]:
 
 
 def naming_of(source: Source) -> Naming:
-    """Tell which of the two namings a file follows."""
+    """Recognise which of the two namings a file follows."""
     linen = f"Transformer/encoderblock_0/{LINEN.attention}/query/kernel"
     return LINEN if linen in source else RELEASED
 
@@ -296,7 +297,7 @@ def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
 
 
 def stem(config: ViTConfig) -> list[Row]:
-    """Patch projection, and what stands before it in a hybrid."""
+    """List the parameters of the patch projection, and of the ResNet before it in a hybrid."""
     if config.backbone is None:
         return [convolution("stem.weight", "embedding/kernel"), renamed("stem.bias", "embedding/bias")]
     rows = [
@@ -317,7 +318,7 @@ def stem(config: ViTConfig) -> list[Row]:
 
 
 def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
-    """Class token, blocks and the last norm."""
+    """List the parameters of class token, blocks and last norm."""
     rows = [renamed("class_token", "cls")] if config.class_token else []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"

@@ -41,6 +41,7 @@ from vitkit.weights.table import (
 )
 
 NORM_EPS = 1e-6
+"""Epsilon of every LayerNorm of torchvision's ViTs."""
 HEADS = {768: 12, 1024: 16, 1280: 16}
 """Heads by width, of the five models that torchvision names."""
 
@@ -54,7 +55,7 @@ def read(source: Source, hints: Hints) -> Translation:
 
     Raises:
         VitkitError: it begins with several convolutions; its grid is not square and its size not given; or
-            the number of heads is neither known nor given.
+            the number of heads is neither usual for the width nor given.
     """
     shapes = source.shapes
     if "conv_proj.weight" not in source:
@@ -96,7 +97,7 @@ def read(source: Source, hints: Hints) -> Translation:
 
 
 def _length(source: Source, bias: str) -> int | None:
-    """Outputs of a layer by its bias; None where there is none."""
+    """Count the outputs of a layer by its bias; None where there is none."""
     if bias not in source:
         return None
     check_axes(source, bias, 1)
@@ -130,16 +131,16 @@ def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[i
 
 
 def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """ImageNet's statistics, or their mean where the channels are not red, green and blue."""
+    """Return ImageNet's statistics, or their mean where the channels are not red, green and blue."""
     return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
 def preprocessing_for(config: ViTConfig) -> Preprocessing:
     """Return torchvision's own preprocessing for weights of this architecture and size.
 
-    Those it trained itself, at 224, have the shortest side resized to 256 (`vit_l_16`: 242), bilinearly.
-    Those of SWAG, all others and all of `vit_h_14`, are resized to their own size by bicubic interpolation.
-    SWAG's linear heads on `vit_b_16` and `vit_l_16` at 224 cannot be told from the former.
+    For weights it trained itself, at 224, the shortest side is resized to 256 (`vit_l_16`: 242), bilinearly;
+    for SWAG's weights, all others and all of `vit_h_14`, to their own size by bicubic interpolation. SWAG's
+    linear heads on `vit_b_16` and `vit_l_16` at 224 cannot be distinguished from the former.
     """
     kind, (rows, columns) = (config.width, config.patch_size[0]), config.image_size
     if (rows, columns) != (224, 224) or kind == (1280, 14):
@@ -163,7 +164,7 @@ def unsupported(config: ViTConfig) -> list[str]:
         "images that are no multiple of the patch": config.image_size[0] % config.patch_size[0] > 0,
         "a ViT without a head": config.num_classes == 0,
     }
-    return unsupported_values(config, PLAIN) + [what for what, there in lacks.items() if there]
+    return unsupported_values(config, PLAIN) + [phrase for phrase, is_lacking in lacks.items() if is_lacking]
 
 
 def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
@@ -183,19 +184,19 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
-    """Arithmetic that torchvision's models do not have, and what a state dict does not say."""
-    words = training_alone(config)
+    """Name the arithmetic that torchvision's models lack, and numbers that a state dict does not record."""
+    phrases = training_alone(config)
     if config.gelu != "erf":
-        words.append(f"GELU in its {config.gelu} form (torchvision: exact)")
+        phrases.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:
-        words.append(f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})")
+        phrases.append(f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})")
     if HEADS.get(config.width) != config.num_heads:
-        words.append(
+        phrases.append(
             f"{config.num_heads} attention heads (torchvision's models: 12 for 768, 16 for 1024 and 1280)"
         )
     if (config.image_mean, config.image_std) != (IMAGENET_MEAN, IMAGENET_STD):
-        words.append(f"pixel mean {config.image_mean} and std {config.image_std} (torchvision: ImageNet's)")
-    return words
+        phrases.append(f"pixel mean {config.image_mean} and std {config.image_std} (torchvision: ImageNet's)")
+    return phrases
 
 
 CHECKPOINT_FORMAT = CheckpointFormat(

@@ -26,7 +26,7 @@ from vitkit.weights.card import ModelCard, Task
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.pixels import (
-    one_number,
+    compact_size,
     read_pixels,
     read_rule,
     size_of,
@@ -68,7 +68,7 @@ GELU: dict[str, Gelu] = {
     "gelu_python_tanh": "tanh",
     "quick_gelu": "quick",
 }
-"""Their names of one function's three forms (transformers `activations.py`)."""
+"""Transformers' names of the forms of GELU (`activations.py`)."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
 
 
 def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
-    """Refuse what their class can be and ours cannot."""
+    """Refuse settings of transformers' ViT that no ViT here has."""
     classes, pooler = outputs_of(source, "classifier.weight"), f"{prefix}pooler.dense.weight"
     refuse(
         source,
@@ -291,7 +291,7 @@ def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write a `BitForImageClassification`, without a head a `BitModel`; errors are those of `write_vit`."""
+    """Write a `BitForImageClassification`, without a head a `BitModel`; errors as in `write_vit`."""
     config: ResNetConfig = model.config
     rows = bit_rows(config, "bit." if config.num_classes else "")
     return _write(model, path, notes, _bit_settings(config, model.card), rows)
@@ -317,40 +317,40 @@ def _write(
 
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
-    """Name what transformers cannot build; its hybrid is retired."""
-    words = unsupported_values(config, PLAIN)
+    """Name the parts of a ViT that transformers cannot build; its hybrid is retired."""
+    phrases = unsupported_values(config, PLAIN)
     if config.representation_size and config.num_classes:
-        words.append("a tanh layer before the head (load with head='new' to drop it)")
-    return words
+        phrases.append("a tanh layer before the head (load with head='new' to drop it)")
+    return phrases
 
 
 def _unsupported_bit(config: ResNetConfig) -> list[str]:
-    """Name what their BiT cannot build."""
+    """Name the parts of a ResNet that transformers' BiT cannot build."""
     mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
     return mixing + absent_from_libraries(config)
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
-    """Name the numerics that their ViT fixes and ours does not."""
-    words = ["dropout after the GELU, which they do not apply"] if config.dropout else []
+    """Name the numerics that transformers' ViT fixes and ours does not."""
+    phrases = ["dropout after the GELU, which they do not apply"] if config.dropout else []
     if config.drop_path:
-        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
-    return words
+        phrases.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
+    return phrases
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
-    """Name the numerics that their BiT fixes and ours does not."""
-    words = []
+    """Name the numerics that transformers' BiT fixes and ours does not."""
+    phrases = []
     if config.norm_eps != BIT_NORM_EPS:
-        words.append(f"a GroupNorm epsilon of {config.norm_eps} (theirs: {BIT_NORM_EPS})")
+        phrases.append(f"a GroupNorm epsilon of {config.norm_eps} (theirs: {BIT_NORM_EPS})")
     if config.standardization_eps != BIT_STANDARDIZATION_EPS:
-        words.append(
+        phrases.append(
             f"an epsilon of {config.standardization_eps} in the weight standardisation (theirs: "
             f"{BIT_STANDARDIZATION_EPS})"
         )
     if config.max_pool_padding != "zeros":
-        words.append(f"max-pooling padded with the {config.max_pool_padding} number (theirs: zeros)")
-    return words
+        phrases.append(f"max-pooling padded with the {config.max_pool_padding} number (theirs: zeros)")
+    return phrases
 
 
 def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
@@ -362,8 +362,8 @@ def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
         num_hidden_layers=config.depth,
         intermediate_size=config.mlp_dim,
         num_channels=config.in_channels,
-        image_size=one_number(config.image_size),
-        patch_size=one_number(config.patch_size),
+        image_size=compact_size(config.image_size),
+        patch_size=compact_size(config.patch_size),
         hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
         layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
@@ -446,19 +446,19 @@ def bit_rows(config: ResNetConfig, prefix: str) -> list[Row]:
 
 
 def refuse(source: Source, features: Mapping[str, bool]) -> None:
-    found = [words for words, there in features.items() if there]
-    if found:
-        raise VitkitError(f"{source.path} has what no model of ours has: {'; '.join(found)}.")
+    parts = [part for part, is_there in features.items() if is_there]
+    if parts:
+        raise VitkitError(f"{source.path} has what no model of ours has: {'; '.join(parts)}.")
 
 
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
-    found = [name for name in source.shapes if name.endswith(key)]
-    if not found:
+    names = [name for name in source.shapes if name.endswith(key)]
+    if not names:
         raise VitkitError(
             f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
         )
-    return found[0].removesuffix(key)
+    return names[0].removesuffix(key)
 
 
 def outputs_of(source: Source, weight: str) -> int:
@@ -470,7 +470,7 @@ def outputs_of(source: Source, weight: str) -> int:
 
 
 def labels_of(card: Card, num_classes: int) -> tuple[str, ...]:
-    """Class names, or what transformers writes where there are none."""
+    """Return the class names, or the names that transformers writes where there are none."""
     return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
 
 

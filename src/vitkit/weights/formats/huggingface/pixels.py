@@ -21,7 +21,7 @@ RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicu
 def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
     """Read the image processor, and the mean and std of pixels in [0, 1]."""
     processor = processor_of(source)
-    # They scale pixels by any factor before the mean is taken off; we, by 1/255.
+    # Transformers scales pixels by any factor before the mean is taken off; vitkit, by 1/255.
     if processor.do_rescale and processor.rescale_factor <= 0:
         raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {processor.rescale_factor}.")
     scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
@@ -42,10 +42,12 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
 
 
 def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Preprocessing:
-    """Translate the image processor into our preprocessing; what it cannot express is added to the notes."""
+    """Translate the image processor into a preprocessing; the notes name the parts that it cannot express."""
     if not 0 <= processor.resample < len(RESAMPLING):
-        known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
-        raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {processor.resample}.")
+        filters = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
+        raise VitkitError(
+            f"{_where(source)}: resample: expected one of {filters}, found {processor.resample}."
+        )
     rule, differences = _rule(source, processor, size)
     if processor.image_processor_type not in ("", *DEFAULTS):
         differences.append(
@@ -57,7 +59,7 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
 
 
 def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
-    """Return the preprocessing and, in words, the parts of the processor that it leaves out."""
+    """Return the preprocessing, and phrases for the parts of the processor that it leaves out."""
     kind = RESAMPLING[processor.resample]
     resized = size_of(source, processor, "size")
     edge = isinstance(processor.size, Mapping) and "shortest_edge" in processor.size
@@ -72,7 +74,7 @@ def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[
         return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
     cropped = size_of(source, processor, "crop_size") or size
     differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
-    # Borders and offsets are theirs with any fraction; one fraction serves both sides of nearly all models.
+    # Borders and offsets are transformers' with any fraction, which serves both sides of nearly all models.
     ours = Preprocessing(
         size,
         "shortest" if edge else "squash",
@@ -100,7 +102,7 @@ def nearest_processor(rule: Preprocessing) -> Preprocessing:
 
 
 def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
-    """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
+    """Write a model's preprocessing as `preprocessor_config.json`, as nearly as it can; note differences."""
     config = model.config
     rows, columns = config.image_size
     theirs = nearest_processor(preprocessing_of(model))
@@ -134,7 +136,7 @@ def size_of(
     """Read a size, in any of the ways that transformers writes it, as (height, width).
 
     Raises:
-        VitkitError: a side that is no whole number of at least 1, or beyond all measure.
+        VitkitError: a side that is no whole number from 1 to `LARGEST`.
     """
     value: Any = getattr(processor, name)
     edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
@@ -156,5 +158,6 @@ def _where(source: Source) -> Path:
     return source.path.with_name("preprocessor_config.json")
 
 
-def one_number(size: tuple[int, int]) -> int | tuple[int, int]:
+def compact_size(size: tuple[int, int]) -> int | tuple[int, int]:
+    """Write the size of a square as a single number, as transformers does."""
     return size[0] if size[0] == size[1] else size

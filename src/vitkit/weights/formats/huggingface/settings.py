@@ -1,4 +1,4 @@
-"""The fields of transformers' JSON files that are asked for, with its own defaults."""
+"""The fields of transformers' JSON files that are read, with its own defaults."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from vitkit.weights.files.source import Source
 from vitkit.weights.settings import read_fields
 
 SIGMOID = "multi_label_classification"
-"""Their `problem_type` of a loss that asks yes or no of every class."""
+"""Transformers' `problem_type` where every class is a yes or no of its own."""
 
 BIT_NORM_EPS = 1e-5
 BIT_STANDARDIZATION_EPS = 1e-8
@@ -19,7 +19,7 @@ BIT_STANDARDIZATION_EPS = 1e-8
 
 @dataclass(frozen=True)
 class ViTSettings:
-    """The fields of a ViT's `config.json`; the defaults are those of transformers."""
+    """The fields of a ViT's `config.json`, with transformers' defaults."""
 
     architectures: tuple[str, ...] = ()
     model_type: str = "vit"
@@ -44,7 +44,7 @@ class ViTSettings:
 
 @dataclass(frozen=True)
 class BitSettings:
-    """The fields of a BiT ResNet's `config.json`; the defaults are those of transformers."""
+    """The fields of a BiT ResNet's `config.json`, with transformers' defaults."""
 
     architectures: tuple[str, ...] = ()
     model_type: str = "bit"
@@ -67,7 +67,7 @@ class BitSettings:
 
 @dataclass(frozen=True)
 class Processor:
-    """The fields of a `preprocessor_config.json`; the defaults are those of ViT's processor."""
+    """The fields of a `preprocessor_config.json`, with the defaults of ViT's processor."""
 
     image_processor_type: str = ""
     """Its first word alone: ViT, DeiT, Bit; empty where the file does not say it."""
@@ -83,7 +83,8 @@ class Processor:
     image_std: float | tuple[float, ...] = 0.5
 
 
-CROPPED = {"do_center_crop": True, "crop_size": 224, "resample": 3}
+CROPPED = {"do_center_crop": True, "crop_size": 224, "resample": 3}  # 3 is Pillow's bicubic
+# With the pixel statistics of OpenAI's CLIP, which transformers has as the defaults of BiT's processor too.
 CLIP = {
     **CROPPED,
     "size": {"shortest_edge": 224},
@@ -96,7 +97,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Bit": CLIP,
     "CLIP": CLIP,
 }
-"""Defaults by the first word of `image_processor_type`, where they are not those of ViT's processor."""
+"""Defaults by the first word of `image_processor_type`, where they differ from ViT's processor."""
 SHORTEST_EDGE = ("Bit", "CLIP")
 """Processors that take a size of one number for the shortest edge; the others take it for a square."""
 
@@ -125,9 +126,9 @@ T = TypeVar("T")
 
 
 def settings_of(kind: type[T], source: Source, file: str) -> T:
-    """Read the fields we ask for; null means the same as a missing field there.
+    """Read the fields of the dataclass `kind`; null means the same as a missing field.
 
     Raises:
-        VitkitError: a value of another type, or a number that none can be.
+        VitkitError: a value of another type, or a number above `LARGEST`.
     """
     return read_fields(kind, source.settings.get(file, {}), str(source.path.with_name(file)))

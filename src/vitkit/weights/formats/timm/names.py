@@ -61,7 +61,7 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
 
 
 def _attention_pool_rows() -> list[Row]:
-    """timm keeps the query's projection apart from that of keys and values."""
+    """List the attention pooling's parameters: timm keeps the query's projection apart from the others."""
     ours, theirs = "pooling", "attn_pool"
     rows = [renamed(f"{ours}.probe", f"{theirs}.latent")]
     for part in ("weight", "bias"):

@@ -55,14 +55,14 @@ HARMLESS_ARGUMENTS = {
     *("drop_rate", "drop_path_rate", "patch_drop_rate", "weight_init", "fix_init", "zero_init_last"),
     *("dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
 }
-"""Those that change nothing of what a trained model answers at its own size."""
+"""`model_args` that do not change the outputs of a trained model at its own size."""
 RESNET_ARGUMENTS = {
     *("img_size", "in_chans", "num_classes", "global_pool"),
     *("layers", "channels", "stem_chs", "stem_type", "width_factor"),
 }
-"""Those that are understood of a ResNet, in the place of `READ_ARGUMENTS`."""
+"""`model_args` of a ResNet that are understood, in the place of `READ_ARGUMENTS`."""
 USUAL_RESNET_ARGUMENTS = {"preact": True, "output_stride": 32, "bottle_ratio": 0.25, "act_layer": "relu"}
-"""Those of timm's class ResNetV2 whose usual value is not an empty one: any other is refused."""
+"""Arguments of timm's class ResNetV2 whose usual value is not empty: any other value is refused."""
 CUSTOM_RESNET = "resnetv2_custom"
 """The name of a ResNetV2 that is none of timm's own architectures: all of it is in `model_args`."""
 DEEP_STEM = "stem.conv1.weight"
@@ -82,7 +82,7 @@ UNKNOWN_PARTS = {
     "running_mean": "batch normalisation",
     "decoder_embed": "a decoder (MAE pre-training)",
 }
-"""Words in the names of tensors that stand for what we do not have."""
+"""Words in the names of tensors, and the parts they stand for, which models here do not have."""
 
 
 def recognises(source: Source) -> bool:
@@ -96,8 +96,8 @@ def read(source: Source, hints: Hints) -> Translation:
     """Read the model that `config.json` and the tensors describe.
 
     Raises:
-        VitkitError: it has a part that ours has not; or what the tensors cannot tell was not given, the
-            number of heads or the image size of a grid that is not square.
+        VitkitError: it has a part that models here have not; or the number of heads, or the image size of a
+            grid that is not square, is neither recorded nor given.
     """
     settings = Settings(source)
     _refuse(source, settings)
@@ -111,27 +111,27 @@ def read(source: Source, hints: Hints) -> Translation:
     )
     ignored = {"mask_token": "the mask token of masked image modelling, which nothing here uses"}
     doubts = []
-    if settings.known and settings.num_heads is None:
+    if settings.has_config and settings.num_heads is None:
         doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
-    if not settings.known and config.position == "none":
+    if not settings.has_config and config.position == "none":
         doubts.append("no pos_embed among the tensors: taken for a model without position embeddings")
     return Translation(config, rows, _card(settings, config, doubts), ignored)
 
 
 def _refuse(source: Source, settings: Settings) -> None:
-    """Name what timm has and we have not."""
+    """Refuse parts and settings that timm has and models here have not."""
     rotary = settings.rotary is not None
-    found = {
-        what: key
+    parts = {
+        part: key
         for key in source.shapes
-        for word, what in UNKNOWN_PARTS.items()
+        for word, part in UNKNOWN_PARTS.items()
         if word in key.split(".") and not (rotary and word in ("gamma_1", "gamma_2"))
     }
     if DEEP_STEM in source:
-        found["a stem of three convolutions (stem_type 'deep' or 'tiered')"] = DEEP_STEM
-    if found:
-        parts = "; ".join(f"{what}: {key}" for what, key in sorted(found.items()))
-        raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {parts}.")
+        parts["a stem of three convolutions (stem_type 'deep' or 'tiered')"] = DEEP_STEM
+    if parts:
+        listed = "; ".join(f"{part}: {key}" for part, key in sorted(parts.items()))
+        raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {listed}.")
     _refuse_shapes(source)
     if UNLIKE_NAMES.search(settings.architecture) and not rotary:
         raise VitkitError(
@@ -159,7 +159,7 @@ def _refuse(source: Source, settings: Settings) -> None:
 
 
 def _refuse_shapes(source: Source) -> None:
-    """Name what only the shapes of the tensors show, or that some are not there."""
+    """Refuse a ViT without a final norm, and a gated MLP, which the shapes of the tensors show."""
     shapes = source.shapes
     if "stem.conv.weight" in source:
         return
@@ -179,7 +179,7 @@ def _refuse_shapes(source: Source) -> None:
 def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     shapes = source.shapes
     _check_shapes(source)
-    recorded = settings.known and settings.rotary is None
+    recorded = settings.has_config and settings.rotary is None
     positions = settings.learned_positions if recorded else "pos_embed" in source
     if positions and "pos_embed" not in source:
         raise VitkitError(
@@ -228,7 +228,7 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
 
 
 def _check_shapes(source: Source) -> None:
-    """Refuse tensors that cannot be what their names say, of those whose shapes are looked at."""
+    """Refuse tensors of another number of axes than their names say, where their shapes are read."""
     axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, "blocks.0.mlp.fc1.weight": 2}
     axes |= {"head.weight": 2, "pre_logits.fc.bias": 1}
     axes |= {key: 2 for key in source.shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
@@ -249,15 +249,15 @@ def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
     """Find whether queries, keys and values have biases: in all blocks or in none."""
     if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
         return "split"
-    if settings.known and settings.rotary is None:
+    if settings.has_config and settings.rotary is None:
         return "fused" if settings.qkv_bias else "none"
-    found = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
-    return "fused" if found else "none"
+    has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+    return "fused" if has_bias else "none"
 
 
 def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return timm's default pixel statistics: its general ones beside a config, else its ViTs' and BiTs'."""
-    return (IMAGENET_MEAN, IMAGENET_STD) if settings.known else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return (IMAGENET_MEAN, IMAGENET_STD) if settings.has_config else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
@@ -272,8 +272,8 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
         token = "a class token" if class_token else "no class token"
         also = ", which the pooling includes" if include else ""
         raise VitkitError(
-            f"{source.path}: global_pool {name!r} with {token}{also}: known here are 'token' with a class "
-            "token, and 'avg', 'max', 'map' and '' of the patches."
+            f"{source.path}: global_pool {name!r} with {token}{also}: expected 'token' with a class token, "
+            "or 'avg', 'max', 'map' or '' of the patches."
         )
     registers = source.shapes["reg_token"][1] if "reg_token" in source else 0
     if name == "map" and class_token + registers and not include:
@@ -298,7 +298,7 @@ def find_image_size(
         if given:
             return given[0], True
         raise NotRecordedError(
-            f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
+            f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
         )
     count = source.shapes["pos_embed"][1]
     if settings.image_size and (reading := _reading(settings.image_size, count, prefix, patch, backbone)):
@@ -306,7 +306,7 @@ def find_image_size(
     usual, other = _square_side(count - prefix), _square_side(count) if prefix else None
     if hints.image_size and (reading := _reading(hints.image_size, count, prefix, patch, backbone)):
         rows, columns = _grid(hints.image_size, patch, backbone)
-        # A rectangle that was only asked for may have as many places as the square that the weights know.
+        # A rectangle that the user gives may have as many places as the square of the weights.
         if rows == columns or usual is None:
             return hints.image_size, reading == "inside"
     stride = backbone.stride if backbone else 1
@@ -320,7 +320,7 @@ def find_image_size(
 
 
 def _grid(size: tuple[int, int], patch: tuple[int, int], backbone: BackboneConfig | None) -> tuple[int, int]:
-    """Rows and columns of tokens of an image."""
+    """Compute the rows and columns of tokens of an image."""
     height, width = backbone.feature_map(size) if backbone else size
     return height // patch[0], width // patch[1]
 
@@ -346,7 +346,7 @@ def _square_side(places: int) -> int | None:
 
 
 def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> str:
-    """List in words the grids that so many position embeddings may belong to."""
+    """Describe the grids that so many position embeddings may belong to."""
     tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
 
     def shape(side: int | None) -> str:
@@ -367,7 +367,9 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
     heads = settings.num_heads or hints.num_heads
     if heads:
         return heads
-    where = f"nor does config.json for '{settings.architecture}'" if settings.known else "and no config.json"
+    where = "and no config.json"
+    if settings.has_config:
+        where = f"nor does config.json for '{settings.architecture}'"
     raise NotRecordedError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
         f"{where}: give num_heads.{usual_heads(width)}"
@@ -400,7 +402,7 @@ def _hybrid_root(source: Source) -> str | None:
 
 
 def _layers(source: Source, start: str) -> tuple[int, ...]:
-    """Units of each stage of a ResNet."""
+    """Count the units of each stage of a ResNet."""
     stages = _count(source, rf"{re.escape(start)}(\d+)\.")
     return tuple(_count(source, rf"{re.escape(start)}{s}\.blocks\.(\d+)\.") for s in range(stages))
 
@@ -414,10 +416,10 @@ def _count(source: Source, pattern: str) -> int:
 def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     custom = settings.architecture == CUSTOM_RESNET
     bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
-    if settings.known and not custom and not bit:
+    if settings.has_config and not custom and not bit:
         raise VitkitError(
-            f"{source.path}: {settings.architecture} is no BiT: of timm's ResNets those named "
-            f"resnetv2_50x1_bit and so on are read, and {CUSTOM_RESNET}, whose model_args say all of it."
+            f"{source.path}: {settings.architecture} is no BiT: timm's ResNets that are read are "
+            f"named resnetv2_50x1_bit and so on, or {CUSTOM_RESNET}, whose model_args say all of it."
         )
     padding, eps = _stem(source, settings)
     if settings.global_pool not in (None, "avg"):
@@ -459,7 +461,7 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
 def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"], float]:
     """Find the padding of the root's max-pooling and the epsilon of the standardised kernels.
 
-    A stem called "fixed" is BiT's, which has an epsilon of its own; where nothing is said, the class ResNetV2
+    A stem called "fixed" is BiT's, which has an epsilon of its own; without `stem_type` the class ResNetV2
     has PyTorch's padding and its convolutions' usual epsilon.
     """
     custom = settings.architecture == CUSTOM_RESNET
@@ -470,15 +472,15 @@ def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"
         return "zeros", STANDARDIZATION_EPS
     if kind == "" and custom:
         return "lowest", USUAL_STANDARDIZATION_EPS
-    known = "'fixed' and ''" if custom else "'fixed'"
+    expected = "'fixed' or ''" if custom else "'fixed'"
     raise VitkitError(
-        f"{source.path}: stem_type: known here for {settings.architecture or 'a BiT'} are {known}, "
-        f"found {describe_value(kind)}."
+        f"{source.path}: stem_type: expected {expected} for {settings.architecture or 'a BiT'}, found "
+        f"{describe_value(kind)}."
     )
 
 
 def _require_custom(source: Source, settings: Settings, config: ResNetConfig) -> None:
-    """Refuse a ResNet whose `model_args` are not those of its tensors, or that no ResNet here can be."""
+    """Refuse a ResNet whose `model_args` do not describe its tensors, or that no ResNet here can be."""
     arguments = settings.arguments
     factor = arguments.width_factor
 
@@ -493,11 +495,11 @@ def _require_custom(source: Source, settings: Settings, config: ResNetConfig) ->
         rounded(arguments.stem_chs * factor),
         tuple(rounded(channels * factor) for channels in usual[: len(arguments.layers)]),
     )
-    found = (config.layers, config.root_channels, config.stage_channels)
-    if expected != found:
+    actual = (config.layers, config.root_channels, config.stage_channels)
+    if expected != actual:
         raise VitkitError(
             f"{source.path}: config.json says layers, channels of the stem and of the stages {expected}, and "
-            f"the tensors have {found}: these two do not belong together."
+            f"the tensors have {actual}: these two do not belong together."
         )
     libraries = absent_from_libraries(config)
     if libraries:
@@ -505,12 +507,13 @@ def _require_custom(source: Source, settings: Settings, config: ResNetConfig) ->
 
 
 def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCard:
-    """Class names, preprocessing, and what had to be assumed; `doubts` are those of the family."""
-    known = "no config.json: timm's usual arithmetic (exact GELU, its epsilons)"
-    notes = [*([] if settings.known else [known]), *doubts]
-    found = settings.pretrained.mean
-    if found and len(found) != config.in_channels:
-        notes.append(f"pixel mean and std were given for {len(found)} channels: their average is taken")
+    """Make the card: class names, preprocessing, assumptions, and notes, `doubts` among them."""
+    notes = list(doubts)
+    if not settings.has_config:
+        notes.insert(0, "no config.json: timm's usual arithmetic (exact GELU, its epsilons)")
+    mean = settings.pretrained.mean
+    if mean and len(mean) != config.in_channels:
+        notes.append(f"pixel mean and std were given for {len(mean)} channels: their average is taken")
     if len({*settings.dropouts}) > 1:
         notes.append("dropout of two different rates, in the blocks and after the positions: left out")
     names = settings.class_names
@@ -518,7 +521,7 @@ def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCa
         notes.append(f"{len(names)} class names for {config.num_classes} classes: left out")
         names = ()
     rule = settings.pixel_rule(config.image_size, config.image_mean)
-    origin: dict[str, Any] = {"architecture": settings.architecture} if settings.known else {}
+    origin: dict[str, Any] = {"architecture": settings.architecture} if settings.has_config else {}
     if settings.pretrained.tag:
         origin["tag"] = settings.pretrained.tag
     if notes:

@@ -30,6 +30,7 @@ CLIP_NORM_EPS = 1e-5
 LAYER_SCALE = 1e-5
 """First value of layer scale where no argument says it: it matters to new weights alone."""
 GROUP_NORM_EPS = 1e-5
+"""Epsilon of GroupNorm in hybrids and ResNets."""
 STANDARDIZATION_EPS = 1e-8
 """In w / sqrt(var + eps), of hybrids and BiT."""
 USUAL_STANDARDIZATION_EPS = 1e-6
@@ -60,15 +61,15 @@ OTHER_SIZES: tuple[tuple[str, tuple[int, int]], ...] = (
     (r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)", (1536, 24)),
     (r"test_vit\d*", (64, 2)),
 )
-"""Names that do not keep to the table."""
+"""Names that do not follow the table."""
 UNBIASED_NAMES = re.compile(
     r"vit_base_patch16_224_miil|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*|vit_base_patch16_rpn_224"
 )
-"""Architectures without biases of queries, keys and values, not being told; timm's default is with."""
+"""Architectures without biases of queries, keys and values where `qkv_bias` is absent; others have them."""
 TANH_NAMES = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
 )
-"""Architectures whose GELU is the tanh form without being told; timm's default is the exact one."""
+"""Architectures whose GELU is the tanh form where `act_layer` is absent; timm's default is the exact one."""
 
 ROTARY: tuple[tuple[str, RotaryConfig], ...] = (
     (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", DINOV3_ROTARY),
@@ -88,8 +89,8 @@ GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "qui
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The fields of `config.json` that are asked for."""
+class TopFields:
+    """The fields at the top of `config.json` that are read."""
 
     architecture: str = ""
     model_args: Mapping[str, Any] = field(default_factory=dict)
@@ -101,8 +102,8 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Those of `model_args`, with timm's defaults; None stands for what depends on the architecture."""
+class ModelArguments:
+    """The fields of `model_args` that are read, with timm's defaults; None: the architecture decides."""
 
     img_size: int | tuple[int, int] | None = None
     embed_dim: int | None = None
@@ -127,8 +128,8 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class Pretrained:
-    """Those of `pretrained_cfg`, with timm's defaults."""
+class PretrainedFields:
+    """The fields of `pretrained_cfg` that are read, with timm's defaults."""
 
     input_size: tuple[int, ...] = ()
     mean: tuple[float, ...] = ()
@@ -151,26 +152,28 @@ class Settings:
 
     def __init__(self, source: Source) -> None:
         self.where = source.path.with_name("config.json")
-        self.known = source.config.get("architecture") is not None
-        config = source.config if self.known else {}
-        whole = read_fields(Whole, config, str(self.where))
-        flat = whole.pretrained_cfg is None
-        self.architecture = whole.architecture.partition(".")[0]
-        self.values = whole.model_args
+        self.has_config = source.config.get("architecture") is not None
+        config = source.config if self.has_config else {}
+        fields = read_fields(TopFields, config, str(self.where))
+        flat = fields.pretrained_cfg is None
+        self.architecture = fields.architecture.partition(".")[0]
+        self.values = fields.model_args
         """All of `model_args` as they stand there."""
-        self.arguments = read_fields(Arguments, whole.model_args, f"{self.where}: model_args")
+        self.arguments = read_fields(ModelArguments, fields.model_args, f"{self.where}: model_args")
         self.pretrained = (
-            read_fields(Pretrained, config, str(self.where))
+            read_fields(PretrainedFields, config, str(self.where))
             if flat
-            else read_fields(Pretrained, whole.pretrained_cfg or {}, f"{self.where}: pretrained_cfg")
+            else read_fields(PretrainedFields, fields.pretrained_cfg or {}, f"{self.where}: pretrained_cfg")
         )
-        names = whole.label_names or self.pretrained.label_names or whole.labels
+        names = fields.label_names or self.pretrained.label_names or fields.labels
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
         pool = self.arguments.global_pool
-        self.global_pool = whole.global_pool if pool is None else pool
-        share = self.pretrained.crop_pct
-        if share and share < 0.01:
-            raise VitkitError(f"{self.where}: crop_pct: a share of the image was expected, found {share}.")
+        self.global_pool = fields.global_pool if pool is None else pool
+        crop_fraction = self.pretrained.crop_pct
+        if crop_fraction and crop_fraction < 0.01:
+            raise VitkitError(
+                f"{self.where}: crop_pct: a fraction of the image was expected, found {crop_fraction}."
+            )
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -181,10 +184,10 @@ class Settings:
 
     @property
     def learned_positions(self) -> bool:
-        """`pos_embed`: learned ones unless it says none."""
+        """Whether position embeddings are learned, as they are unless `pos_embed` is none."""
         pos_embed = self.arguments.pos_embed
         if pos_embed not in ("learn", "none", "", False):
-            raise VitkitError(f"{self.where}: pos_embed: known here are learn, none, found {pos_embed!r}.")
+            raise VitkitError(f"{self.where}: pos_embed: expected learn or none, found {pos_embed!r}.")
         return pos_embed == "learn"
 
     @property
@@ -209,9 +212,9 @@ class Settings:
         for pattern, size in OTHER_SIZES:
             if re.fullmatch(pattern, self.architecture):
                 return size
-        words = self.architecture.split("_")
-        named = len(words) > 1 and words[0] in ("vit", "deit", "deit3", "flexivit")
-        return SIZES.get(words[1]) if named else None
+        parts = self.architecture.split("_")
+        named = len(parts) > 1 and parts[0] in ("vit", "deit", "deit3", "flexivit")
+        return SIZES.get(parts[1]) if named else None
 
     @property
     def gelu(self) -> Gelu:
@@ -220,13 +223,13 @@ class Settings:
             default = "quick_gelu"
         name = self.arguments.act_layer or default
         if name not in GELUS:
-            known = "gelu, gelu_tanh, quick_gelu"
-            raise VitkitError(f"{self.where}: act_layer: known here are {known}, found {name!r}.")
+            names = "gelu, gelu_tanh, quick_gelu"
+            raise VitkitError(f"{self.where}: act_layer: expected one of {names}, found {name!r}.")
         return GELUS[name]
 
     @property
     def rotary(self) -> RotaryConfig | None:
-        """Rotary positions, which the architecture's name alone says."""
+        """Rotary positions, by the architecture's name alone."""
         names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
         return next(names, None)
 
@@ -243,20 +246,20 @@ class Settings:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
         if self.rotary == DINOV3_ROTARY:
             return CLIP_NORM_EPS
-        clip = "_clip_" in self.architecture if self.known else self.norm_before_blocks(source)
+        clip = "_clip_" in self.architecture if self.has_config else self.norm_before_blocks(source)
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
 
     @property
     def dropouts(self) -> tuple[float, float]:
-        """In the blocks and after the position embeddings: with us they are one number."""
+        """The rates in the blocks and after the position embeddings, a single number in vitkit."""
         return self.arguments.proj_drop_rate, self.arguments.pos_drop_rate
 
     def pixel_rule(self, size: tuple[int, int], mean: tuple[float, ...]) -> Preprocessing:
-        """timm's evaluation transform (`data/transforms_factory.py`).
+        """Return timm's evaluation transform (`data/transforms_factory.py`).
 
-        Without a config it is that of timm's own ViTs: crop_pct 0.9 at 224 pixels and 1 above, bicubic.
+        Without a config it is as for timm's own ViTs: crop_pct 0.9 at 224 pixels and 1 above, bicubic.
         """
-        if not self.known:
+        if not self.has_config:
             fraction = 0.9 if max(size) <= 224 else 1.0
             return Preprocessing(size, "shortest", fraction, interpolation="bicubic")
         fraction = self.pretrained.crop_pct or 0.875
@@ -273,19 +276,19 @@ class Settings:
         self, rule: Preprocessing, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[Assumption, ...]:
         """List what the file does not record about its images, and what is assumed instead."""
-        if not self.known:
+        if not self.has_config:
             whose = "as timm's own ViTs"
             others = "DeiT, DINO and MAE have ImageNet's, 0.485 0.456 0.406 and 0.229 0.224 0.225"
             return (
                 assumed_statistics(mean, std, f"{whose} ({others})"),
                 assumed_resizing(rule, whose),
             )
-        found = [name for name in ("mean", "std") if not getattr(self.pretrained, name)]
-        return (assumed_statistics(mean, std, "timm's default"),) if found else ()
+        missing = [name for name in ("mean", "std") if not getattr(self.pretrained, name)]
+        return (assumed_statistics(mean, std, "timm's default"),) if missing else ()
 
     def statistics(
         self, name: Literal["mean", "std"], channels: int, default: tuple[float, ...]
     ) -> tuple[float, ...]:
-        """Mean or std, a value for each channel."""
+        """Return mean or std, a value for each channel."""
         values = (self.pretrained.mean if name == "mean" else self.pretrained.std) or default
         return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -82,7 +82,7 @@ class _Described:
 
 
 def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder of a ViT or hybrid; errors are those of `_write`."""
+    """Write the folder of a ViT or hybrid; errors as in `_write`."""
     config: ViTConfig = model.config
     tensors = _without_stem_bias(config, model.state_dict())
     rows = [row for row in vit_rows(config) if row.ours in tensors]
@@ -93,7 +93,7 @@ def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder of a ResNet; errors are those of `_write`."""
+    """Write the folder of a ResNet; errors as in `_write`."""
     config: ResNetConfig = model.config
     factor = config.root_channels // 64 if _is_named(config) else 1
     name, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
@@ -151,10 +151,10 @@ def _without_stem_bias(config: ViTConfig, tensors: dict[str, Tensor]) -> dict[st
     if not config.norm_before_blocks:
         return tensors
     stem = "stem.projection.bias" if config.backbone else "stem.bias"
-    kept = {key: tensor for key, tensor in tensors.items() if key != stem}
+    others = {key: tensor for key, tensor in tensors.items() if key != stem}
     embedding = tensors["positions.0.embedding"].clone()
     embedding[:, config.prefix_positions :] += tensors[stem]
-    return {**kept, "positions.0.embedding": embedding}
+    return {**others, "positions.0.embedding": embedding}
 
 
 def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
 
 
 def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """`model_args`: everything, so that nothing depends on the architecture's name."""
+    """Give all `model_args`, so that nothing depends on the architecture's name."""
     return {
         **_shared_arguments(config),
         "img_size": list(config.image_size),
@@ -210,7 +210,7 @@ def _ratio(mlp_dim: int, width: int) -> float:
 
 
 def _vit_name(config: ViTConfig) -> str:
-    """timm's name nearest to a configuration that it can build; the arguments say the rest."""
+    """Choose timm's name nearest to a configuration that it can build; the arguments say the rest."""
     if config.backbone:
         return HYBRID_NAMES[config.backbone.layers]
     if config.norm_eps == CLIP_NORM_EPS:
@@ -222,41 +222,41 @@ def _vit_name(config: ViTConfig) -> str:
 
 def _unsupported_bit(config: ResNetConfig) -> list[str]:
     """Name what timm's BiT cannot build."""
-    words = absent_from_libraries(config)
+    phrases = absent_from_libraries(config)
     if config.mixing != "convolution":
-        words.append(f"{config.mixing} attention in a ResNet")
+        phrases.append(f"{config.mixing} attention in a ResNet")
     if config.groups != GROUPS:
-        words.append(f"groups {config.groups} (only {GROUPS})")
+        phrases.append(f"groups {config.groups} (only {GROUPS})")
     if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
-        words.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
-    return words
+        phrases.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
+    return phrases
 
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what timm's ViTs and hybrids cannot build."""
-    known = {key: PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
-    known |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
-    words = unsupported_values(config, known)
+    storable = {key: PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
+    storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
+    phrases = unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
-        words.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
+        phrases.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
     if config.representation_size is not None:
-        words.append("a tanh layer before the head (load with head='new' to drop it)")
+        phrases.append("a tanh layer before the head (load with head='new' to drop it)")
     backbone = config.backbone
     if backbone:
         rows, columns = backbone.feature_map(config.image_size)
         if backbone.layers not in HYBRID_NAMES:
-            words.append(f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})")
+            phrases.append(f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})")
         if backbone.width_factor != 1:
-            words.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
+            phrases.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
         if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            words.append(
+            phrases.append(
                 f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
             )
-    return words
+    return phrases
 
 
 def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
-    """timm's evaluation transform that is nearest to a rule of ours."""
+    """Return timm's evaluation transform that is nearest to a preprocessing of vitkit's."""
     size, kind = rule.image_size, rule.interpolation
     if rule.resize == "stretch":
         return Preprocessing(size, interpolation=kind)
@@ -273,44 +273,44 @@ def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preproces
 
 
 def _crop(rule: Preprocessing) -> dict[str, Any]:
-    """`pretrained_cfg`'s words for a rule that timm has."""
+    """Express a rule that timm has in the fields of `pretrained_cfg`."""
     mode = {"stretch": "squash", "squash": "squash", "shortest": "center", "longest": "border"}[rule.resize]
     fraction = 1.0 if rule.resize == "stretch" else rule.crop_fraction
     return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
 
 
 class _Lost(list[str]):
-    """Words for what timm computes in another way."""
+    """Phrases that name what timm computes in another way."""
 
     def compare(self, what: str, ours: object, theirs: object) -> None:
-        """Add the words for one number or form, if the two differ."""
+        """Add a phrase for a number or form, if the two differ."""
         if ours != theirs:
             self.append(f"{what} {ours} (timm: {theirs})")
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
-    words = _Lost()
-    words.compare("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
-    words.compare("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
-    words.compare("max-pooling padded with", config.max_pool_padding, "zeros")
-    return words
+    phrases = _Lost()
+    phrases.compare("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
+    phrases.compare("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
+    phrases.compare("max-pooling padded with", config.max_pool_padding, "zeros")
+    return phrases
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
-    words = _Lost()
+    phrases = _Lost()
     if config.backbone or config.norm_eps != CLIP_NORM_EPS:
-        words.compare("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
+        phrases.compare("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
     if config.layer_scale == 0:
-        words.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
+        phrases.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
     backbone = config.backbone
     if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        words.compare("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS)
-        words.compare("weight standardisation", form[backbone.standardization], form["variance"])
-        words.compare("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS)
-    return words
+        phrases.compare("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS)
+        phrases.compare("weight standardisation", form[backbone.standardization], form["variance"])
+        phrases.compare("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS)
+    return phrases
 
 
 HOLDINGS = {

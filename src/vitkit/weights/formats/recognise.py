@@ -1,4 +1,4 @@
-"""The formats that are read and written, and how a file in none of them may be mended."""
+"""Recognise the format of a file, or find a format by its name; advise where a file has none of them."""
 
 from collections import Counter
 from importlib import import_module
@@ -11,7 +11,7 @@ from vitkit.weights.format_names import MODULES
 from vitkit.weights.table import CheckpointFormat
 
 FORMATS: tuple[CheckpointFormat, ...]
-"""All formats, imported when they are first asked for."""
+"""All formats, imported at first use."""
 
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
@@ -20,12 +20,12 @@ PREFIXES_TRIED = 8
 def __getattr__(name: str) -> Any:
     if name == "FORMATS":
         return tuple(_import_format(module) for module in MODULES.values())
-    raise AttributeError(f"module 'vitkit.weights.formats.known' has no attribute '{name}'")
+    raise AttributeError(f"module 'vitkit.weights.formats.recognise' has no attribute '{name}'")
 
 
 def _import_format(module: str) -> CheckpointFormat:
-    found: CheckpointFormat = import_module(f"vitkit.weights.formats.{module}").CHECKPOINT_FORMAT
-    return found
+    checkpoint_format: CheckpointFormat = import_module(f"vitkit.weights.formats.{module}").CHECKPOINT_FORMAT
+    return checkpoint_format
 
 
 def recognise(source: Source) -> CheckpointFormat | None:
@@ -34,14 +34,14 @@ def recognise(source: Source) -> CheckpointFormat | None:
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
     """
     formats = (_import_format(module) for module in MODULES.values())
-    return next((one for one in formats if one.recognises(source)), None)
+    return next((candidate for candidate in formats if candidate.recognises(source)), None)
 
 
 def find_format(format: str) -> CheckpointFormat:
     """Find the format of a name.
 
     Raises:
-        VitkitError: none has it; the nearest known one is named.
+        VitkitError: no format has this name; the nearest name is suggested.
     """
     module = next((module for name, module in MODULES.items() if name == format), None)
     if module is None:
@@ -50,7 +50,7 @@ def find_format(format: str) -> CheckpointFormat:
 
 
 def named_prefix(source: Source) -> str:
-    """Name the prefix that hides a known format, as training scripts put before every name, in a sentence.
+    """Write a sentence about the prefix, put before every name by a training script, that hides a format.
 
     Empty where no prefix does.
     """
@@ -62,10 +62,10 @@ def named_prefix(source: Source) -> str:
     for prefix, count in beginnings.most_common(PREFIXES_TRIED):
         names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
         bare = source.renamed(names)
-        found = recognise(bare)
-        if found is not None:
+        checkpoint_format = recognise(bare)
+        if checkpoint_format is not None:
             return (
-                f" {count} of its names are those of {found.name} after the prefix '{prefix}': strip the "
-                f"prefix '{prefix}' from them, leave the others out, and save the weights again."
+                f" {count} of its names are {checkpoint_format.name}'s after the prefix '{prefix}': strip "
+                f"the prefix '{prefix}' from them, leave the others out, and save the weights again."
             )
     return ""
