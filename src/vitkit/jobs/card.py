@@ -89,9 +89,9 @@ def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
         if name not in elsewhere
     }
     return [
-        (name, _backbone(found) if isinstance(found, BackboneConfig) else value)
+        (name, _backbone(actual) if isinstance(actual, BackboneConfig) else value)
         for name, value in to_json(config).items()
-        if name in defaults and (found := getattr(config, name)) != defaults[name]
+        if name in defaults and (actual := getattr(config, name)) != defaults[name]
     ]
 
 
@@ -110,7 +110,9 @@ def _preprocessing(identity: Identity) -> list[str]:
     trained = identity.card.augmentation is not None
     fields = to_json(recorded) if trained else notable_fields(recorded)
     lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
-    return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
+    return lines + [
+        f"{assumption.what} not in the file: {assumption.taken}" for assumption in identity.card.assumed
+    ]
 
 
 def _origin(identity: Identity) -> dict[str, Any]:

@@ -144,11 +144,11 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
         VitkitError: as `convert`.
     """
     out, to, against = Path(options.out), options.format, options.against
-    model, found = loaded.model, loaded.identity
-    if against is not None and against not in (to, found.format):
+    model, identity = loaded.model, loaded.identity
+    if against is not None and against not in (to, identity.format):
         raise VitkitError(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
-            f"read ({found.format}) nor what is written ({to}) is one."
+            f"read ({identity.format}) nor what is written ({to}) is one."
         )
     lost = lost_numerics(model.config, to)
     with beside(out) as folder:
@@ -160,14 +160,14 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
         parity = compare(model, again, options.listener)
         if not parity.is_finite:
             raise VitkitError(
-                f"{found.file} gives logits that are not finite, so nothing can be compared: its weights "
+                f"{identity.file} gives logits that are not finite, so nothing can be compared: its weights "
                 "overflow or are damaged. Nothing was written."
             )
         if not parity.within(TOLERANCE):
             _refuse(parity, out, to, lost, options.accept_change)
         library_parity = None
         if against is not None:
-            library_parity = compare_with_library(model, written if against == to else found.file, against)
+            library_parity = compare_with_library(model, written if against == to else identity.file, against)
             if not library_parity.within(LIBRARY_TOLERANCE):
                 raise VitkitError(
                     f"{against} computes something else than vitkit: {library_parity}. Nothing is left "
@@ -182,15 +182,15 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
     """List in words what the model knew about itself and does not know any more."""
-    words = []
+    losses = []
     if model.card.class_names and not again.card.class_names:
-        words.append("class names")
+        losses.append("class names")
     if model.card.loss != again.card.loss:
-        words.append(f"the {model.card.loss} loss it was trained with (predict will use softmax)")
+        losses.append(f"the {model.card.loss} loss it was trained with (predict will use softmax)")
     before, after = preprocessing_of(model), preprocessing_of(again)
-    words += changed_pixels(before, after)
+    losses += changed_pixels(before, after)
     changes = difference(to_json(before.decode), to_json(after.decode), "decode.")
-    return words + [f"preprocessing's {change}" for change in changes]
+    return losses + [f"preprocessing's {change}" for change in changes]
 
 
 def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_change: bool) -> None:

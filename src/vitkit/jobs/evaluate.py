@@ -118,10 +118,10 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
         result = with_repeats(result, predictions, repeated, split, answering, listener)
     elif recorded is not None:
         rows = find_among_others(model, data.splits[split], listener)
-        found = {} if rows is None else {split: rows}
+        evaluated = {} if rows is None else {split: rows}
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
-        result = with_repeats(result, predictions, found, split, answering, listener, shown, where)
+        result = with_repeats(result, predictions, evaluated, split, answering, listener, shown, where)
     return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
 
 
@@ -210,7 +210,7 @@ def find_among_others(model: Described, others: Images, listener: Listener) -> N
         return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
 
 
-def keep_evaluation(options: EvaluateOptions, found: Evaluation) -> Path | None:
+def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | None:
     """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
 
     PyTorch's numbers alone, which are those that its report and another evaluation of it are compared with.
@@ -222,13 +222,13 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation) -> Path | None:
     run, changed = Path(options.path), (options.data, options.image_size, options.max_pixels)
     if (
         options.engine not in (None, "torch")
-        or found.model.kind != "run"
-        or found.split not in SPLITS
+        or evaluation.model.kind != "run"
+        or evaluation.split not in SPLITS
         or any(option is not None for option in changed)
     ):
         return None
     try:
-        write_evaluation(run, found.split, found.result, found.predictions)
+        write_evaluation(run, evaluation.split, evaluation.result, evaluation.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are of use all the same
         options.listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
@@ -265,8 +265,8 @@ def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
     if len(splits) == 1:
         whole = "it has no splits" if splits == ["train"] else f"its only split is {splits[0]}"
         return f"{data.spec} has no {split} split, {whole}. Leave out --split to evaluate on all of it."
-    wanted = split or "test or validation"
-    return f"{data.spec} has no {wanted} split, only {', '.join(splits)}. Choose one with --split."
+    missing = split or "test or validation"
+    return f"{data.spec} has no {missing} split, only {', '.join(splits)}. Choose one with --split."
 
 
 def run_evaluate_protocol(options: ProtocolOptions) -> ProtocolResult:
@@ -321,7 +321,7 @@ def run_protocol(options: ProtocolOptions) -> tuple[ProtocolResult, dict[str, st
         worker_timeout=options.worker_timeout,
     )
     with listener.progress(f"evaluating {name}", len(samples)) as progress:
-        found = run_model.predict(
+        logits = run_model.predict(
             model,
             batches,
             device=ready.device,
@@ -329,5 +329,7 @@ def run_protocol(options: ProtocolOptions) -> tuple[ProtocolResult, dict[str, st
             columns=columns[candidates],
             progress=added_up(progress),
         )
-    words = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []
-    return count_right(name, images, found.ids, five_likeliest(found), candidates, note, words), rejects
+    output_names = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []
+    return count_right(
+        name, images, logits.ids, five_likeliest(logits), candidates, note, output_names
+    ), rejects

@@ -106,8 +106,8 @@ def run_export(options: ExportOptions) -> Exported:
         folder = place / out.name
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
-            known = () if calibrated is None else calibrated.calibration
-            runner = make_runner(model, engine, numbers, torch.get_num_threads(), folder, known)
+            calibration = () if calibrated is None else calibrated.calibration
+            runner = make_runner(model, engine, numbers, torch.get_num_threads(), folder, calibration)
         agreement = nearness = None
         if numbers != "int8":
             named, some = _images_to_compare(model, images, listener)
@@ -115,12 +115,12 @@ def run_export(options: ExportOptions) -> Exported:
         if images is not None:
             agreement = measure(model, runner, images.check, listener)
             _refuse_change(agreement, options, listener)
-        words = None if calibrated is None else calibrated.words
-        write_description(folder, model, engine, numbers, agreement, nearness, words)
+        calibration_source = None if calibrated is None else calibrated.words
+        write_description(folder, model, engine, numbers, agreement, nearness, calibration_source)
         refuse_taken(out)
         folder.rename(out)
     departure = describe_gelu(model.config, numbers)
-    return Exported(out, agreement, nearness, words, loaded.notes, departure)
+    return Exported(out, agreement, nearness, calibration_source, loaded.notes, departure)
 
 
 export = from_options(ExportOptions)(run_export)
@@ -156,17 +156,17 @@ def measure(
     Raises:
         VitkitError: logits are not finite.
     """
-    found, expected = [], []
+    outputs, expected = [], []
     with (
         evaluation_mode(model),
         listener.progress("comparing with float32", len(images)) as progress,
     ):
         for start in range(0, len(images), CHECK_BATCH):
             batch = np.concatenate(images[start : start + CHECK_BATCH])
-            found.append(runner(batch))
+            outputs.append(runner(batch))
             expected.append(model(torch.from_numpy(batch)).numpy())
             progress(start + len(batch))
-    logits, plain = np.concatenate(found), np.concatenate(expected)
+    logits, plain = np.concatenate(outputs), np.concatenate(expected)
     if not (np.isfinite(logits).all() and np.isfinite(plain).all()):
         raise VitkitError(
             "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
@@ -184,15 +184,15 @@ def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Liste
     """
     if agreement.share >= LOWEST_AGREEMENT:
         return
-    words = (
+    difference = (
         f"In {options.precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
     )
     if not options.accept_change:
         raise VitkitError(
-            f"{words}. Nothing is left at {options.out}. Give more images like those it will see with "
+            f"{difference}. Nothing is left at {options.out}. Give more images like those it will see with "
             "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
         )
-    listener.warn(f"{words}, kept because of --accept-change.")
+    listener.warn(f"{difference}, kept because of --accept-change.")
 
 
 def read_calibration(model: ImageModel, options: ExportOptions, listener: Listener) -> CalibrationImages:
@@ -204,23 +204,23 @@ def read_calibration(model: ImageModel, options: ExportOptions, listener: Listen
         VitkitError: there are no images, or too few that can be read.
     """
     with listener.progress("listing images"):
-        name, known, apart, check_words = _list(model, options)
-    rule, wanted = preprocessing_of(model), options.calibration_images
+        name, samples, apart, check_words = _list(model, options)
+    rule, count = preprocessing_of(model), options.calibration_images
     if apart:
-        calibration = _read(known, wanted, rule, "reading images to calibrate on", listener)
+        calibration = _read(samples, count, rule, "reading images to calibrate on", listener)
         check = _read(apart, options.check_images, rule, "reading images to check with", listener)
     else:
-        together = wanted + options.check_images
-        found = _read(known, together, rule, "reading images to calibrate on and to check with", listener)
-        cut = len(found) * wanted // together
-        calibration, check = found[:cut], found[cut:]
+        together = count + options.check_images
+        pixels = _read(samples, together, rule, "reading images to calibrate on and to check with", listener)
+        cut = len(pixels) * count // together
+        calibration, check = pixels[:cut], pixels[cut:]
     if min(len(calibration), len(check)) < FEWEST:
         raise VitkitError(
             f"Expected at least {FEWEST} readable images to calibrate on and {FEWEST} others to check with, "
             f"found {len(calibration)} and {len(check)} in {name}. Give more images with --calibration."
         )
-    words = f"{len(calibration):,} images of {without_places(name)}"
-    return CalibrationImages(tuple(calibration), tuple(check), words, check_words)
+    source = f"{len(calibration):,} images of {without_places(name)}"
+    return CalibrationImages(tuple(calibration), tuple(check), source, check_words)
 
 
 def read_own_images(model: ImageModel, count: int, listener: Listener) -> tuple[str, list[Pixels]]:
@@ -269,8 +269,8 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
         refuse_address(spec)
         files = image_files(expand_home(spec)) if expand_home(spec).is_dir() else []
         if files:
-            words = f"images of {without_places(spec)}"
-            return spec, [partial(decode, path, rule) for path in sorted(files)], [], words
+            source = f"images of {without_places(spec)}"
+            return spec, [partial(decode, path, rule) for path in sorted(files)], [], source
         whole = Splits(val_fraction=0, test_fraction=0)
         data, name = task_of(model.card).learning.open_data(spec, whole, rule), spec
     check_words, apart = _own_images(data)
@@ -288,15 +288,15 @@ def _read(
 ) -> list[Pixels]:
     """Read up to `count` images in an order that is drawn once and for all; those that cannot be are left
     out."""
-    found: list[Pixels] = []
+    decoded: list[Pixels] = []
     with listener.progress(what, min(count, len(images))) as progress:
         for index in np.random.default_rng(0).permutation(len(images)):
-            if len(found) == count:
+            if len(decoded) == count:
                 break
             try:
                 pixels = preprocess(images[index](), rule)
             except DecodeError:
                 continue
-            found.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
-            progress(len(found))
-    return found
+            decoded.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
+            progress(len(decoded))
+    return decoded

@@ -154,11 +154,11 @@ def _images(
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     """Say what the model takes each image for, and how sure it is."""
     with evaluation_mode(model):
-        found = answering_of(model.card).guesses(model(batch).float().cpu().numpy(), model.card, top=1)
+        answers = answering_of(model.card).guesses(model(batch).float().cpu().numpy(), model.card, top=1)
     return [
         "predicted "
         + (", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in guesses) or "nothing")
-        for guesses in found
+        for guesses in answers
     ]
 
 

@@ -70,7 +70,7 @@ def from_training_options(
     options: type[Trained],
 ) -> Callable[[Callable[[Trained], Result]], Callable[..., Result]]:
     """Do the same for a job that trains: its function takes the options of training by their names too."""
-    own = {one.name for one in fields(options)}
+    own = {field.name for field in fields(options)}
 
     def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
         def function(*args: Any, **kwargs: Any) -> Result:
@@ -111,14 +111,18 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     function.__module__ = job.__module__
     before = list(inspect.signature(job).parameters.values())[:-1]  # self
     parameters = [
-        one.replace(kind=one.VAR_KEYWORD, default=one.empty, annotation=Any) if one.name == "options" else one
-        for one in inspect.signature(options).parameters.values()
+        parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
+        if parameter.name == "options"
+        else parameter
+        for parameter in inspect.signature(options).parameters.values()
     ]
     # Quiet and listener come last, as the least of what a caller cares for.
-    ordered = sorted(parameters, key=lambda one: (one.kind, ("quiet", "listener").count(one.name)))
+    ordered = sorted(
+        parameters, key=lambda parameter: (parameter.kind, ("quiet", "listener").count(parameter.name))
+    )
     result = inspect.signature(job).return_annotation
     function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
-    function.__doc__ = _with_arguments(job.__doc__ or "", [one.name for one in ordered], options)
+    function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
 
 
 def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
@@ -294,7 +298,7 @@ class CacheOptions:
 
 def as_arguments(options: type, given: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, with the values that options of more fields have for them."""
-    return {one.name: getattr(given, one.name) for one in fields(options)}
+    return {field.name: getattr(given, field.name) for field in fields(options)}
 
 
 def as_names(paths: StrPaths) -> tuple[str, ...]:

@@ -41,15 +41,15 @@ def run_pretrain(options: PretrainOptions) -> Path:
     """
     require_threads(options.threads)
     request, listener, out = Request(), options.listener, options.out
-    asked = Run(data=options.data, start=StartConfig(options.start), recipe=options.recipe)
-    asked = replace(
-        asked, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
+    given = Run(data=options.data, start=StartConfig(options.start), recipe=options.recipe)
+    given = replace(
+        given, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
     )
-    suited = suit_pretraining(with_options(asked, options.options), request, listener)
+    suited = suit_pretraining(with_options(given, options.options), request, listener)
     run = with_options(suited, options.options)
     if options.options:
-        given = {name.replace("-", "_") for name in options.options}
-        run = fit_batch_and_length(run, suited, given, len(request.images(run).splits["train"]))
+        named = {name.replace("-", "_") for name in options.options}
+        run = fit_batch_and_length(run, suited, named, len(request.images(run).splits["train"]))
     if options.minutes is not None:
         if options.threads is not None:
             torch.set_num_threads(options.threads)  # the speed depends on them
@@ -62,11 +62,11 @@ def run_pretrain(options: PretrainOptions) -> Path:
 pretrain = from_training_options(PretrainOptions)(run_pretrain)
 
 
-def suit_pretraining(asked: Run, request: Request, listener: Listener = SILENT) -> Run:
+def suit_pretraining(given: Run, request: Request, listener: Listener = SILENT) -> Run:
     """Choose the options of a run without labels that suit its images, its start and its batch.
 
     Args:
-        asked: with data, task, start, splits, and its recipe where there is one; its batch size where it is
+        given: with data, task, start, splits, and its recipe where there is one; its batch size where it is
             not the recipe's.
         request: keeps what is looked at here.
         listener: hears how far it is.
@@ -74,22 +74,22 @@ def suit_pretraining(asked: Run, request: Request, listener: Listener = SILENT) 
     Raises:
         VitkitError: there are no such images or no such start, or the recipe learns another task.
     """
-    require_data(asked)
-    name = asked.recipe or f"{asked.task}-small"
-    if find_task(asked.task).answering is not None:
+    require_data(given)
+    name = given.recipe or f"{given.task}-small"
+    if find_task(given.task).answering is not None:
         raise VitkitError(
             "Expected an objective that needs no labels (masked-patches, simmim, mae), found "
-            f"{asked.task}: labels are learned with vitkit train."
+            f"{given.task}: labels are learned with vitkit train."
         )
     base = named_recipe(name)
-    if base.task != asked.task:
+    if base.task != given.task:
         raise VitkitError(
-            f"The recipe {name} learns {base.task}, found the objective {asked.task}: give one of the two."
+            f"The recipe {name} learns {base.task}, found the objective {given.task}: give one of the two."
         )
-    run = replace(base, data=asked.data, start=asked.start, loading=asked.loading)
-    if asked.start.start:
+    run = replace(base, data=given.data, start=given.start, loading=given.loading)
+    if given.start.start:
         with listener.progress("looking at the start"):
-            start = request.start(asked)
+            start = request.start(given)
         rate = float(f"{STARTED_RATE * run.optimizer.learning_rate:.3g}")
         return replace(
             run,
@@ -98,7 +98,7 @@ def suit_pretraining(asked: Run, request: Request, listener: Listener = SILENT) 
             preprocessing=start.preprocessing,
             optimizer=replace(run.optimizer, learning_rate=rate),
         )
-    if not asked.recipe:
+    if not given.recipe:
         with listener.progress("looking at the images"):
             side = usual_side(sample_sizes(request.images(run).splits["train"]))
         if side > SMALL_SIDE:

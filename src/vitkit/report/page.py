@@ -134,21 +134,21 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     model, card = content.model, to_give_away(card_of(content.model))
     evaluation, task = _evaluation(content), task_of(model.card)
     say("results")
-    told = NOTHING_ANSWERED
+    answers = NOTHING_ANSWERED
     if task.answering is not None:
-        told = task.answering.report(content.evaluations, None if evaluation is None else evaluation.split)
+        answers = task.answering.report(content.evaluations, None if evaluation is None else evaluation.split)
     elif isinstance(task.learning, ShowsExamples):
         validations = [line for line in content.metrics if line["kind"] == "validation"]
-        told = task.learning.report(content.examples, validations)
+        answers = task.learning.report(content.examples, validations)
     say("training curves")
     page: dict[str, Any] = {
         "title": content.title,
         "model_name": model.card.name or "ViT",
         "start": card.origin.get("start", {}).get("from"),
         "evaluation": evaluation,
-        "told": told,
-        "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in told.answer],
-        "facts": [*told.facts, *((value, name) for name, value in _facts(content))],
+        "told": answers,
+        "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in answers.answer],
+        "facts": [*answers.facts, *((value, name) for name, value in _facts(content))],
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
         "altered": _altered(content.config),
@@ -174,12 +174,12 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "environment": content.environment,
     }
     say("pictures of images")
-    sections = (*fewshot_sections(content.followed, content.config), *told.sections)
+    sections = (*fewshot_sections(content.followed, content.config), *answers.sections)
     page["sections"] = [_drawn(section, evaluation) for section in sections]
     if evaluation is not None:
         say("attention rollout")
         page["rollouts"] = (
-            rollouts(model, evaluation, told.attention) if inspect.has_attention_maps(model) else []
+            rollouts(model, evaluation, answers.attention) if inspect.has_attention_maps(model) else []
         )
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)
@@ -236,12 +236,12 @@ def _curves(metrics: Sequence[Mapping[str, Any]], curve: Curve, altered: str) ->
 def _altered(config: Mapping[str, Any]) -> str:
     """Name what the training loss is computed with and the validation loss is not."""
     objective = config.get("objective", {})
-    words = [
+    sentences = [
         f"{name.replace('_', ' ')} {objective[name]:g}"
         for name in ("label_smoothing", "mixup")
         if objective.get(name)
     ]
-    return " and ".join(words)
+    return " and ".join(sentences)
 
 
 def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, Any]:
@@ -263,9 +263,9 @@ def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, An
     return {"name": section.name, "menu": section.menu, "title": section.title, "blocks": blocks}
 
 
-def _emphasised(words: str) -> Markup:
+def _emphasised(sentence: str) -> Markup:
     """Escape words, and show those between two pairs of asterisks bold."""
-    parts = words.split("**")
+    parts = sentence.split("**")
     return Markup("").join(
         Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
     )
@@ -484,10 +484,10 @@ def _fewshot_section(
     shares = {_label(name): [_share(line.get(name)) for line in lines] for name in names}
     steps = [int(line["step"]) for line in lines]
     rows = tuple(
-        (Number(f"{step:,}", step), *(_cell(one[i]) for one in shares.values()))
+        (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in shares.values()))
         for i, step in enumerate(steps)
     )
-    last = ", ".join(f"{name} {one[-1]:.1%}" for name, one in shares.items())
+    last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in shares.items())
     alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
     draws = options.get("seeds", 1)
     return Section(
@@ -509,12 +509,13 @@ def _fewshot_section(
 
 def _ways(options: Mapping[str, Any]) -> str:
     """Name the ways to learn from features, to begin a sentence."""
-    words = {
+    phrases = {
         "ridge": "least squares in closed form (the paper's few-shot accuracy)",
         "knn": "nearest neighbours by the cosine (knn)",
         "logistic": "logistic regression",
     }
-    named = join_names([words.get(str(method), str(method)) for method in options.get("methods", ["ridge"])])
+    methods = map(str, options.get("methods", ["ridge"]))
+    named = join_names([phrases.get(method, method) for method in methods])
     return f"{named[0].upper()}{named[1:]}"
 
 
@@ -524,8 +525,8 @@ def _label(name: str) -> str:
     method, shots = name.split("_")[:2]
     if shots == "all":
         return "linear probe" if method == "logistic" else f"all images, {method}"
-    words = "1 shot" if shots == "1" else f"{shots} shots"
-    return words if method == "ridge" else f"{words}, {method}"
+    label = "1 shot" if shots == "1" else f"{shots} shots"
+    return label if method == "ridge" else f"{label}, {method}"
 
 
 def _cell(share: float) -> Number:

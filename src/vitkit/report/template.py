@@ -137,8 +137,8 @@ def render_series(
         A whole document, to be written as UTF-8.
     """
     plots = [
-        None if one.plot is None else drawing(one.plot.figure, one.plot.name, one.plot.alt)
-        for one in sections
+        None if section.plot is None else drawing(section.plot.figure, section.plot.name, section.plot.alt)
+        for section in sections
     ]
     values = {"title": title, "answer": answer, "folders": folders, "command": command}
     return fill("series.html.j2", {**values, "sections": list(zip(sections, plots, strict=True))})

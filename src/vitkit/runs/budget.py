@@ -83,9 +83,9 @@ def choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener
     steps = steps_within(60 * minutes, pace, training, num_images)
     interval = replace(training, steps=steps).evaluation_interval(num_images)
     pauses = pluralize(math.ceil(steps / interval), "pause")
-    found = f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and {pauses} of"
-    found += f" {pace.validation:.2g} s for validation and checkpoint, as measured now"
-    listener.show([("minutes", [found, "whoever resumes the run keeps its steps"])])
+    pace_in_words = f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and {pauses} of"
+    pace_in_words += f" {pace.validation:.2g} s for validation and checkpoint, as measured now"
+    listener.show([("minutes", [pace_in_words, "whoever resumes the run keeps its steps"])])
     return steps
 
 

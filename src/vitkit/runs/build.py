@@ -125,24 +125,24 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
         with listener.progress(f"reading {split} images") as progress:
             headers = partial(progress, detail="headers")
             channels = parts.run.preprocessing.decode.channels
-            splits[split] = kept = keep_in_memory(samples, limit, progress, headers, channels)
-        if not isinstance(kept, MemorySamples):
+            splits[split] = loaded = keep_in_memory(samples, limit, progress, headers, channels)
+        if not isinstance(loaded, MemorySamples):
             warning = check_decode_memory(
-                largest_decoding(kept), worker_count(kept, loading, world), available_memory()
+                largest_decoding(loaded), worker_count(loaded, loading, world), available_memory()
             )
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
-        elif kept.bad:
-            found = {kept.key(index): reason for index, reason in kept.bad.items()}
-            parts.rejects.of_split(split).update(found)
+        elif loaded.bad:
+            bad = {loaded.key(index): reason for index, reason in loaded.bad.items()}
+            parts.rejects.of_split(split).update(bad)
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
 def compute_as_begun(parts: Parts, device: torch.device) -> None:
     """Have the model of a run compute as it did when the run began."""
-    asked = parts.run.training.precision
+    precision = parts.run.training.precision
     # A run of the first version goes on in the plain way.
-    plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
+    plain = choose_for(parts.model.config, device, precision, phase="training", exact=True)
     compute_as(parts.model, parts.compute or plain)
 
 

@@ -56,31 +56,33 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
         VitkitError: every checkpoint is damaged, or there is none while `from_scratch` would pass over a
             whole one; one cannot be read; or the options are not those that the checkpoint was made with.
     """
-    found = survey(folder)
-    if found.lost and not from_scratch:
-        reasons = "\n  ".join(f"{path}: {reason}" for path, reason in found.damaged.items())
+    checkpoints = survey(folder)
+    if checkpoints.lost and not from_scratch:
+        reasons = "\n  ".join(f"{path}: {reason}" for path, reason in checkpoints.damaged.items())
         raise VitkitError(
             f"None of the checkpoints of {folder} is whole:\n  {reasons}\nNothing was changed. Put them back "
             "from a copy; or add --from-scratch, which begins again at step 0 and keeps these under other "
             "names; or start a new run with another --out."
         )
-    if found.whole is not None:
+    if checkpoints.whole is not None:
         if from_scratch:
             raise VitkitError(
-                f"{found.whole} is whole: leave --from-scratch out to continue from it, or start a new run "
-                "with another --out."
+                f"{checkpoints.whole} is whole: leave --from-scratch out to continue from it, or start a new "
+                "run with another --out."
             )
-        _require_same_options(found.whole, run, listener)
-    for path in found.uncommitted:
+        _require_same_options(checkpoints.whole, run, listener)
+    for path in checkpoints.uncommitted:
         listener.note(f"{path} was never committed, because its save was cut short: removed.")
-    for (path, reason), kept in zip(found.damaged.items(), sweep(folder, found), strict=True):
-        _tell_damage(path, reason, kept, listener)
-    if found.lost and (folder / LOG).exists():
-        kept = set_aside(folder / LOG)
-        listener.warn(f"The log of the run so far is kept as {kept}.")
+    for (path, reason), new_place in zip(
+        checkpoints.damaged.items(), sweep(folder, checkpoints), strict=True
+    ):
+        _tell_damage(path, reason, new_place, listener)
+    if checkpoints.lost and (folder / LOG).exists():
+        new_place = set_aside(folder / LOG)
+        listener.warn(f"The log of the run so far is kept as {new_place}.")
     for written in (folder, folder / "evaluation"):
         remove_leftovers(written)
-    return found.whole
+    return checkpoints.whole
 
 
 def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
@@ -92,10 +94,10 @@ def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
     """Say what of a run was damaged and is still there, and how it is cleared away."""
-    kept = list_set_aside(folder)
-    if kept:
-        listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, kept)]))
-        listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in kept)}")
+    damaged = list_set_aside(folder)
+    if damaged:
+        listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, damaged)]))
+        listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in damaged)}")
 
 
 def model_is_whole(folder: Path) -> bool:
@@ -132,9 +134,9 @@ def _require_same_options(checkpoint: Path, run: Run, listener: Listener) -> Non
         )
 
 
-def _tell_damage(path: Path, reason: str, kept: Path, listener: Listener) -> None:
-    listener.warn(f"{path} is not whole: {reason}. It is kept as {kept}.")
-    listener.note(f"  To remove it: rm -r {shlex.quote(str(kept))}")
+def _tell_damage(path: Path, reason: str, new_place: Path, listener: Listener) -> None:
+    listener.warn(f"{path} is not whole: {reason}. It is kept as {new_place}.")
+    listener.note(f"  To remove it: rm -r {shlex.quote(str(new_place))}")
 
 
 @dataclass(frozen=True)
@@ -172,10 +174,10 @@ def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> Com
             f"{folder} has no checkpoint yet, so there are no trained weights to begin from. Let it train "
             f"on: vitkit train --resume {folder}"
         )
-    chosen, words = last, "its last checkpoint"
+    chosen, description = last, "its last checkpoint"
     best = read_progress(last).best_step
     if which != "last" and best is not None:
-        chosen, words = last.with_name(step_name(best)), "its best checkpoint"
+        chosen, description = last.with_name(step_name(best)), "its best checkpoint"
         reason = None if chosen == last else find_damage(chosen)
         if reason is not None:
             raise VitkitError(
@@ -186,8 +188,8 @@ def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> Com
     card = run_card(run, record, record.fingerprint, run.model)
     return CommittedModel(
         run,
-        replace(card, origin={**card.origin, "weights": f"{words} of step {step}"}),
-        f"{words}, step {step:,}",
+        replace(card, origin={**card.origin, "weights": f"{description} of step {step}"}),
+        f"{description}, step {step:,}",
         file,
         read_manifest(chosen).files[file.name].sha256,
         lambda: load_weights(chosen),
@@ -229,14 +231,14 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
         loaded = load(place.name, options)
         loaded.model.card = find_data(card_of(loaded.model), place.name)
         return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
-    options, found = options or LoadOptions(), read_snapshot(place)
-    identity = _identity(place, found)
+    options, snapshot = options or LoadOptions(), read_snapshot(place)
+    identity = _identity(place, snapshot)
     if options.num_heads not in (None, identity.config.num_heads):
         raise VitkitError(
             f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
-    return fit_model(place.name, identity, found.tensors, options)
+    return fit_model(place.name, identity, snapshot.tensors, options)
 
 
 def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> Identity:
@@ -308,9 +310,9 @@ def read_snapshot(place: Place) -> Snapshot:
         chosen = left[0]
         try:
             best = read_progress(chosen).best_step
-            wanted = folder / FOLDER / step_name(best) if best is not None else chosen
-            if run.training.select == "best" and wanted in left:
-                chosen = wanted
+            preferred = folder / FOLDER / step_name(best) if best is not None else chosen
+            if run.training.select == "best" and preferred in left:
+                chosen = preferred
             reason = find_damage(chosen)
             if reason is None:
                 step = read_progress(chosen).step
@@ -333,7 +335,7 @@ def _is_committed(checkpoint: Path) -> bool:
     return bool(commit_size(checkpoint))
 
 
-def _identity(place: Place, found: Snapshot) -> Identity:
+def _identity(place: Place, snapshot: Snapshot) -> Identity:
     """Describe the model of a run by its configuration and the record of its images."""
     folder, run = place.path, place.run()
     record = read_record(folder)
@@ -344,6 +346,6 @@ def _identity(place: Place, found: Snapshot) -> Identity:
         )
     name, config = run_model(run, len(record.class_names), folder)
     card = run_card(run, record, record.fingerprint, name)
-    card = replace(card, origin={**card.origin, "weights": f"{found}, of a run that has not finished"})
-    note = f"this run has not finished: the weights are those of {found}"
-    return Identity(found.file, "vitkit", config, card, {}, (note,))
+    card = replace(card, origin={**card.origin, "weights": f"{snapshot}, of a run that has not finished"})
+    note = f"this run has not finished: the weights are those of {snapshot}"
+    return Identity(snapshot.file, "vitkit", config, card, {}, (note,))

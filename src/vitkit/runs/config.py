@@ -97,8 +97,8 @@ class Architecture:
             config = with_channels(config, preprocessing.decode.channels)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         changes = {key: value for key, value in given.items() if value is not None}
-        known = {field.name for field in fields(config)}
-        unknown = [key for key in changes if key not in known]
+        names = {field.name for field in fields(config)}
+        unknown = [key for key in changes if key not in names]
         if unknown:
             raise VitkitError(
                 f"{name} has no {', '.join(unknown)}, which a Vision Transformer alone has: choose such a "
@@ -257,10 +257,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def shown_command(command: str) -> str:
     """Return a command as it is shown to others: of paths that begin at the root only the last name."""
     try:
-        words = [word.rpartition("=") for word in shlex.split(command)]
+        arguments = [word.rpartition("=") for word in shlex.split(command)]
     except ValueError:  # nothing that a shell could read
         return command
-    return shlex.join(f"{name}{mark}{without_places(value)}" for name, mark, value in words)
+    return shlex.join(f"{name}{mark}{without_places(value)}" for name, mark, value in arguments)
 
 
 def read_run(folder: Path) -> Run:

@@ -292,9 +292,9 @@ class RejectedFiles:
 
     def write(self) -> None:
         """Write the record again if there is something new, so that a kill loses nothing."""
-        found = {split: dict(files) for split, files in self._files.items() if files}
-        if self._record.rejects != found:
-            self._record = replace(self._record, rejects=found)
+        bad = {split: dict(files) for split, files in self._files.items() if files}
+        if self._record.rejects != bad:
+            self._record = replace(self._record, rejects=bad)
             replace_json(self._folder / RECORD, to_json(self._record))
 
     def share(self, world: World) -> None:
@@ -338,13 +338,13 @@ def file_states(
         for start in range(0, len(numbers), _AT_A_TIME)
     ]
     total, done = sum(len(numbers) for _, numbers in portions), 0
-    found = [np.zeros((0, columns), dtype=np.int64)]
+    states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool:
         for rows in pool.map(lambda portion: _stat_files(portion[0], portion[1], content), portions):
-            found.append(rows)
+            states.append(rows)
             done += len(rows)
             progress(done, total)
-    return np.concatenate(found)
+    return np.concatenate(states)
 
 
 def changed_files(data: "ImageData", before: States, now: States) -> list[Path]:

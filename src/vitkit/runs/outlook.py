@@ -243,10 +243,12 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     scales = rate_scales(model, optimizer)
     moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
     if optimizer.freezes:
-        kept = "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
+        trained = (
+            "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
+        )
         total = count_parameters(model)
         lines.append(
-            f"{kept}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
+            f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
     alone = optimizer.freeze == "trunk"
     if optimizer.layer_decay != 1 and not alone:
@@ -279,13 +281,13 @@ def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
 
 def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
     """Name what is allowed but seldom meant."""
-    found = []
+    warnings = []
     if config.cut_off:
-        found.append(f"! {config.cut_off}: cut off")
+        warnings.append(f"! {config.cut_off}: cut off")
     warmup = run.optimizer.warmup_steps
     if warmup > total_steps / 2:
-        found.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or train on")
-    return found
+        warnings.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or train on")
+    return warnings
 
 
 def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> Sharding:
@@ -348,5 +350,5 @@ def free_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    known = [limit for limit in (available_memory(), None if space < 0 else space) if limit is not None]
-    return min(known, default=None)
+    limits = [limit for limit in (available_memory(), None if space < 0 else space) if limit is not None]
+    return min(limits, default=None)

@@ -103,8 +103,8 @@ class Request:
 
     def take_model(self, run: Run, config: ModelConfig) -> ImageModel | None:
         """Hand over the model that was built for a run; None where none was."""
-        kept, self._model = self._model, None
-        return kept[1] if kept is not None and kept[0] == (config, run.training.seed) else None
+        model, self._model = self._model, None
+        return model[1] if model is not None and model[0] == (config, run.training.seed) else None
 
 
 @dataclass(frozen=True)
@@ -252,8 +252,8 @@ def settle_minutes(
 
     def complete(with_pixels: bool) -> tuple[Run, StartRecord | None]:
         """Complete the run by its start, as `plan_run` will, with its pixel statistics or without them."""
-        known = request.measure_pixels(run, data, listener) if with_pixels else run
-        return settle_start(known, data.class_names, out, request)
+        normalised = request.measure_pixels(run, data, listener) if with_pixels else run
+        return settle_start(normalised, data.class_names, out, request)
 
     if out is None:
         for folder in numbered_folders(complete(with_pixels=False)[0], data.name, ending):

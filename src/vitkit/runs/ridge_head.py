@@ -84,7 +84,7 @@ def begin_head(parts: Parts, checkpoint: Path | None, device: torch.device, list
     indices = mixed_order(labels, run.training.seed)[: min(MOST_IMAGES, MOST_SCORES // classes)]
     extractor = FeatureExtractor(model, run.preprocessing, device, model.chosen.precision)
     with listener.progress("features for the head", len(indices)) as progress:
-        found = extractor.compute(
+        features = extractor.compute(
             samples,
             np.sort(indices),
             batch_size=run.training.micro_batch_size or run.training.batch_size,
@@ -92,13 +92,13 @@ def begin_head(parts: Parts, checkpoint: Path | None, device: torch.device, list
             progress=progress,
         )
     with listener.progress("solving for the head"):
-        head = fit_head(found.rows, labels[np.sort(indices)[found.readable]], classes)
+        head = fit_head(features.rows, labels[np.sort(indices)[features.readable]], classes)
     assert isinstance(model.head, nn.Linear)
     with torch.no_grad():
         model.head.weight.copy_(torch.from_numpy(head.weight))
         model.head.bias.copy_(torch.from_numpy(head.bias))
     listener.note(
-        f"The head begins as the ridge solution on features of {len(found.rows):,} training images"
+        f"The head begins as the ridge solution on features of {len(features.rows):,} training images"
         + ("." if head.right is None else f", left out one at a time {head.right:.1%} of them are right.")
     )
 
@@ -135,8 +135,8 @@ class Ridge:
     def weights(self, penalty: float) -> Floats:
         """Solve for the weights `(D, K)`; the penalty is in units of `unit`."""
         shrink = self._singular / (self._singular**2 + penalty * self.unit)
-        found: Floats = (self._right.T * shrink) @ self._projected
-        return found
+        solution: Floats = (self._right.T * shrink) @ self._projected
+        return solution
 
     def left_out(self, penalty: float) -> Floats:
         """Predict each image as the solution on all others does, `(N, K)`, without solving again."""
@@ -144,8 +144,8 @@ class Ridge:
         fitted = self.intercept + (self._left * shrink) @ self._projected
         leverage = 1 / len(self.targets) + self._left**2 @ shrink
         # A single image has leverage 1, and nothing is left to predict it by.
-        found: Floats = self.targets - (self.targets - fitted) / np.maximum(1 - leverage, 1e-9)[:, None]
-        return found
+        predictions: Floats = self.targets - (self.targets - fitted) / np.maximum(1 - leverage, 1e-9)[:, None]
+        return predictions
 
 
 def fit_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
@@ -173,7 +173,7 @@ def fit_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
     penalty, predicted, right = ALONE, None, None
     seen = (np.bincount(labels, minlength=classes) > 1)[labels]  # images whose class others have too
     if seen.any():
-        errors = [((ridge.left_out(one) - targets)[seen] ** 2).sum() for one in PENALTIES]
+        errors = [((ridge.left_out(strength) - targets)[seen] ** 2).sum() for strength in PENALTIES]
         penalty = PENALTIES[int(np.argmin(errors))]
         predicted = ridge.left_out(penalty)[seen]
         right = float((predicted.argmax(1) == labels[seen]).mean())

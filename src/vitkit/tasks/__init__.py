@@ -48,32 +48,32 @@ def find_task(name: TaskName) -> Task:
     return TASKS[name]
 
 
-def learned_by(known: Card) -> card.Task:
+def learned_by(model_card: Card) -> card.Task:
     """Return what a model's card says that it learned; classification where nothing records it."""
-    return known.task or card.Task()
+    return model_card.task or card.Task()
 
 
-def task_of(known: Card) -> Task:
+def task_of(model_card: Card) -> Task:
     """Return the task that a model was trained for, by its card."""
-    return find_task(learned_by(known).name)
+    return find_task(learned_by(model_card).name)
 
 
-def answers(known: Card, config: ModelConfig) -> bool:
+def answers(model_card: Card, config: ModelConfig) -> bool:
     """Whether a model with this card and configuration has answers."""
-    answering = task_of(known).answering
+    answering = task_of(model_card).answering
     return answering is not None and not answering.explain_unfit(config)
 
 
-def answering_of(known: Card) -> Answering[Any, Any]:
+def answering_of(model_card: Card) -> Answering[Any, Any]:
     """Return what a model answers, by its card.
 
     Raises:
         VitkitError: it answers nothing.
     """
-    answering = task_of(known).answering
+    answering = task_of(model_card).answering
     if answering is None:
         raise VitkitError(
-            f"The model {known.name or 'of this file'} learned {learned_by(known).name}: it gives "
+            f"The model {model_card.name or 'of this file'} learned {learned_by(model_card).name}: it gives "
             "features and answers nothing. Fine-tune it on images with classes first (vitkit finetune)."
         )
     return answering

@@ -159,7 +159,9 @@ def without_evaluation(figure: str, sections: Sequence[tuple[str, str, str, str]
         facts=(),
         splits=None,
         splits_caption="",
-        sections=tuple(Section(name, menu, title, (Text(words),)) for name, menu, title, words in sections),
+        sections=tuple(
+            Section(name, menu, title, (Text(sentence),)) for name, menu, title, sentence in sections
+        ),
         attention=Pictures((), 0, "", "No evaluation, no images to look at."),
     )
 

@@ -116,7 +116,7 @@ class Bench:
         }
 
 
-def keep(found: Bench, folder: Path) -> list[Path]:
+def keep(bench: Bench, folder: Path) -> list[Path]:
     """Write the records as JSON and, of several sizes, the paper's Figure 12 as PNG and SVG.
 
     Returns:
@@ -127,9 +127,9 @@ def keep(found: Bench, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "bench.json"
-    replace_json(path, found.to_json())
+    replace_json(path, bench.to_json())
     timed = [
-        s for s in found.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
+        s for s in bench.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
     ]
     if len({s.image_size for s in timed}) < 2:
         return [path]
@@ -137,10 +137,10 @@ def keep(found: Bench, folder: Path) -> list[Path]:
     speeds = {(s.model, s.image_size[0]): s.images_per_second for s in timed if s.precision == last}
     batches = {
         (m.model, m.image_size[0]): m.largest_batch or 0
-        for m in found.records
+        for m in bench.records
         if isinstance(m, Memory) and m.phase == "training" and m.precision == last
     }
-    figure = throughput_figure(speeds, batches, found.machine["device"], last)
+    figure = throughput_figure(speeds, batches, bench.machine["device"], last)
     return [path, *save_figure(figure, folder / "bench")]
 
 
@@ -333,14 +333,14 @@ class _Case:
     def _contestants(
         self, phase: BenchPhase, images: torch.Tensor, numbers: tuple[Numbers, ...]
     ) -> list[Contestant]:
-        found = list(vitkit_contestants(self.config, self.device, phase, numbers))
+        contestants = list(vitkit_contestants(self.config, self.device, phase, numbers))
         for peer in self.peers:
             try:
-                found += peer_contestants(peer, self.config, images, phase, numbers)
+                contestants += peer_contestants(peer, self.config, images, phase, numbers)
             except VitkitError as error:
                 self.listener.warn(str(error))
             self.timer.tick()
-        return found
+        return contestants
 
     def _images(self, batch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)
@@ -382,8 +382,8 @@ class _Case:
         for contestant in contestants:
             step = step_of(contestant, "inference", image, {})
             contestant.prepare()
-            found = latency(step, self.device, seconds / len(contestants), self.timer.tick)
-            yield Response(self.model, self.config.image_size, contestant.name, contestant.precision, found)
+            times = latency(step, self.device, seconds / len(contestants), self.timer.tick)
+            yield Response(self.model, self.config.image_size, contestant.name, contestant.precision, times)
 
     def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int, seconds: float) -> Memory:
         """Measure the memory of a step, and find the largest batch."""
@@ -399,8 +399,8 @@ class _Case:
         step = at(batch)
         # There before a step: weights; in training also AdamW's two moments.
         lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
-        asked = self.options.memory_gb
-        room = int(asked * 1e9) if asked is not None else (available_memory() or 0) + lasting
+        limit = self.options.memory_gb
+        room = int(limit * 1e9) if limit is not None else (available_memory() or 0) + lasting
         if self.device.type == "cuda":
             room = torch.cuda.get_device_properties(self.device).total_memory
         started = time.perf_counter()

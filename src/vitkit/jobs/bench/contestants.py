@@ -49,12 +49,12 @@ class Contestant:
     """Have the model, which others use as well, compute in this way."""
 
 
-def precisions(asked: Precision, device: torch.device) -> tuple[Numbers, ...]:
+def precisions(precision: Precision, device: torch.device) -> tuple[Numbers, ...]:
     """Return the precisions that are timed on a device."""
-    if asked == "auto":
+    if precision == "auto":
         fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
         return ("float32", "bfloat16") if fast else ("float32",)
-    return (asked,)
+    return (precision,)
 
 
 def vitkit_contestants(
@@ -177,8 +177,8 @@ def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Ten
     """
     with torch.inference_mode():
         expected = model(images)
-    found = torch.from_numpy(logits(images))
-    if found.shape != expected.shape or (found - expected).abs().max() > 0.02 * expected.abs().max():
+    result = torch.from_numpy(logits(images))
+    if result.shape != expected.shape or (result - expected).abs().max() > 0.02 * expected.abs().max():
         raise VitkitError("it computes other logits than the model that it was given")
 
 
@@ -265,7 +265,7 @@ PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
 
 def installed_peers() -> tuple[list[str], list[str]]:
     """Return the peers that are installed and those that are not, without importing any."""
-    there = [name for name, (_, packages) in PEERS.items() if all(find_spec(one) for one in packages)]
+    there = [name for name, (_, packages) in PEERS.items() if all(find_spec(package) for package in packages)]
     return there, [name for name in PEERS if name not in there]
 
 
@@ -290,12 +290,12 @@ def peer_contestants(
     try:
         with warnings.catch_warnings():  # exporters warn of what they are told on purpose
             warnings.simplefilter("ignore")
-            found = list(PEERS[name][0](vit, images, phase, numbers))
-            for contestant in found:
+            contestants = list(PEERS[name][0](vit, images, phase, numbers))
+            for contestant in contestants:
                 contestant.prepare()
                 with torch.inference_mode():
                     contestant.logits(images[:1] if contestant.model else images)
     except Exception as error:  # a broken installation, and a library that changed, raise what they like
-        words = " ".join(str(error).split())[:200]
-        raise VitkitError(f"{name} is left out: {type(error).__name__}: {words}") from error
-    return found
+        reason = " ".join(str(error).split())[:200]
+        raise VitkitError(f"{name} is left out: {type(error).__name__}: {reason}") from error
+    return contestants

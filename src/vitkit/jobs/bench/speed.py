@@ -211,10 +211,10 @@ def _whole_rounds(
     try:
         take_turns(turns, clock, seconds, times, tick)
     except KeyboardInterrupt as stopped:
-        rounds = min((len(found) for found in times.values()), default=0)
+        rounds = min((len(measured) for measured in times.values()), default=0)
         if rounds < 2:  # of one there are no quartiles
             raise
-        return {name: found[:rounds] for name, found in times.items()}, stopped
+        return {name: measured[:rounds] for name, measured in times.items()}, stopped
     return times, None
 
 

@@ -101,17 +101,17 @@ def run_fewshot(options: FewShotOptions) -> FewShot:
                 _compute_parts(options, decoded, extractor, world)
         if not world.writes:
             return from_json(FewShot, await_word(world), "the numbers of process 0")
-        found = _summarise(options, data, measured)
-        world.tell(found.to_json())
-    for sentence in remarks(found):
+        fewshot = _summarise(options, data, measured)
+        world.tell(fewshot.to_json())
+    for sentence in remarks(fewshot):
         listener.note(sentence)
-    return found
+    return fewshot
 
 
 fewshot = from_options(FewShotOptions)(run_fewshot)
 
 
-def keep_fewshot(options: FewShotOptions, found: FewShot, out: str | None = None) -> list[Path]:
+def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = None) -> list[Path]:
     """Write the numbers as JSON, the accuracy against the number of shots as PNG and SVG, and a page of both.
 
     Args:
@@ -128,21 +128,21 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, out: str | None = None
     folder = Path("fewshot") if out is None else Path(out)
     if out is None and len(options.checkpoints) == 1 and kind_of(options.checkpoints[0]).is_run:
         folder = Path(options.checkpoints[0]) / "fewshot"
-    stem = folder / found.data_name
-    curves = {model.name: model.scores for model in found.models}
+    stem = folder / fewshot.data_name
+    curves = {model.name: model.scores for model in fewshot.models}
     try:
         if out is None:
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
-        replace_json(numbers, _without_places(found).to_json())
-        images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
-        figures = list(save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem))
-        by_images = pretraining_figure(found)
+        replace_json(numbers, _without_places(fewshot).to_json())
+        images = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
+        figures = list(save_figure(fewshot_plot(curves, images, fewshot.chance, fewshot.seeds), stem))
+        by_images = pretraining_figure(fewshot)
         if by_images is not None:
             figures += save_figure(by_images, stem.with_name(stem.name + "-pretraining"))
         page = stem.with_name(stem.name + ".html")
-        replace_file(page, [fewshot_page(found).encode()])
+        replace_file(page, [fewshot_page(fewshot).encode()])
         return [numbers, *figures, page]
     except OSError as error:
         if out is not None:
@@ -156,11 +156,11 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, out: str | None = None
         return []
 
 
-def _without_places(found: FewShot) -> FewShot:
+def _without_places(fewshot: FewShot) -> FewShot:
     """Give the numbers as they may be given away; names of classes and keys of images are no places, though
     they may begin with a slash."""
-    models = tuple(replace(model, start=without_places(model.start)) for model in found.models)
-    return replace(found, data=without_places(found.data), models=models)
+    models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
+    return replace(fewshot, data=without_places(fewshot.data), models=models)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
     Raises:
         VitkitError: one cannot be loaded, or has no pooling.
     """
-    found = []
+    models = []
     for start, name in zip(options.checkpoints, short_names(options.checkpoints), strict=True):
         identity = identify_any(start, options.load_options)
         reason = explain_no_features(identity.config)
@@ -209,10 +209,10 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
             record = replace(record, spec=absolute_spec(options.data))
         architecture = identity.card.name or identity.config.family
         images = pretraining_images(start, identity.card)
-        found.append(_Checkpoint(start, name, rule, record, same, architecture, images))
+        models.append(_Checkpoint(start, name, rule, record, same, architecture, images))
     # An image that is too large for one checkpoint is left out for all: the shots must be the same.
-    smallest = min(checkpoint.rule.max_pixels for checkpoint in found)
-    return [replace(one, rule=replace(one.rule, max_pixels=smallest)) for one in found]
+    smallest = min(checkpoint.rule.max_pixels for checkpoint in models)
+    return [replace(model, rule=replace(model.rule, max_pixels=smallest)) for model in models]
 
 
 def _measure(
@@ -227,7 +227,7 @@ def _measure(
     compute = _feature_computer(options, checkpoint, extractor, world)
     draws = data.draws(options.seeds)
     shots = shot_features(data, draws, max(options.shots), compute)
-    test, found = test_features(data, compute)
+    test, test_row = test_features(data, compute)
     fits = len(options.methods) * len(options.shots) * options.seeds
     with listener.progress(f"learning from shots, {checkpoint.name}", fits) as progress:
         scores = measure(
@@ -243,8 +243,8 @@ def _measure(
             progress=progress,
         )
     rejects = {data.pool.key(index): reason for index, reason in shots.unreadable.items()}
-    bad = np.flatnonzero(~found.readable).tolist()
-    rejects |= {data.test.key(index): reason for index, reason in zip(bad, found.reasons, strict=True)}
+    bad = np.flatnonzero(~test_row.readable).tolist()
+    rejects |= {data.test.key(index): reason for index, reason in zip(bad, test_row.reasons, strict=True)}
     width = test.rows.shape[1]
     model = FewShotModel(
         checkpoint.start,
@@ -255,7 +255,7 @@ def _measure(
         checkpoint.architecture,
         checkpoint.pretraining_images,
     )
-    return _Measured(model, shots, test.labels, count_repeated(data, shots, test, found.pixels), rejects)
+    return _Measured(model, shots, test.labels, count_repeated(data, shots, test, test_row.pixels), rejects)
 
 
 def _load_extractor(
@@ -331,5 +331,5 @@ def _summarise(options: FewShotOptions, data: FewShotData, measured: Sequence[_M
         repeated=first.repeated,
         rejects=first.rejects,
         notes=data.data.notes,
-        models=tuple(one.model for one in measured),
+        models=tuple(measurement.model for measurement in measured),
     )

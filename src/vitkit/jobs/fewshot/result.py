@@ -78,8 +78,8 @@ class FewShot(Shown):
     def in_words(self) -> str:
         """Name the best accuracy of each checkpoint."""
         best = "; ".join(
-            f"{one.name} {one.best.mean:.1%} ({one.best.method}, {pluralize(one.best.shots, 'shot')})"
-            for one in self.models
+            f"{model.name} {model.best.mean:.1%} ({model.best.method}, {pluralize(model.best.shots, 'shot')})"
+            for model in self.models
         )
         return f"{best}; on {self.test_images:,} {self.test_split} images of {self.data_name}"
 
@@ -107,16 +107,16 @@ def _between(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
 
 
-def pretraining_curves(found: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
+def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
     """Order the checkpoints whose pre-training is known by its size, for each architecture.
 
     Empty where fewer than two sizes are known: there is nothing to compare then.
     """
-    known = [(one.pretraining_images, one) for one in found.models if one.pretraining_images]
-    if len({images for images, _ in known}) < 2:
+    sized = [(entry.pretraining_images, entry) for entry in fewshot.models if entry.pretraining_images]
+    if len({images for images, _ in sized}) < 2:
         return {}
     curves: dict[str, list[tuple[int, FewShotModel]]] = {}
-    for images, model in sorted(known, key=lambda pair: pair[0]):
+    for images, model in sorted(sized, key=lambda pair: pair[0]):
         curves.setdefault(model.architecture or model.name, []).append((images, model))
     return curves
 
@@ -137,27 +137,27 @@ def _distinct_end(start: str, starts: Sequence[str]) -> str:
     if not path.is_absolute():
         return start
     parts = path.parts[1:]
-    others = [PurePath(one).parts for one in starts if PurePath(one) != path]
+    others = [PurePath(each).parts for each in starts if PurePath(each) != path]
     for count in range(2, len(parts)):
-        if all(one[-count:] != parts[-count:] for one in others):
+        if all(each[-count:] != parts[-count:] for each in others):
             return str(PurePath(*parts[-count:]))
     return str(PurePath(*parts))
 
 
-def remarks(found: FewShot) -> Iterator[str]:
+def remarks(fewshot: FewShot) -> Iterator[str]:
     """Say in sentences what makes the numbers another thing than they seem."""
-    most = max(found.shots)
-    if found.fewer:
-        shown = join_names([f"{name} ({count})" for name, count in found.fewer.items()])
-        classes = pluralize(len(found.fewer), "class has", "classes have")
+    most = max(fewshot.shots)
+    if fewshot.fewer:
+        shown = join_names([f"{name} ({count})" for name, count in fewshot.fewer.items()])
+        classes = pluralize(len(fewshot.fewer), "class has", "classes have")
         yield f"{classes} fewer than {most} images to draw from, and all of them are shots: {shown}."
-    if found.repeated:
-        images = pluralize(found.repeated, "test image is", "test images are")
+    if fewshot.repeated:
+        images = pluralize(fewshot.repeated, "test image is", "test images are")
         yield (
             f"{images} among the shots, pixel for pixel: the accuracy is too good by them. vitkit data check "
             "names the copies."
         )
-    for model in found.models:
+    for model in fewshot.models:
         failed = sum(not converged for score in model.scores for converged in score.converged)
         if failed:
             yield (
@@ -165,67 +165,67 @@ def remarks(found: FewShot) -> Iterator[str]:
                 f"{pluralize(failed, 'fit')}; its numbers are of the last iteration."
             )
         interval = model.best.interval
-        if interval is not None and interval[0] <= max(found.chance, found.majority):
+        if interval is not None and interval[0] <= max(fewshot.chance, fewshot.majority):
             yield (
                 f"{model.name}: by these draws, the best of its numbers with "
                 f"{pluralize(model.best.shots, 'shot')} cannot be told from guessing."
             )
 
 
-def fewshot_page(found: FewShot) -> str:
+def fewshot_page(fewshot: FewShot) -> str:
     """Make the page of a result: a whole HTML document."""
-    images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
-    curves = {model.name: model.scores for model in found.models}
-    best = max(found.models, key=lambda model: model.best.mean)
-    several = len(found.models) > 1
-    methods = dict.fromkeys(score.method for model in found.models for score in model.scores)
+    images = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
+    curves = {model.name: model.scores for model in fewshot.models}
+    best = max(fewshot.models, key=lambda model: model.best.mean)
+    several = len(fewshot.models) > 1
+    methods = dict.fromkeys(score.method for model in fewshot.models for score in model.scores)
     rows = [
         [METHOD_NAMES[method], *([model.name] if several else []), *map(_cell, model.of_method(method))]
         for method in methods
-        for model in found.models
+        for model in fewshot.models
     ]
     return render_fewshot(
         FewShotContent(
-            title=f"Few-shot accuracy on {found.data_name}",
+            title=f"Few-shot accuracy on {fewshot.data_name}",
             answer=_answer(best, images, several),
             protocol=(
-                f"{len(found.class_names):,} classes; each number of shots was drawn "
-                f"{pluralize(found.seeds, 'time')}. Guessing is right for {found.chance:.1%}, always naming "
-                f"the most frequent class for {found.majority:.1%}."
+                f"{len(fewshot.class_names):,} classes; each number of shots was drawn "
+                f"{pluralize(fewshot.seeds, 'time')}. Guessing is right for {fewshot.chance:.1%}, always "
+                f"naming the most frequent class for {fewshot.majority:.1%}."
             ),
-            remarks=list(remarks(found)),
-            figure=fewshot_plot(curves, images, found.chance, found.seeds),
-            alt="; ".join(_in_words(model) for model in found.models),
-            by_images=pretraining_figure(found),
+            remarks=list(remarks(fewshot)),
+            figure=fewshot_plot(curves, images, fewshot.chance, fewshot.seeds),
+            alt="; ".join(_in_words(model) for model in fewshot.models),
+            by_images=pretraining_figure(fewshot),
             by_images_alt="; ".join(
                 f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
-                for models in pretraining_curves(found).values()
+                for models in pretraining_curves(fewshot).values()
                 for images, model in models
             ),
-            headings=["method", *(["checkpoint"] if several else []), *map(_shots, found.shots)],
+            headings=["method", *(["checkpoint"] if several else []), *map(_shots, fewshot.shots)],
             words=1 + several,
             rows=rows,
             names=[
-                f"{model.name} ({model.best.method}, {_shots(model.best.shots)})" for model in found.models
+                f"{model.name} ({model.best.method}, {_shots(model.best.shots)})" for model in fewshot.models
             ],
-            classes=_classes(found),
-            notes=found.notes,
+            classes=_classes(fewshot),
+            notes=fewshot.notes,
         )
     )
 
 
-def pretraining_figure(found: FewShot) -> Figure | None:
+def pretraining_figure(fewshot: FewShot) -> Figure | None:
     """Draw accuracy against the images of the pre-training; None where fewer than two sizes are known."""
-    curves = pretraining_curves(found)
+    curves = pretraining_curves(fewshot)
     if not curves:
         return None
-    method = found.models[0].scores[0].method  # ridge is the first, unless it was left out
+    method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
     scores = {
         name: [(images, model.of_method(method)) for images, model in models]
         for name, models in curves.items()
     }
-    tested = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
-    return pretraining_plot(scores, tested, method, found.chance, found.seeds)
+    tested = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
+    return pretraining_plot(scores, tested, method, fewshot.chance, fewshot.seeds)
 
 
 def _answer(best: FewShotModel, images: str, several: bool) -> str:
@@ -256,12 +256,14 @@ def _in_words(model: FewShotModel) -> str:
     return f"{model.name}: {best.mean:.1%} with {_shots(best.shots)} by {best.method}"
 
 
-def _classes(found: FewShot) -> Sequence[Sequence[str]]:
+def _classes(fewshot: FewShot) -> Sequence[Sequence[str]]:
     """Make a row for each class, the hardest for the first checkpoint first."""
-    shares = [model.best.class_accuracy for model in found.models]
+    accuracies = [model.best.class_accuracy for model in fewshot.models]
     order = sorted(
-        range(len(found.class_names)), key=lambda i: 2.0 if shares[0][i] is None else float(shares[0][i] or 0)
+        range(len(fewshot.class_names)),
+        key=lambda i: 2.0 if accuracies[0][i] is None else float(accuracies[0][i] or 0),
     )
     return [
-        [found.class_names[i], *("–" if one[i] is None else f"{one[i]:.1%}" for one in shares)] for i in order
+        [fewshot.class_names[i], *("–" if row[i] is None else f"{row[i]:.1%}" for row in accuracies)]
+        for i in order
     ]

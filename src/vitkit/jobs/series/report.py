@@ -32,7 +32,11 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
                 SeriesSection("Sweep over learning rates", series.reasons, rate_table(series), plot)
             )
         sections.append(SeriesSection("Trained runs", (), member_table(series)))
-        folders = [one.folder for one in series.all_members if (folder / one.folder / "report.html").exists()]
+        folders = [
+            member.folder
+            for member in series.all_members
+            if (folder / member.folder / "report.html").exists()
+        ]
         command = shown_command(series.command or "vitkit.train_series(...)")
         page = render_series(folder.resolve().name, conclusions(series), sections, folders, command)
     path = folder / "report.html"
@@ -45,18 +49,21 @@ def rate_table(series: Series) -> Table:
     a remark."""
     metric = series.metric.replace("_", " ")
     headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
-    return Table(headings, tuple((f"{one.learning_rate:g}", *_cells(series, one)) for one in series.rates))
+    return Table(
+        headings, tuple((f"{member.learning_rate:g}", *_cells(series, member)) for member in series.rates)
+    )
 
 
 def member_table(series: Series) -> Table:
     """Make the table of the runs after the sweep, one for each seed or fold."""
     metric = series.metric.replace("_", " ")
-    scores = [one.score for one in series.members if one.score is not None]
+    scores = [member.score for member in series.members if member.score is not None]
     where = f" on {SPLIT_NAMES.get(scores[0].split, scores[0].split)} images" if scores else ""
     by_fold = series.options.cross_validate is not None
     headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "remark")
     rows = tuple(
-        (str(one.seed if one.fold is None else one.fold), *_cells(series, one)) for one in series.members
+        (str(member.seed if member.fold is None else member.fold), *_cells(series, member))
+        for member in series.members
     )
     return Table(headings, rows)
 
@@ -69,11 +76,11 @@ def conclusions(series: Series) -> list[str]:
     if not series.ended:
         return [*said, "Not all runs have ended yet: vitkit train --resume continues the series."]
     spread, metric = series.spread, series.metric.replace("_", " ")
-    scores = [one.score for one in series.members if one.score is not None]
+    scores = [member.score for member in series.members if member.score is not None]
     if spread is None and scores:
         where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
         return [*said, f"{metric.capitalize()} is not defined on the {where} images: no label is among them."]
-    lost = sum(bool(one.diverged) for one in series.members)
+    lost = sum(bool(member.diverged) for member in series.members)
     if spread is None:
         if lost:
             said.append(f"Training diverged in {lost} of {len(series.members)} runs.")
@@ -91,7 +98,7 @@ def conclusions(series: Series) -> list[str]:
     else:
         what = "folds" if series.options.cross_validate is not None else "seeds"
         numbers = (spread.mean, spread.deviation, spread.lowest, spread.highest)
-        mean, deviation, lowest, highest = (shown_value(series.run, one) for one in numbers)
+        mean, deviation, lowest, highest = (shown_value(series.run, member) for member in numbers)
         said.append(
             f"{mean} {metric} on {where} images, the mean of {spread.runs} {what}; standard deviation "
             f"{deviation}, from {lowest} to {highest}."

@@ -191,10 +191,10 @@ def _is_begun(
     """
     if given is None:
         return any(whose(folder) == "mine" for folder in itertools.takewhile(Path.is_dir, numbered()))
-    found = whose(given)
-    if isinstance(found, VitkitError):
-        raise found
-    return found == "mine"
+    identity = whose(given)
+    if isinstance(identity, VitkitError):
+        raise identity
+    return identity == "mine"
 
 
 def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
@@ -493,8 +493,8 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
         whole = request.images(replace(base, splits=_uncut(base.splits)))
         first, last = series.all_members[0], series.members[-1]
         cuts = [
-            request.images(_member_run(base, series, one))
-            for one in ([first, last] if series.rates else [first])
+            request.images(_member_run(base, series, member))
+            for member in ([first, last] if series.rates else [first])
         ]
     if series.rates and series.validates != ("val" in cuts[-1].splits):
         raise VitkitError(
@@ -521,7 +521,7 @@ def _compare_with_members(
     Raises:
         VitkitError: they are others, or no run says which they were.
     """
-    begun = [one for one in series.all_members if read_record(folder / one.folder) is not None]
+    begun = [each for each in series.all_members if read_record(folder / each.folder) is not None]
     for member in begun:
         data = request.images(_member_run(base, series, member))
         check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
@@ -529,7 +529,7 @@ def _compare_with_members(
         listener.note(
             f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."
         )
-    elif any(one.ended for one in series.all_members):
+    elif any(each.ended for each in series.all_members):
         raise VitkitError(
             f"{folder} and its runs do not say which images they began with: expected a data.json, found "
             "none. Begin again with another --out."
@@ -562,9 +562,9 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
     listener.show([("report", [str(path)])])
 
 
-def _has_this_model(one: Path, other: Path) -> bool:
+def _has_this_model(folder: Path, other: Path) -> bool:
     """Whether `other` is a second name of the file `one`, and its folder holds a whole model."""
-    return other.exists() and one.samefile(other) and model_is_whole(other.parent)
+    return other.exists() and folder.samefile(other) and model_is_whole(other.parent)
 
 
 def _link(file: Path, place: Path) -> None:

@@ -48,7 +48,7 @@ class FoundTasks:
     not_asked: tuple[TaskFolder, ...]
 
 
-def find_tasks(root: Path, asked: Sequence[TaskFolder], sweep: bool) -> FoundTasks:
+def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> FoundTasks:
     """Find the tasks below a folder, in the order of the paper's Table 9.
 
     Args:
@@ -77,17 +77,17 @@ def find_tasks(root: Path, asked: Sequence[TaskFolder], sweep: bool) -> FoundTas
             f"found {join_names([folder.name for folder in folders], 5)}" if folders else "found no folder"
         )
         raise VitkitError(f"{root} holds no task of VTAB-1k. {EXPECTED}, {shown}.")
-    missing = [name for name in asked if name not in of_task]
+    missing = [name for name in names if name not in of_task]
     if missing:
         raise VitkitError(
             f"{root} has no folder for {join_names(missing)}, only for {join_names(list(of_task))}."
         )
     order = [task.folder for task in VTAB_TASKS]
-    wanted = [name for name in order if name in of_task and (not asked or name in asked)]
+    chosen = [name for name in order if name in of_task and (not names or name in names)]
     return FoundTasks(
-        tuple(_with_lists(name, of_task[name], sweep) for name in wanted),
+        tuple(_with_lists(name, of_task[name], sweep) for name in chosen),
         tuple(name for name in order if name not in of_task),
-        tuple(name for name in order if name in of_task and name not in wanted),
+        tuple(name for name in order if name in of_task and name not in chosen),
     )
 
 
@@ -111,17 +111,17 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
 
 def _explain_usual(folder: Path, splits: Set[str]) -> str:
     """Say what is lacking of a task whose Parquet files are named train-, val- and test-."""
-    found = join_names([f"{name}-" for name in SPLITS if name in splits])
+    present = join_names([f"{name}-" for name in SPLITS if name in splits])
     if "test" not in splits:
-        return f"{folder} has Parquet files named {found}, and none named test-: put the test images there."
+        return f"{folder} has Parquet files named {present}, and none named test-: put the test images there."
     if "val" not in splits:
         return (
-            f"{folder} has Parquet files named {found}: a sweep needs 800 of the training images apart from "
-            "200 others, in files named train800- and val200- beside train800val200-. Leave --sweep out, or "
-            "leave the task out with --tasks."
+            f"{folder} has Parquet files named {present}: a sweep needs 800 of the training images apart "
+            "from 200 others, in files named train800- and val200- beside train800val200-. Leave --sweep "
+            "out, or leave the task out with --tasks."
         )
     return (
-        f"{folder} has Parquet files named {found}: the protocol trains on the first two together. Name them "
-        "train800- and val200-, and put all of their images into a file named train800val200- as well; or "
-        "leave the task out with --tasks."
+        f"{folder} has Parquet files named {present}: the protocol trains on the first two together. "
+        "Name them train800- and val200-, and put all of their images into a file named train800val200- as "
+        "well; or leave the task out with --tasks."
     )

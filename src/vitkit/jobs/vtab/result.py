@@ -198,24 +198,24 @@ def mean_name(mean: Mean, group: Group | None = None) -> str:
     return f"{group}, mean of {counted}" if group else f"mean of {counted}"
 
 
-def remarks(found: Vtab) -> Iterator[str]:
+def remarks(vtab: Vtab) -> Iterator[str]:
     """Say in sentences what makes the numbers another thing than they seem."""
-    if found.absent or found.not_asked:
+    if vtab.absent or vtab.not_asked:
         yield (
-            f"The mean is partial: {len(found.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
+            f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
             "paper's means stand for the same tasks here."
         )
-        yield from _named("absent, without a folder", found.absent)
-        yield from _named("not asked for", found.not_asked)
-    if found.departures:
-        yield f"Other than in the paper (in brackets): {', '.join(found.departures)}."
-    if found.protocol == "paper":
+        yield from _named("absent, without a folder", vtab.absent)
+        yield from _named("not asked for", vtab.not_asked)
+    if vtab.departures:
+        yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
+    if vtab.protocol == "paper":
         yield (
             "Crops and flips are BiT's, where they keep the label: none in the structured tasks, no flips of "
             "SVHN. Neither paper lists the tasks."
         )
     yield "Intervals tell of the choice of the test images, not of seeds; the paper has means of three runs."
-    for score in found.tasks:
+    for score in vtab.tasks:
         name = vtab_task(score.folder).title
         if score.verdict != "better than guessing":
             yield f"{name}: {score.verdict}; always naming one class is right on {score.majority:.1%}."
@@ -234,9 +234,9 @@ def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
         yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
 
 
-def render_vtab(found: Vtab) -> str:
+def render_vtab(vtab: Vtab) -> str:
     """Render the page as HTML, to be written as UTF-8."""
-    mean = found.mean()
+    mean = vtab.mean()
     assert mean is not None  # a result has a task at least
     low, high = mean.interval
     whole = "over the 19 tasks" if not mean.is_partial else f"over {mean.tasks} of 19 tasks (partial)"
@@ -247,8 +247,8 @@ def render_vtab(found: Vtab) -> str:
         "Accuracy on the test images",
         (
             Text(answer, "answer"),
-            *(Text(sentence) for sentence in remarks(found)),
-            _table(found),
+            *(Text(sentence) for sentence in remarks(vtab)),
+            _table(vtab),
             Text(
                 "The last columns are the paper's Table 9; its means are taken over the same tasks.",
                 "caption",
@@ -256,18 +256,18 @@ def render_vtab(found: Vtab) -> str:
         ),
     )
     sections = [result]
-    if any(score.validation for score in found.tasks):
+    if any(score.validation for score in vtab.tasks):
         sections.append(
-            Section("sweep", "Sweep", "Accuracy on 200 validation images by rate", (_sweep(found),))
+            Section("sweep", "Sweep", "Accuracy on 200 validation images by rate", (_sweep(vtab),))
         )
-    start, root = without_places([found.start, found.root])
-    footer = f"{start} on {root}, protocol {found.protocol}, vitkit {__version__}"
+    start, root = without_places([vtab.start, vtab.root])
+    footer = f"{start} on {root}, protocol {vtab.protocol}, vitkit {__version__}"
     return render_tables("VTAB-1k", sections, footer)
 
 
-def _table(found: Vtab) -> Table:
+def _table(vtab: Vtab) -> Table:
     headings = ("task", "accuracy", "95 % interval", "test images", "rate", *PAPER_MODELS)
-    return Table(headings, tuple(_row(name, score, paper) for _, name, score, paper in found.table()))
+    return Table(headings, tuple(_row(name, score, paper) for _, name, score, paper in vtab.table()))
 
 
 def _row(name: str, score: TaskScore | Mean, paper: tuple[float, ...]) -> tuple[str | Number, ...]:
@@ -283,11 +283,11 @@ def _row(name: str, score: TaskScore | Mean, paper: tuple[float, ...]) -> tuple[
     )
 
 
-def _sweep(found: Vtab) -> Table:
-    rates = sorted({rate for score in found.tasks for rate in score.validation}, key=float)
+def _sweep(vtab: Vtab) -> Table:
+    rates = sorted({rate for score in vtab.tasks for rate in score.validation}, key=float)
     rows = tuple(
         (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
-        for score in found.tasks
+        for score in vtab.tasks
         if score.validation
     )
     return Table(("task", *(f"rate {rate}" for rate in rates)), rows)

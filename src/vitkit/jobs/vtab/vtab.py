@@ -65,32 +65,32 @@ def run_vtab(options: VtabOptions) -> Vtab:
     if options.out is not None:
         require_folder(Path(options.out))
     with listener.progress("looking at the tasks"):
-        found = find_tasks(Path(options.root), options.tasks, options.sweep)
+        tasks = find_tasks(Path(options.root), options.tasks, options.sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listings = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
+        listings = [_list_hashes(task.stages(options.sweep)) for task in tasks.tasks]
     with listener.progress("looking at the start"):
         start = find_start(StartConfig(str(options.start)))
         weights = {file.name: hash_file(file)[1] for file in start.files}
     described = describe_options(options, weights)
-    names = [task.folder for task in found.tasks]
+    names = [task.folder for task in tasks.tasks]
     given = vtab_folder(options)
     with claim(given, lambda: iter(()), lambda there: whose(there, described, names)) as folder:
         if not (folder / "options.json").exists():
             replace_json(folder / "options.json", described)
         remove_leftovers(folder)
         scores = []
-        for number, (task, hashes) in enumerate(zip(found.tasks, listings, strict=True), start=1):
-            place = f"task {number} of {len(found.tasks)}, {task.folder}"
+        for number, (task, hashes) in enumerate(zip(tasks.tasks, listings, strict=True), start=1):
+            place = f"task {number} of {len(tasks.tasks)}, {task.folder}"
             scores.append(complete_task(options, task, hashes, folder / task.folder, place, listener))
-        example = task_run(options, found.tasks[0])
+        example = task_run(options, tasks.tasks[0])
         result = Vtab(
             start=absolute_start(str(options.start)),
             root=absolute_spec(str(options.root)),
             protocol=options.protocol,
-            departures=tuple(departures(example, options, found.tasks[0])),
+            departures=tuple(departures(example, options, tasks.tasks[0])),
             tasks=tuple(scores),
-            absent=found.absent,
-            not_asked=found.not_asked,
+            absent=tasks.absent,
+            not_asked=tasks.not_asked,
         )
         _keep(folder, result)
     return result
@@ -264,9 +264,9 @@ def _train_task(
         verdict=tested.guessing.verdict,
         learning_rate=series.chosen,
         validation={
-            str(float(one.learning_rate)): one.score.value
-            for one in series.rates
-            if one.score is not None and one.score.value is not None
+            str(float(member.learning_rate)): member.score.value
+            for member in series.rates
+            if member.score is not None and member.score.value is not None
         },
     )
 
@@ -289,13 +289,13 @@ def _refuse_other_lists(
             )
 
 
-def _keep(folder: Path, found: Vtab) -> None:
+def _keep(folder: Path, vtab: Vtab) -> None:
     """Write the result as JSON, CSV and a page, none of which says where things lie on this machine."""
-    here = replace(found, tasks=tuple(replace(one, run=f"{one.folder}/final") for one in found.tasks))
+    here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
     replace_json(folder / "vtab.json", without_places(here.to_json()))
-    table = "".join(f"{csv_line(row)}\n" for row in found.csv_rows())
+    table = "".join(f"{csv_line(row)}\n" for row in vtab.csv_rows())
     replace_file(folder / "vtab.csv", [table.encode()])
-    replace_file(folder / "vtab.html", [render_vtab(found).encode()])
+    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
 
 
 def task_run(options: VtabOptions, task: TaskData) -> Run:

@@ -85,33 +85,34 @@ def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]
 
 def _against_guessing(result: Classification) -> str:
     """Say whether the model is better than one that never looks at the images, as a sentence."""
-    found = result.guessing
-    if found is None:
+    guessing = result.guessing
+    if guessing is None:
         return ""
-    p = "below 0.001" if found.p_value < 0.001 else f"{found.p_value:.2g}"
+    p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
     return (
-        f" This is **{found.verdict}**: always answering with the most frequent class "
-        f"would be right on {percent(found.accuracy)}. The model alone is right on {found.model_only:,} of "
-        f"these images, that answer alone on {found.guess_only:,} (McNemar's exact test: p {p})."
+        f" This is **{guessing.verdict}**: always answering with the most frequent class "
+        f"would be right on {percent(guessing.accuracy)}. The model alone is right on "
+        f"{guessing.model_only:,} of these images, that answer alone on {guessing.guess_only:,} "
+        f"(McNemar's exact test: p {p})."
     )
 
 
 def _repeats(result: Classification) -> tuple[Text, ...]:
     """Say how many of the images are training images, and the accuracy without them."""
-    found = result.repeated
-    if found is None or not found.count:
+    repeated = result.repeated
+    if repeated is None or not repeated.count:
         return ()
     without = "there are no others."
-    if found.accuracy_without is not None:
-        low, high = found.interval_without
+    if repeated.accuracy_without is not None:
+        low, high = repeated.interval_without
         without = (
-            f"**without them the accuracy is {percent(found.accuracy_without)}** (95% interval "
+            f"**without them the accuracy is {percent(repeated.accuracy_without)}** (95% interval "
             f"{percent(low)} to {percent(high)})."
         )
     return (
         Text(
-            f"{found.count:,} of these images are training images too, pixel for pixel, and the model is "
-            f"right on {found.correct:,} of them: {without}",
+            f"{repeated.count:,} of these images are training images too, pixel for pixel, and the model is "
+            f"right on {repeated.correct:,} of them: {without}",
             "warning",
         ),
     )
