@@ -103,7 +103,7 @@ class ModelComparison:
     difference: ModelDifference
     """The score of the second less that of the first, of these two sets of weights, over the images."""
     classes: tuple[ClassChange, ...]
-    """Those with images, in the order of the first model."""
+    """The classes with images, in the order of the first model."""
     speeds: Speeds | None
     """None where none were measured."""
     options: tuple[str, ...] | None
@@ -230,9 +230,7 @@ def _sources(found: ModelComparison) -> list[str]:
     stored = [side.label for side in (found.first, found.second) if side.was_stored]
     if not stored:
         return []
-    return [
-        f"Read from the run folder, where it was stored: the evaluation of {' and that of '.join(stored)}."
-    ]
+    return [f"Read from the run folder, and not computed again: the evaluation of {' and of '.join(stored)}."]
 
 
 def _classes(found: ModelComparison) -> str:
