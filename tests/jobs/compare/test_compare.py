@@ -136,6 +136,10 @@ def test_speeds_are_of_the_second_beside_the_first(
     speeds = compared(*runs, tmp_path / "out", speed_seconds=1.0)[0].speeds
     assert speeds is not None and list(speeds.images_per_second) == [16, 32]  # the median of batches of 32
     assert speeds.ratio == speeds.rounds == 3
+    record = tmp_path / "out" / "compare.json"
+    record.write_text(record.read_text().replace('"ratio": 3.0', '"ratio": NaN'))
+    with pytest.raises(VitkitError, match=r"compare\.json: speeds: expected speeds above 0, found nan"):
+        compared(*runs, tmp_path / "out")
 
 
 def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
