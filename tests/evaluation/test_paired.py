@@ -140,6 +140,14 @@ def test_graded_scores_are_compared_by_their_means() -> None:
     assert (found.p, found.interval, found.detectable) == (paired.p, paired.interval, paired.detectable)
 
 
+@pytest.mark.parametrize("images", [1, 2, 5])
+def test_a_few_graded_images_find_nothing_however_alike_they_differ(images: int) -> None:
+    found = model_difference(np.full(images, 1 / 3), np.full(images, 2 / 3))
+    assert not found.differs and found.p == min(1, 2 / 2**images)
+    assert (found.interval, found.detectable) == ((-1, 1), 1)
+    assert model_difference(np.full(6, 1 / 3), np.full(6, 2 / 3)).differs
+
+
 def test_the_detectable_difference_is_found_in_8_of_10() -> None:
     draw = np.random.default_rng(1)
     for images, other_way in ((360, 0), (360, 5), (60, 2)):

@@ -103,12 +103,12 @@ def test_a_file_that_cannot_be_read_is_passed_over(photos: Path) -> None:
 
 
 def test_another_file_is_not_written_over(tmp_path: Path) -> None:
-    options = replace(OPTIONS, out=tmp_path / "cat.png")
+    options = replace(OPTIONS, out=tmp_path / "new" / "cat.png")
     first = run_show(options, RUN).read_bytes()
     assert run_show(options, RUN).read_bytes() == first  # the same command again
     with pytest.raises(VitkitError, match=r"cat\.png is there already, with other contents"):
         run_show(options, replace(RUN, training=TrainingConfig(seed=8)))
-    assert (tmp_path / "cat.png").read_bytes() == first
+    assert (tmp_path / "new" / "cat.png").read_bytes() == first
     with pytest.raises(VitkitError, match=r"ends in \.html or \.png"):
         replace(OPTIONS, out="views.jpg")
 

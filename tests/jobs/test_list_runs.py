@@ -1,9 +1,12 @@
 """The list of runs: what came of each, where it stands, and that nothing in its records is trusted."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +118,23 @@ def test_a_damaged_record_is_listed_as_such_and_hides_no_other(
     assert run_command(["runs", str(top)]) == 0
     printed = capsys.readouterr()
     assert f"{top / 'broken'} is damaged: " in printed.out and "Traceback" not in printed.err
+
+
+def test_a_folder_that_may_not_be_looked_into_hides_no_other(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a run", "locked", "whole"):
+        shutil.copytree(runs / "ended", tmp_path / name)
+    look = os.stat
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if "locked/" in os.fspath(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return look(path, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.stat", refuse)
+        assert list(rows_of(tmp_path)) == ["a run", "whole"]
 
 
 def test_names_of_folders_in_a_record_are_never_followed(runs: Path, tmp_path: Path) -> None:

@@ -628,13 +628,13 @@ def study_base(
         )
     _require_what_is_named(parsed)
     if not parsed.run.start.start:
-        return parsed.run, frozenset(parsed.given)
+        return parsed.run, parsed.given
     with importing():
         from vitkit.runs.plan import Request
 
     # What is left out suits the start and the data, as in vitkit finetune.
     run = parsed.over(suited(parsed, recipe_name, Request(), listener)).run
-    return run, frozenset(parsed.given)
+    return run, parsed.given
 
 
 def _suited_to_images(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
@@ -703,11 +703,9 @@ def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
 
 def _print_what_comes_next(folder: Path, run: Run) -> None:
     """Print commands that use the finished run."""
-    from vitkit.cli import console
-
-    quoted = shlex.quote(str(folder))
     from vitkit.tasks import find_task
 
+    quoted = shlex.quote(str(folder))
     uses = [f"         vitkit predict {quoted} IMAGE_OR_FOLDER"]
     if find_task(run.task).answering is None:
         uses = [

@@ -119,8 +119,7 @@ class Flips:
     """The images on which one of two models scores higher than the other."""
 
     first_only: int
-    """Images on which the first scores higher: where an image is right or wrong, those that it alone is right
-    on."""
+    """Images on which the first scores higher: where each is right or wrong, it alone is right on them."""
     second_only: int
     both_right: int
     """Images that both are wholly right on."""
@@ -171,7 +170,7 @@ def model_difference(first: NDArray[np.float64], second: NDArray[np.float64]) ->
     If each image is right or wrong, the test is McNemar's exact one, and the interval follows Bonett
     and Price (2012, "Adjusted Wald Confidence Interval for a Difference of Binomial Proportions Based on
     Paired Data"), which holds for the few images that tell two good models apart. Else both are Student's t
-    of the paired differences, as in `paired_difference`.
+    of the paired differences, as in `paired_difference`; fewer than six images tell no models apart.
 
     Args:
         first: `(N,)` scores from 0 to 1, N at least 1.
@@ -182,6 +181,10 @@ def model_difference(first: NDArray[np.float64], second: NDArray[np.float64]) ->
     """
     found, flips = paired_difference(first[None], second[None]), count_flips(first, second)
     images, mean = found.images, found.mean
+    if flips.graded and sign_test(images, 0) >= SURE:
+        # Fewer than six images: not even if all fell to one side. Student's t would be sure of two of them
+        # that differ by the same, whose spread is nothing.
+        return ModelDifference(images, mean, (-1.0, 1.0), flips.p, 1.0, flips)
     if flips.graded:
         return ModelDifference(images, mean, found.interval, found.p, found.detectable, flips)
     gains, losses = ((count + 1) / (images + 2) for count in (flips.second_only, flips.first_only))

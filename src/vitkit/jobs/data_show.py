@@ -22,7 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import DataShowOptions
 from vitkit.report.template import render_views
 from vitkit.runs.config import Run
-from vitkit.runs.destination import require_folder
+from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.plan import Request
 from vitkit.text import format_size, pluralize, visible
 
@@ -76,6 +76,7 @@ def run_show(options: DataShowOptions, run: Run) -> Path:
     # The same command again writes the same bytes; another file of that name may be one of the images.
     if out.exists() and not (out.is_file() and out.read_bytes() == content):
         raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
+    make_folder(out.parent)
     replace_file(out, [content])
     return out
 

@@ -127,6 +127,8 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
     """Yield the folders of runs, series and studies, with the function that reads each; links are passed
     over."""
     place = kind_of(folder)
+    if place.kind == "nothing":  # a folder that this user may not look into
+        return
     if (folder / STUDY).is_file():
         yield folder, _read_study
     elif place.kind == "series":

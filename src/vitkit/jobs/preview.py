@@ -47,9 +47,7 @@ def preview(
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
     time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
-    listener.show([("time", [f"{time} (measured on a few)"])])
-    listener.show(
-        [("memory", [f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"])]
-    )
+    memory = f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"
+    listener.show([("time", [f"{time} (measured on a few)"]), ("memory", [memory])])
     if has_begun:
         listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])

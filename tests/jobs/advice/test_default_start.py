@@ -1,5 +1,6 @@
 """The start that is chosen where nobody names one: by licence, time and memory; the same again for a run."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,11 @@ def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch
         assert choose(photos, out).begun == folder
     assert vitkit.finetune(str(photos), minutes=0.05, threads=1) == folder
     assert choose(photos, Path("another")).start.name == NAMES[2]
+    record = json.loads((folder / "config.json").read_text())
+    for command, begun in (("--data d", folder), ("--start x --data d", None), ("--start=x --data d", None)):
+        record["command"] = f"vitkit finetune {command}"
+        (folder / "config.json").write_text(json.dumps(record))
+        assert choose(photos).begun == begun  # whose start a person has named says nothing of the next
 
 
 def test_other_options_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:

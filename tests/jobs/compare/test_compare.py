@@ -17,6 +17,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import sign_test
+from vitkit.evaluation.paired import holm
 from vitkit.jobs.compare.contenders import make_labels
 from vitkit.jobs.compare.result import ModelComparison, conclusions
 from vitkit.models.config.card import Task
@@ -81,6 +82,12 @@ def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_pa
         assert change.gain == pytest.approx(right[1][own].mean() - right[0][own].mean())
         assert change.flips.first_only == (right[0] & ~right[1])[own].sum()
     assert sum(change.flips.second_only for change in found.classes) == flips.second_only
+    ps = [change.flips.p for change in found.classes]
+    assert [change.adjusted_p for change in found.classes] == list(holm(ps)) != ps
+    told = next(sentence for sentence in conclusions(found) if "p by Holm" in sentence)
+    gained, lost = told.split(" and lost in ")
+    assert gained.startswith("other gained in ") and ("(-" in gained, "(+" in lost) == (False, False)
+    assert told.count(" points)") == sum(change.adjusted_p < 0.05 for change in found.classes) > 1
     assert found.options == ("--seed 0 -> 1",)
     assert json.loads(json.dumps(found.to_json()))["difference"]["flips"]["first_only"] == flips.first_only
 
@@ -119,6 +126,22 @@ def test_the_same_command_again_ends_with_the_same_page(runs: tuple[Path, Path],
     assert min(first.speeds.images_per_second) > 0
 
 
+def test_speeds_are_of_the_second_beside_the_first(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(turns: object, clock: object, seconds: float, times: dict[str, list[float]]) -> None:
+        times |= {"first": [2.0, 2.0, 3.0], "second": [1.0, 0.5, 1.0]}
+
+    monkeypatch.setattr("vitkit.jobs.compare.compare.take_turns", measure)
+    speeds = compared(*runs, tmp_path / "out", speed_seconds=1.0)[0].speeds
+    assert speeds is not None and list(speeds.images_per_second) == [16, 32]  # the median of batches of 32
+    assert speeds.ratio == speeds.rounds == 3
+    record = tmp_path / "out" / "compare.json"
+    record.write_text(record.read_text().replace('"ratio": 3.0', '"ratio": NaN'))
+    with pytest.raises(VitkitError, match=r"compare\.json: speeds: expected speeds above 0, found nan"):
+        compared(*runs, tmp_path / "out")
+
+
 def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -155,8 +178,13 @@ def test_an_interrupted_comparison_goes_on(
     monkeypatch.setattr("vitkit.jobs.compare.compare.evaluate_split", killed)
     with pytest.raises(KeyboardInterrupt):
         compared(one, other, tmp_path / "out")
+    half = [tmp_path / "out" / name for name in (".report.html.77.tmp", "second/evaluation/.test.npz.77.tmp")]
+    for path in half:  # as kill -9 leaves them
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
     found, heard = compared(one, other, tmp_path / "out")
     assert len(evaluated(heard)) == 1  # the second one alone
+    assert not any(path.exists() for path in half)
     assert found.difference == compared(*runs, tmp_path / "expected")[0].difference
 
 
@@ -211,6 +239,8 @@ def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], t
     assert not found.is_told_apart and found.difference.p == 1
     assert conclusions(found)[0].startswith("No difference: turned and one have the same accuracy on every")
     assert found.page.read_text().count("There is none.") == 2
+    with pytest.raises(VitkitError, match="holds another comparison"):  # their heads alone are others
+        compared(runs[0], runs[0], tmp_path / "out")
 
 
 def test_other_classes_are_refused_with_their_names(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ LARGER = 1.7
 UNTESTED = 1000
 """Without test images the forecast is for so many others like these."""
 PIXEL_SECONDS = 10.0
+"""Seconds at most in which small pictures are probed."""
 
 
 def run_advise(options: AdviseOptions) -> Advice:

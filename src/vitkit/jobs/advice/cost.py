@@ -23,7 +23,9 @@ from vitkit.training.gradients import out_of_memory_explained
 ENOUGH_SECONDS = 0.5
 """A step this long says enough; a shorter one is tried with more images, up to the batch."""
 FIRST_IMAGES = 2
+"""Images of the first step that is tried: so few that no model takes minutes over them."""
 LOADED_IMAGES = 32
+"""Training images that are decoded to measure the time of one."""
 
 
 def measure_cost(
@@ -98,6 +100,7 @@ def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float
     chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
     compute_as(model, chosen)
     contestant = Contestant(run.model, "vitkit", chosen.precision, model, model)
+    # As of several threads: by the clock on the wall, which a person waits by.
     clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
     count, optimizers = min(FIRST_IMAGES, most), dict[torch.nn.Module, torch.optim.Optimizer]()
     while True:

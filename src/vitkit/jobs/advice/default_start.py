@@ -1,5 +1,6 @@
 """Choose what to begin from where nobody says it: among published weights, by the speed of this machine."""
 
+import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -210,7 +211,7 @@ def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tupl
                 run = read_series(folder).run
             elif place.is_run:
                 run, command = place.run(), str(place.require_config().get("command", ""))
-        chosen = not command or (command.startswith("vitkit finetune ") and "--start" not in command.split())
+        chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
         if run is not None and chosen and run.data == absolute_spec(spec) and run.start.start in names:
             return run.start.start, folder
     return None

@@ -24,7 +24,7 @@ from vitkit._version import __version__
 from vitkit.config import read_if_there, to_json
 from vitkit.data.slices import parse_split
 from vitkit.data.stream.loader import evaluation_batches
-from vitkit.durable import replace_file, replace_json
+from vitkit.durable import remove_leftovers, replace_file, replace_json
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import model_difference
@@ -126,6 +126,7 @@ def _complete(
     options: CompareOptions,
 ) -> ModelComparison:
     """Compare two models in a folder that this process holds, and write the page."""
+    remove_leftovers(folder)
     record = read_if_there(Record, folder / RECORD)
     if record is None:  # before anything else, so that an interrupted comparison is known again
         record = Record(__version__, facts)
@@ -269,6 +270,7 @@ def _evaluate(
     )
     folder.mkdir(exist_ok=True)
     write_evaluation(folder, tested.split, result, predictions)
+    remove_leftovers(folder / "evaluation")  # of a kill: logits may be gigabytes
     return _Evaluation(result, predictions, False, _trained_on(result, is_own, tested))
 
 

@@ -1,11 +1,13 @@
 """The result of a comparison of two models, as values and in words."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitkit.config import to_json
+from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import SURE, Flips, ModelDifference, count_flips, holm
 from vitkit.tasks.answering import Answering
 from vitkit.tasks.page import Number, Table, describe_images, points, share, shown_p
@@ -82,6 +84,11 @@ class Speeds:
     clock: str
     """The time that was measured: the processor's, the wall's, or that of a GPU's own events."""
 
+    def __post_init__(self) -> None:
+        for number in (*self.images_per_second, self.ratio, *self.ratio_quartiles):
+            if not 0 < number < math.inf:  # a record may have been edited
+                raise VitkitError(f"expected speeds above 0, found {number:g}. Choose another --out.")
+
 
 @dataclass(frozen=True)
 class ModelComparison:
@@ -103,7 +110,7 @@ class ModelComparison:
     difference: ModelDifference
     """The score of the second less that of the first, of these two sets of weights, over the images."""
     classes: tuple[ClassChange, ...]
-    """Those with images, in the order of the first model."""
+    """The classes with images, in the order of the first model."""
     speeds: Speeds | None
     """None where none were measured."""
     options: tuple[str, ...] | None
@@ -230,13 +237,11 @@ def _sources(found: ModelComparison) -> list[str]:
     stored = [side.label for side in (found.first, found.second) if side.was_stored]
     if not stored:
         return []
-    return [
-        f"Read from the run folder, where it was stored: the evaluation of {' and that of '.join(stored)}."
-    ]
+    return [f"Read from the run folder, and not computed again: the evaluation of {' and of '.join(stored)}."]
 
 
 def _classes(found: ModelComparison) -> str:
-    """Say which classes gained and lost for sure."""
+    """Say in which classes a gain or a loss was found."""
     sure = [change for change in found.classes if change.differs]
     over = f"McNemar's exact test of each of {len(found.classes):,} classes, p by Holm"
     if not sure:
