@@ -184,10 +184,10 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
     if difference.mean == 0 and difference.standard_error == 0:
         sentence = f"{arm.label}: the same as {base.label} on every test image"
     else:
-        better = "better" if difference.mean > 0 else "worse"
+        better = "better than" if difference.mean > 0 else "worse than" if difference.mean < 0 else "from"
         low, high = (points(comparison, value, signed=True) for value in difference.interval)
         sure = f"95 % interval {low} to {high}, adjusted p {shown_p(arm.adjusted_p)}"
-        size = f"{points(comparison, abs(difference.mean))} points {better} than {base.label} ({sure})"
+        size = f"{points(comparison, abs(difference.mean))} points {better} {base.label} ({sure})"
         least = points(comparison, difference.detectable)
         sentence = f"{arm.label}: {size}"
         if not arm.differs:
