@@ -22,6 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_mixed import MixedModeRenderer
 from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -45,7 +46,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
-    "svg.fonttype": "none",  # text stays text: it can be searched, and any script's letters are shown
+    "svg.fonttype": "none",  # text stays text: it can be searched, and shows the letters of any script
 }
 
 Floats = NDArray[Any]
@@ -101,6 +102,11 @@ def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
     return matplotlib.rc_context(style)
 
 
+def percentages() -> FuncFormatter:
+    """Make a formatter that writes the fractions of an axis as percentages, in as few digits as they need."""
+    return FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g}%")
+
+
 @contextmanager
 def _any_letters() -> Iterator[None]:
     """Silence warnings of letters that matplotlib's font lacks: browsers have other fonts."""
@@ -134,7 +140,7 @@ def add_legend(figure: Figure) -> None:
 
 
 def wrapped(caption: str, width: int, most: int = 3) -> str:
-    """Wrap a caption into at most so many lines of `width` columns; wide letters take two of them."""
+    """Wrap a caption into `most` lines of `width` columns at most; wide letters take two columns."""
     lines: list[str] = []
     for part in caption.split("\n"):
         line = ""
@@ -153,7 +159,7 @@ def wrapped(caption: str, width: int, most: int = 3) -> str:
 def shortened(text: str, width: int) -> str:
     """Return a name from outside in one line of `width` columns that matplotlib takes for no formula.
 
-    Letters of Chinese, Japanese and Korean and pictures are as wide as two others.
+    Chinese, Japanese and Korean letters, and pictures, take two columns.
     """
     return cut(text, width).replace("$", r"\$")
 
@@ -191,8 +197,8 @@ class _Renderer(RendererSVG):
         # In matplotlib's font this dash is exactly as wide as the font is high.
         s = "".join("\N{EM DASH}" if _is_wide(letter) else letter for letter in s)
         measure: Any = super().get_text_width_height_descent
-        found: tuple[float, float, float] = measure(s, prop, ismath)
-        return found
+        extent: tuple[float, float, float] = measure(s, prop, ismath)
+        return extent
 
 
 # matplotlib gives no types for these two.
