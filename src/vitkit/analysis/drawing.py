@@ -83,17 +83,12 @@ def figure_svg(figure: Figure, name: str) -> str:
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
-def figure_png_data_uri(figure: Figure) -> str:
-    """Return the figure as a PNG `data:` URI."""
-    return _data_uri(_png(figure), "png")
-
-
 def image_data_uri(image: NDArray[np.uint8]) -> str:
     """Return a picture `(H, W, 3)` as a `data:` URI: PNG up to 64 pixels, where JPEG blurs, JPEG above."""
     kind = "png" if max(image.shape[:2]) <= 64 else "jpeg"
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, quality=85, optimize=True)
-    return _data_uri(buffer.getvalue(), kind)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
@@ -234,7 +229,3 @@ def _png(figure: Figure) -> bytes:
         FigureCanvasAgg(figure)
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
-
-
-def _data_uri(data: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -36,7 +36,7 @@ class Nearness:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The answers and logits of an engine beside those of the model in float32."""
+    """The comparison of an engine's answers and logits with the model's in float32."""
 
     images: int
     """Images on which they were compared."""
@@ -77,7 +77,7 @@ def compare_logits(
     """
     spread = float(expected.std(dtype=np.float64))
     difference = float(np.sqrt(np.mean((logits.astype(np.float64) - expected) ** 2)))
-    # Logits that are all alike, as those of a head of zeros, have no spread to compare with.
+    # Logits that are all alike, as a head of zeros gives them, have no spread to compare with.
     error = difference / spread if spread else (math.inf if difference else 0.0)
     same = int((answers == expected_answers).sum())
     return Agreement(len(expected), answers.size, same, error)

@@ -286,7 +286,7 @@ def _run(
         command: a path and its arguments.
         program: its name in errors.
         limit: in seconds.
-        environment: its environment variables; None: those of this process.
+        environment: its environment variables; None: this process's.
 
     Raises:
         _Failed: it fails, writes without end or does not end in its time.

@@ -31,8 +31,8 @@ class RelativeAttention(nn.Module):
     the channels) and on each of the output's two; here GroupNorms do.
 
     Args:
-        channels: C, of input and output; a multiple of 16, so that 32 groups share 2C equally.
-        num_heads: h; shares C/2 channels equally.
+        channels: C, of input and output; a multiple of 16, so that 32 groups divide 2C equally.
+        num_heads: h; divides C/2 channels equally.
         positions: n, of a line.
         eps: of the norms.
     """
@@ -102,8 +102,8 @@ class AxialMixing(nn.Module):
     """Attention along every row, then along every column: `(B, C, H, W) -> (B, C, ceil(H/s), ceil(W/s))`.
 
     Args:
-        channels: C; a multiple of 16, so that 32 groups share 2C equally.
-        num_heads: of both attentions; shares C/2 channels equally.
+        channels: C; a multiple of 16, so that 32 groups divide 2C equally.
+        num_heads: of both attentions; divides C/2 channels equally.
         size: `(H, W)`: the tables of relative positions have `2W - 1` and `2H - 1` rows.
         stride: s; windows of s x s positions are averaged afterwards (at the edges the positions there are).
         eps: of the norms.

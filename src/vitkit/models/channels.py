@@ -39,7 +39,9 @@ def fit_filters(config: ModelConfig, tensors: Mapping[str, Tensor], channels: in
         # w * (x - m) / s, summed over the channels, is w' * (x - m') / s' + b with these w' and b.
         std = torch.tensor(config.image_std).view(-1, 1, 1)
         shift = (after.image_mean[0] - torch.tensor(config.image_mean).view(-1, 1, 1)) / std
-        if name == "stem.weight":  # of the first filters, those of patches alone have a bias and no padding
+        if (
+            name == "stem.weight"
+        ):  # of the first filters, a patch embedding's alone have a bias and no padding
             bias = tensors["stem.bias"]
             changed["stem.bias"] = (bias.float() + (filters * shift).sum((1, 2, 3))).to(bias.dtype)
         fitted = (filters * (after.image_std[0] / std)).sum(1, keepdim=True)

@@ -129,7 +129,7 @@ class FastViT(ViT):
 
 
 def _is_ours(block: nn.Module) -> TypeGuard[Block]:
-    """Whether a block and its parts compute as `Block`, `Attention` and `MLP` do, in whichever way."""
+    """Whether a block and its parts compute as `Block`, `Attention` and `MLP` do, if in another way."""
     return (
         isinstance(block, Block)
         and type(block) in (Block, CompiledBlock)
@@ -150,7 +150,7 @@ def compute_as(
     gelu: Callable[[Tensor], Tensor] | None = None,
     block: BlockFunction | None = None,
 ) -> None:
-    """Compute as chosen from now on, where the model knows that way.
+    """Have a model compute in the chosen ways from now on, as far as it has them.
 
     Results differ by rounding alone, except under dropout: the ways draw different random numbers. The
     precision is the caller's to set: models do not enter autocast by themselves.

@@ -2,7 +2,7 @@
 
 Parameters are counted on the meta device. FLOPs follow one short rule a part, which a test holds against
 PyTorch's own counter. Memory is observed: a model of the same widths and of few layers makes its passes, in
-whatever way of computing was chosen, while a `Ledger` notes when each storage comes and goes. Its arithmetic
+the chosen way of computing, while a `Ledger` notes when each storage comes and goes. Its arithmetic
 is left out, so that this takes no time, and memory is addressed and never touched. Two batch sizes tell how
 many bytes of a storage belong to each image and how many to the batch, and a layer in the middle stands for
 the layers that are not built.
@@ -386,7 +386,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         span = self.alive[key] = Span(self.time, storage.nbytes())
         self.spans.append(span)
-        # The storage's own end, whoever held it: Python, autograd or autocast's cache.
+        # Called when the storage is freed, whether Python, autograd or autocast's cache held it last.
         weakref.finalize(storage, self._gone, key).atexit = False
 
     def _gone(self, key: int) -> None:
@@ -582,7 +582,7 @@ class Repeated:
 
 @dataclass
 class Observed:
-    """The storages of the passes of a few layers, from which follow those of any batch and depth."""
+    """The storages of the passes of a few layers, from which the memory of any batch and depth follows."""
 
     turn: int
     """The last operation of the forward pass."""

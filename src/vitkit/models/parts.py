@@ -1,8 +1,8 @@
 """The parts of a Transformer encoder, made from sizes alone: attention, MLP, block.
 
-Nothing here knows a whole model or its configuration, so a decoder, a projection head or an ablation can use
-the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised as
-there. Each is computed here in one way, the plain one; `fast.py` has the others.
+Nothing here depends on a whole model or its configuration, so a decoder, a projection head or an ablation can
+use the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised
+as there. Each is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """

@@ -35,10 +35,10 @@ class ViT(ImageModel):
             is not "full".
         generator: source of the initial weights; left out, PyTorch's default one.
 
-    `vitkit.build_model` hands in the parts that a configuration asks for.
+    `vitkit.build_model` hands in the parts that a configuration needs.
 
     Raises:
-        VitkitError: the configuration asks for a part that was not handed in.
+        VitkitError: the configuration needs a part that was not handed in.
     """
 
     config: ViTConfig

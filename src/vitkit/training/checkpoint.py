@@ -542,7 +542,7 @@ def read_progress(checkpoint: Path) -> Progress:
 
 
 def _read(kind: type[_T], path: Path, renamed: Mapping[str, str] | None = None) -> _T:
-    """Read a dataclass from JSON; `renamed` maps the field names of early versions to those of today."""
+    """Read a dataclass from JSON; `renamed` maps the field names of early versions to today's."""
     try:
         data = read_regular_file(path, JSON_LIMIT)
     except OSError as error:
@@ -730,7 +730,7 @@ def commit_size(checkpoint: Path) -> int | None:
     """Measure COMMIT, in bytes; None where there is none, 0 where something else than a folder has the name.
 
     None means that the folder was never committed and may be removed. A file under a checkpoint's name was
-    not made by an interrupted save, so it is kept as something damaged.
+    not made by an interrupted save, so it counts as damaged.
 
     Raises:
         UnreadableError: the system refuses to say whether it is there.
@@ -770,7 +770,7 @@ def sweep(run: Path, checkpoints: Survey) -> list[Path]:
     Their steps will be made again. The caller holds the run's lock.
 
     Returns:
-        The names under which the damaged ones are kept.
+        The new paths of the damaged ones.
 
     Raises:
         VitkitError: the disk refused.

@@ -117,7 +117,7 @@ class Gradients:
         return totals if self.world.size == 1 else self._add_processes(totals)
 
     def _placed(self) -> Iterator[tuple[int, Share]]:
-        """Yield this process's shares, each after the place of its first image in what the process reads."""
+        """Yield this process's shares, each after the place of its first image in the batch that it reads."""
         at = 0
         for share in self.shares:
             at += share.reads_before(self.mixes)  # the image before, which another process trains on
@@ -148,7 +148,7 @@ class Gradients:
                 for name, value in {"loss": loss, **metrics}.items():
                     before = totals.get(name, torch.zeros((), device=self.device))
                     totals[name] = before + value.detach() * fraction
-        self._set_rows(None)  # whoever trains on with the model gives it whole batches
+        self._set_rows(None)  # the next training images may be a whole batch
         return totals
 
     def _pass(self) -> AbstractContextManager[None]:

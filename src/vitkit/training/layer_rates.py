@@ -17,7 +17,7 @@ AFTER = ("norm.", "pooling.", *HEAD)
 
 
 def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter, float]:
-    """Give the factor of each parameter's learning rate; 0 for those that are frozen.
+    """Compute the factor of each parameter's learning rate; 0 where it is frozen.
 
     Raises:
         VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.

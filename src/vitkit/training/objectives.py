@@ -1,6 +1,6 @@
 """The objectives of training: modules `(model, batch, step, total_steps) -> loss, metrics`.
 
-An objective is a module. Its parameters are trained and averaged with those of the model; they and its
+An objective is a module. Its parameters are trained and averaged with the model's; they and its
 buffers are kept in checkpoints, but never in the `model.safetensors` that a run ends with. It returns the
 mean loss over the images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness
 from PyTorch's default generator, which the trainer seeds for every step. It is called once for each

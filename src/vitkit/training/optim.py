@@ -201,8 +201,8 @@ class Muon(torch.optim.Optimizer):
                 of_part = [p for p in group["params"] if (id(p) in self.matrices) is is_hidden]
                 part.append({**group, "params": of_part})
         super().__init__([*hidden, *others], {"lr": 0.0, "weight_decay": 0.0})
-        # The two are given the groups of this optimiser themselves, and its state, so that whoever sets a
-        # rate or loads a state has one optimiser to do it with. The momentum is 0.95, as in the release.
+        # The two use the groups and the state of this optimiser, not copies, so that rates are set and states
+        # loaded in one place. The momentum is 0.95, as in the release.
         self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
         self.muon.state = self.adamw.state = self.state
@@ -281,7 +281,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
 def update_average(average: nn.Module, model: nn.Module, decay: float, updates: int) -> None:
     """Move the Polyak average of the weights a step towards the model: `average` is changed in place.
 
-    Buffers are not learned: the average has those of the model.
+    Buffers are not learned: the average takes the model's.
 
     Args:
         average: a copy of the model.

@@ -4,9 +4,9 @@ Whatever happens in step n follows from the weights, the states of optimiser and
 and n: the batch is a function of n, and so is the seed of all randomness in it. That is why a checkpoint
 needs no random state, and why a run that was killed ends with the same bits as one that was not.
 
-On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Whoever asks for them
-waits until the step is computed, and meanwhile nobody hands the GPU its next one; so `launch` sends them to
-the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
+On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Reading them waits until
+the step is computed, and meanwhile the GPU would get no next one; so `launch` sends them to the CPU, `_count`
+puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
 Two things follow. A step whose numbers are not finite must be skipped by the optimiser itself, before anybody
 has seen them: `skip_unless_finite`. And before a training line of the log or a checkpoint all is read, as it
 must hold the numbers of all steps. On a CPU, and with an optimiser that cannot skip a step, `lag` is 0 and
@@ -428,7 +428,7 @@ class Trainer:
                 )
                 if done or stop:
                     return
-                started = time.monotonic()  # here and not above: whoever reads the report takes time too
+                started = time.monotonic()  # here and not above: the caller takes time over the report too
         finally:
             try:
                 self.writer.wait()
@@ -522,7 +522,7 @@ class Trainer:
         return numbers
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Give the context in which the forward pass computes: bfloat16 or float32, as `precision` asks."""
+        """Give the context in which the forward pass computes: bfloat16 or float32, by `precision`."""
         return autocast(self.device, self.precision)
 
     def _count(self, numbers: StepNumbers, log: Log) -> float:
