@@ -31,7 +31,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """Return the configuration as plain data: what `json.dumps` writes and `from_json` reads back."""
+    """Return the configuration as plain data, which `json.dumps` writes and `from_json` reads back."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 

@@ -58,7 +58,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Put a file in place of another, or of none, at one instant: a reader sees the old or the new one."""
     # In the same folder, because a rename is atomic only within a file system; hidden, with the process in
-    # its name, so that `remove_leftovers` can remove what a killed process leaves.
+    # its name, so that `remove_leftovers` can remove it after a kill.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     try:
@@ -114,7 +114,7 @@ def refuse_link(path: Path) -> None:
     if path.is_symlink() and os.path.commonpath([place, target]) != place:
         raise VitkitError(
             f"{path} is a link that leads out of its folder, in which vitkit writes and removes files. Put "
-            f"what it leads to, {target}, in its place, or remove the link."
+            f"its target, {target}, in its place, or remove the link."
         )
 
 

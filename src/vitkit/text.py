@@ -94,7 +94,7 @@ def _with_note(value: Any) -> Any:
 
 
 def _plain(value: Any, where: str, lost: list[str]) -> Any:
-    """Replace what JSON cannot hold; the paths of numbers that are not finite are added to `lost`."""
+    """Replace values that JSON cannot hold; the paths of numbers that are not finite are added to `lost`."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(where)
         return None

@@ -1,7 +1,7 @@
 """The processes that work together, as torchrun starts them, and their messages to each other.
 
-Process 0 decides what all must do alike, and it alone writes and reports. Each method is called by all
-processes at the same point of the program; a process that is alone gets its own value back.
+Process 0 takes the decisions that all must follow, and it alone writes and reports. Each method is called by
+all processes at the same point of the program; a process that is alone gets its own value back.
 """
 
 import json
@@ -167,7 +167,7 @@ def world_of_environment() -> World:
     """Read the number of this process and of all from the environment, without joining them.
 
     Raises:
-        VitkitError: the variables of torchrun are not what torchrun sets.
+        VitkitError: torchrun's variables have values that torchrun never sets.
     """
     variables = {name: os.environ.get(name, "").strip() for name in VARIABLES}
     if not variables["RANK"] or variables["WORLD_SIZE"] in ("", "1"):
@@ -201,8 +201,8 @@ def prepared_together(world: World) -> Iterator[None]:
         if world.activity.has_failed:  # an inner block has ended all processes
             raise
         error = caught
-    mine = None if error is None else (str(error), error.exit_code, socket.gethostname())
-    failed = [(rank, failure) for rank, failure in enumerate(world.gather(mine)) if failure is not None]
+    failure = None if error is None else (str(error), error.exit_code, socket.gethostname())
+    failed = [(rank, other) for rank, other in enumerate(world.gather(failure)) if other is not None]
     if not failed:
         return
     world.activity.has_failed = True

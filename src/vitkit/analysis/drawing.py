@@ -74,7 +74,7 @@ def figure_svg(figure: Figure, name: str) -> str:
     """Return the figure as an `<svg>` element for an HTML page.
 
     Args:
-        figure: what to draw.
+        figure: the figure.
         name: unique within the page; the identifiers of the element's parts are derived from it.
     """
     svg = _svg(figure, name)

@@ -278,7 +278,7 @@ def _plain_environment() -> dict[str, str]:
 def _run(
     command: Sequence[str], program: str, limit: float, environment: dict[str, str] | None = None
 ) -> bytes:
-    """Run a command to its end within `limit` seconds; returns what it writes.
+    """Run a command to its end within `limit` seconds; returns its output.
 
     If it takes longer, it ends with all processes that it has started.
 
@@ -329,7 +329,7 @@ def _run(
 
 
 def _refuse_failed(record: Path) -> None:
-    """Refuse to run again what failed less than a day ago, by the record of its failure.
+    """Refuse to repeat a step whose failure was recorded less than a day ago.
 
     Raises:
         _Without: why it failed.

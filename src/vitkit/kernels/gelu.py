@@ -35,7 +35,7 @@ def compiled_gelu() -> Gelu | None:
 
 
 class _CompiledGelu:
-    """The functions of `gelu.c`. A copy or a pickle becomes what the machine it is on compiles."""
+    """The functions of `gelu.c`. A copy or a pickle becomes the GELU that the machine it is on compiles."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library

@@ -54,7 +54,7 @@ class ConvStem(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights: He's for what ReLU follows (He et al. 2015), and a linear patch projection's."""
+        """Draw new weights: He's before ReLU (He et al. 2015), and a linear patch projection's at the end."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu", generator=generator)

@@ -194,7 +194,7 @@ class ImageModel(nn.Module):
             )
 
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
-        """Compute what the head sees, `(B, D)`: the representation for few-shot evaluation and embeddings."""
+        """Compute the features that the head sees, `(B, D)`, also for few-shot evaluation and embeddings."""
         raise NotImplementedError
 
     def layers(self) -> list[nn.Module]:
@@ -257,7 +257,7 @@ def make_head(width: int, num_classes: int) -> nn.Linear | nn.Identity:
 def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
     """Draw weights as Flax's default does: normal, cut off at two deviations, of variance 1/fan_in."""
     # The constant is the standard deviation of the standard normal distribution cut off at -2 and 2; dividing
-    # by it gives back what cutting takes away.
+    # by it restores the variance that cutting takes away.
     std = math.sqrt(1 / fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
 

@@ -9,8 +9,8 @@ the layers that are not built.
 
 A multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix products and
 convolutions, as the paper's Table 6 does; norms, softmax, activations, pooling and additions are below one
-percent. A convolution near the edge multiplies zeros of the padding: by default those do not count, which is
-what reproduces the paper's ResNets; counting them (`padding=True`) gives 3 to 4 percent more.
+percent. A convolution near the edge multiplies zeros of the padding: by default these products do not count,
+which reproduces the paper's ResNets; counting them (`padding=True`) gives 3 to 4 percent more.
 """
 
 import functools
@@ -80,7 +80,7 @@ def forward_macs(config: ModelConfig, *, head: bool = False, padding: bool = Fal
     Args:
         config: of any model of the zoo's grammar.
         head: whether the classification head (and the pre-training head's hidden layer) counts.
-        padding: whether to count what convolutions do with the zeros around a feature map.
+        padding: whether to count the products of convolutions with the zeros around a feature map.
     """
     model = _outline(config)
     if isinstance(model, ResNet):
@@ -141,7 +141,7 @@ def _vit_macs(model: ViT, padding: bool) -> int:
     elif isinstance(stem, ConvStem):
         macs = cells * stem.projection.weight.numel()
         (high, wide), (rows, columns) = config.image_size, config.patch_size
-        size = (high // rows * rows, wide // columns * columns)  # what no patch covers is cut off
+        size = (high // rows * rows, wide // columns * columns)  # pixels that no patch covers are cut off
         for convolution in stem.convolutions:
             assert isinstance(convolution, nn.Conv2d)
             macs += _convolution_macs(convolution, size, padding)
@@ -222,7 +222,7 @@ def _strided(size: Size, stride: int) -> Size:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes that a training step needs, by what they are for."""
+    """Bytes that a training step needs, by purpose."""
 
     weights: int
     optimizer_state: int
@@ -242,7 +242,7 @@ class TrainingMemory:
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """Bytes that prediction needs, by what they are for."""
+    """Bytes that prediction needs, by purpose."""
 
     weights: int
     images: int
@@ -264,7 +264,7 @@ def training_memory(
 ) -> TrainingMemory:
     """Measure the memory of one update of all weights by classification, in bytes.
 
-    Not counted: what PyTorch itself needs, the allocator's gaps, and the workspaces that its libraries take
+    Not counted: PyTorch's own memory, the allocator's gaps, and the workspaces that its libraries take
     inside an operation.
 
     Args:

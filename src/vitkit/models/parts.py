@@ -54,7 +54,7 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def bias(self, queries: Tensor) -> Tensor | None:
-        """Compute what is added to the attention logits of queries `(B, h, T, d)`.
+        """Compute the bias that is added to the attention logits of queries `(B, h, T, d)`.
 
         Returns:
             `(B, h, T, T)`; None where nothing is added.

@@ -15,8 +15,8 @@ A committed checkpoint is removed for one reason only: newer ones were committed
 that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
 disk or the system refuses, stops the run and stays as it is.
 
-From top to bottom: what a checkpoint says of itself, how it is saved, which one is whole, how it is loaded,
-and its files: names, what is committed, what is set aside and removed.
+From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, and its
+files: names, commits, setting aside, removing.
 """
 
 import errno
@@ -94,7 +94,7 @@ class Progress:
     window_steps: int = 0
     """Steps in these sums."""
     log_bytes: int = 0
-    """Length of the metrics log: what is longer belongs to steps that will be made again."""
+    """Length of the metrics log: all bytes after it belong to steps that will be made again."""
     log_sha256: str | None = None
     """SHA-256 of the log up to that length; none in checkpoints of early versions."""
     finished: bool = False
@@ -152,7 +152,7 @@ class Survey:
 
 
 def environment(device: torch.device, processes: int = 1) -> dict[str, Any]:
-    """List what decides the last bits of results besides the state: versions, processor, device, threads.
+    """List the versions, processor, device and threads, which decide the last bits of results too.
 
     Every checkpoint records it, and a resumed run names what has changed.
     """
@@ -178,7 +178,7 @@ def processor_name() -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint before it is written: its bytes, and what its manifest says of them."""
+    """A checkpoint before it is written: its bytes, and the fields of its manifest."""
 
     files: Mapping[str, Iterable[bytes | memoryview]]
     """The content of each file, by name; it is taken once, in this order."""
@@ -199,7 +199,7 @@ def take_snapshot(
 
     Args:
         state: everything that the checkpoint holds.
-        environment: what else decides the bits of a run, as `environment` gives it.
+        environment: as `environment` gives it.
         configuration: the options of the run, as plain data.
         copied: whether the tensors are copied, because `state` may change before the bytes are written; else
             they are read while they are written.
@@ -230,7 +230,7 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
     }
     if state.average is not None:
         tensors["average"] = state.average.state_dict()
-    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
+    # A file of its own: the state of the loss is not part of the model that a run ends with.
     if objective := state.objective.state_dict():
         tensors["objective"] = objective
     if state.averaged_objective is not None:
@@ -278,7 +278,7 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         os.makedirs(folder, exist_ok=True)
         remove(temporary)  # a killed process may have had the same number
         os.mkdir(temporary)
-        # `write_file` hashes what it writes and flushes it, so the hash is that of the bytes in memory.
+        # `write_file` hashes the bytes in memory, before the disk can damage them.
         written = {
             name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in snapshot.files.items()
         }
@@ -287,7 +287,7 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         # The order is the promise: after a power cut, a name that is on the disk leads to files that are
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
         sync_folder(temporary)
-        # What has this name already was not resumed from, so it is damaged or was never committed.
+        # A folder that has this name already was not resumed from: it is damaged or was never committed.
         clear(final)
         os.rename(temporary, final)
         sync_folder(folder)
@@ -765,7 +765,7 @@ def _unreadable(path: Path, error: OSError) -> UnreadableError:
 
 
 def sweep(run: Path, checkpoints: Survey) -> list[Path]:
-    """Remove what killed saves left behind, and set damaged checkpoints aside.
+    """Remove the leftovers of killed saves, and set damaged checkpoints aside.
 
     Their steps will be made again. The caller holds the run's lock.
 
@@ -795,7 +795,7 @@ def list_set_aside(run: Path) -> list[Path]:
 
 
 def clear(path: Path) -> None:
-    """Make a name free: by removing what was never committed, by setting aside anything else."""
+    """Make a name free: remove a checkpoint that was never committed, set anything else aside."""
     if was_never_committed(path):
         remove(path)
     else:

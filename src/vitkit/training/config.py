@@ -270,8 +270,8 @@ class OptimizerConfig:
 MOST_STEPS = 10**12
 """Largest number of steps; no run comes near it, so a larger one is a mistyped option."""
 VALIDATION = "validation"
-"""The evaluator that decides what is best, unless a monitor names another. In `metrics.jsonl` its lines have
-the kind "validation"; all others have the kind "evaluation" and the evaluator's name."""
+"""The evaluator that decides which weights are best, unless a monitor names another. In `metrics.jsonl` its
+lines have the kind "validation"; all others have the kind "evaluation" and the evaluator's name."""
 
 
 @dataclass(frozen=True)

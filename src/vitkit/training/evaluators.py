@@ -1,4 +1,4 @@
-"""Evaluators, which measure a model while it is trained, and the monitor, which decides what is best."""
+"""Evaluators, which measure a model while it is trained, and the monitor, which chooses the best weights."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -102,7 +102,7 @@ def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | None) -> None:
-    """Refuse what would go wrong at the first measurement, before the first step.
+    """Refuse, before the first step, evaluators that would fail at the first measurement.
 
     Raises:
         VitkitError: an evaluator has an interval that cannot be, or the monitor watches none of them.

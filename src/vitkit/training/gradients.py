@@ -1,7 +1,7 @@
 """The gradients of a batch, computed in micro-batches that fit into memory, and by several processes.
 
 Every process and every pass that computes a part of a micro-batch draws mixup, and the images that skip a
-branch, for all of it. So the update is that of one process that computes all at once, but for rounding and
+branch, for all of it. So the update is the same as if one process computed all at once, but for rounding and
 for dropout.
 """
 
@@ -142,7 +142,7 @@ class Gradients:
                     with self.autocast():
                         loss, metrics = self.objective(self.model, micro, step, self.total_steps)
                     # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of
-                    # the batch, the gradients add up to that of the mean over the whole batch.
+                    # the batch, the gradients add up to the gradient of the mean over the whole batch.
                     fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
                     (loss * fraction).backward()
                 for name, value in {"loss": loss, **metrics}.items():
@@ -217,7 +217,7 @@ def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
 
 
 def step_seed(seed: int, step: int, part: int, image: int | None = None) -> int:
-    """Mix the run's seed, the step, the number of the micro-batch and that of its image into one seed.
+    """Mix the run's seed, the step and the numbers of the micro-batch and of its image into a seed.
 
     A hash, because sums would collide (seed 1 at step 2, seed 2 at step 1), and generators that are seeded
     with neighbouring numbers may begin alike.

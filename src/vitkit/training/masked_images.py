@@ -141,7 +141,7 @@ class MaskedImages(nn.Module):
 
     @torch.no_grad()
     def picture(self, model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Show what the model sees of images, and what it predicts.
+        """Draw images as the model sees them, and with its predictions.
 
         Args:
             model: the one that is trained.

@@ -20,7 +20,7 @@ from vitkit.training.checkpoint import Progress, set_aside
 
 
 class MetricsLog:
-    """The log, open for writing after its first `length` bytes; what is longer is cut off.
+    """The log, open for writing after its first `length` bytes; the rest is cut off.
 
     Raises:
         VitkitError: it cannot be opened or read, or is no regular file.

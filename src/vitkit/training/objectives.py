@@ -83,7 +83,9 @@ class Classification(nn.Module):
         else:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
         if self.class_weights is not None:
-            losses = losses * (targets @ self.class_weights)  # a mixed image weighs what its classes do
+            losses = losses * (
+                targets @ self.class_weights
+            )  # a mixed image has the mean weight of its classes
         correct = (logits.argmax(1) == batch.labels).float()
         return masked_mean(losses, batch.mask), {"accuracy": masked_mean(correct, batch.mask)}
 
@@ -119,7 +121,7 @@ class MultiLabel(nn.Module):
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Average the values `(B,)` of images that could be read, `mask` `(B,)`; 0 where there is none."""
-    # `where`, not a product: what is masked must not count even if it is infinite.
+    # `where`, not a product: infinity times 0 is not a number, and masked values must not count.
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -140,7 +142,7 @@ def mix(
         model: normalises the pixels before mixup.
         batch: the images, and the one before them where they are a part of a batch.
         soften: makes targets `(B, K)` of labels.
-        config: says what is mixed.
+        config: the strengths of mixup and CutMix.
 
     Returns:
         The images and targets.
@@ -184,7 +186,7 @@ def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[
 
 
 def cutmix(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Replace a box of every image by what its neighbour has there (Yun et al. 2019, section 3.1).
+    """Replace a box of every image by its neighbour's pixels there (Yun et al. 2019, section 3.1).
 
     The box has the image's proportions; its fraction of the area is 1 minus the number drawn. Its centre is
     anywhere, so it may be cut off at a side. Targets are mixed by the area that is really replaced, as in the

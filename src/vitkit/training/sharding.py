@@ -59,8 +59,8 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
     for block in _blocks(model):
         dense: list[nn.Module] = [part for part in block.modules() if type(part) is nn.Linear]
         if precision == "bfloat16" and dense:
-            # One group, which is collected at once. Norms and scales stay float32, with the rest of the
-            # model, as under autocast.
+            # One group, collected at once. Norms and scales stay float32, with the rest of the model, as
+            # under autocast.
             fully_shard(dense, mesh=mesh, mp_policy=halved)
         else:
             fully_shard(block, mesh=mesh)
@@ -110,9 +110,9 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
     # FSDP2 divides rows as `torch.chunk` does: the last processes may have fewer, or none.
     rows = -(-len(value) // mesh.size(mesh.ndim - 1))
     start = rows * mesh.get_local_rank(mesh.ndim - 1)
-    mine = value[start : start + rows].to(own.device, copy=True)
+    part = value[start : start + rows].to(own.device, copy=True)
     return DTensor.from_local(
-        mine, mesh, owner.placements, run_check=False, shape=value.shape, stride=owner.stride()
+        part, mesh, owner.placements, run_check=False, shape=value.shape, stride=owner.stride()
     )
 
 

@@ -284,7 +284,7 @@ class Trainer:
                     shard(whole, world, sharding, self.precision)
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
-            parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
+            parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         head = head_parameters(model) if optimizer_config.head_first else []
         # The parameters that are not trained in the first `head_first` steps, which train the head alone.
         self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
@@ -444,7 +444,7 @@ class Trainer:
     def _is_checkpoint_due(self, step: int, saved_at: float) -> bool:
         """Whether a checkpoint is to be made after `step` updates, by their number or by the clock.
 
-        The clock decides only when a checkpoint is made, never what is in it: no bits depend on it.
+        The clock decides only when a checkpoint is made, never its contents: no bits depend on it.
         """
         every = self.config.checkpoint_every or self.evaluate_every
         return step % every == 0 or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
@@ -501,7 +501,7 @@ class Trainer:
             self.environment[MICRO_BATCH] = self.gradients.size
         for parameter in self.waiting if waits else ():
             parameter.grad = None
-        # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
+        # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         numbers = send_numbers(totals, batch, step, rate)
         # Loss and norm are checked in every step and before the update, by the optimiser or here, so that no
@@ -514,7 +514,7 @@ class Trainer:
         if isinstance(self.objective, AfterStep):
             with torch.no_grad():
                 self.objective.after_step()
-        # Last, so that what the objective changes in `after_step` is averaged as it is now.
+        # Last, so that parameters that the objective changes in `after_step` are averaged after the change.
         averages = ((self.state.average, model), (self.state.averaged_objective, self.objective))
         for average, trained in averages:
             if average is not None and self.optimizer_config.polyak is not None:
@@ -568,7 +568,7 @@ class Trainer:
             self.state.progress = replace(progress, window={}, window_steps=0)
 
     def _evaluate(self, step: int, log: Log) -> dict[str, Mapping[str, float]]:
-        """Run the evaluators that are due after `step` updates, and log what they measure.
+        """Run the evaluators that are due after `step` updates, and log their numbers.
 
         Returns:
             The numbers of each evaluator that was due, by its name.

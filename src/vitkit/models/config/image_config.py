@@ -69,7 +69,7 @@ class ImageConfig(Protocol):
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two models with the same weights may still compute differently."""
+        """The numerics as phrases, in which two models with the same weights may differ."""
 
     @property
     def pools(self) -> bool:
@@ -77,7 +77,7 @@ class ImageConfig(Protocol):
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of what positions depend on: ("a grid", (14, 14)), or images and their size."""
+        """The name and size of the extent on which positions depend: ("a grid", (14, 14)), or images'."""
 
     @property
     def cut_off(self) -> str:

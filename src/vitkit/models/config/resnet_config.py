@@ -60,7 +60,7 @@ class BackboneConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two backbones with the same weights may compute differently."""
+        """The numerics as phrases, in which two backbones with the same weights may differ."""
         eps = f"{self.standardization_eps:g}"
         rule = f"(std + {eps})" if self.standardization == "std" else f"sqrt(var + {eps})"
         return f"GroupNorm epsilon {self.norm_eps:g}", f"kernels standardised as w / {rule}"
@@ -145,7 +145,7 @@ class ResNetConfig:
 
     @property
     def width(self) -> int:
-        """Channels of the last stage: what the head sees."""
+        """Channels of the last stage, which the head sees."""
         return self.stage_channels[-1]
 
     @property
@@ -166,7 +166,7 @@ class ResNetConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two models with the same weights may compute differently."""
+        """The numerics as phrases, in which two models with the same weights may differ."""
         return (
             f"GroupNorm epsilon {self.norm_eps:g}",
             f"kernels standardised as w / sqrt(var + {self.standardization_eps:g})",
@@ -179,7 +179,7 @@ class ResNetConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of what the positions of axial attention depend on: the images."""
+        """The images and their size, on which the positions of axial attention depend."""
         return "images", self.image_size
 
     @property

@@ -103,7 +103,7 @@ class ViTConfig:
     """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. None: as above."""
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
-    maximum; what a learned query attends to (MAP, big_vision); or every token."""
+    maximum; attention pooling by a learned query (MAP, big_vision); or every token."""
     register_tokens: int = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
@@ -111,7 +111,7 @@ class ViTConfig:
     position: PositionKind = "learned"
     """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
     rotary: RotaryConfig | None = None
-    """Rotary positions in every attention, besides those that are added or instead of them."""
+    """Rotary positions in every attention, with added positions or without."""
     position_at: PositionsAt = "stem"
     """The layers at which it is added: the first, each with its own, or each with the same (paper D.4)."""
     attention: Literal["full", "axial"] = "full"
@@ -243,7 +243,7 @@ class ViTConfig:
                 "numbers are no multiple of 4."
             )
         if self.extra_class_token and self.pool == "token":
-            raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
+            raise VitkitError("pool 'token' has a class token already: leave out extra_class_token.")
         if self.attention == "axial" and self.drop_path:
             raise VitkitError(
                 "Axial attention has no stochastic depth here, because rows of one image would be dropped "
@@ -303,7 +303,7 @@ class ViTConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two models with the same weights may compute differently."""
+        """The numerics as phrases, in which two models with the same weights may differ."""
         forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
         lines = (f"GELU: {forms[self.gelu]}", f"LayerNorm epsilon {self.norm_eps:g}")
         return lines + (self.backbone.arithmetic if self.backbone else ())
@@ -314,7 +314,7 @@ class ViTConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of what positions depend on: the grid of patches."""
+        """The grid of patches and its size, on which positions depend."""
         return "a grid", self.grid
 
     @property
