@@ -23,6 +23,8 @@ from vitkit.analysis.drawing import (
 )
 
 TILES_SHOWN = 14
+"""The most tiles along a side of the similarities of positions; of larger grids every second, third, ... is
+drawn."""
 NARROWEST = 3.2
 """Inches that a title needs."""
 
@@ -53,7 +55,7 @@ def position_similarity_map(similarity: Floats) -> Figure:
     """Draw how similar the position embedding of each patch is to all others (paper Figure 7, centre).
 
     Args:
-        similarity: `(R, C, R, C)` cosine similarities. Of large grids every second, third, ... tile is drawn.
+        similarity: `(R, C, R, C)` cosine similarities.
     """
     rows, columns = similarity.shape[:2]
     step = -(-max(rows, columns) // TILES_SHOWN)

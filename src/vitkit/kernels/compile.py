@@ -41,8 +41,9 @@ REMEMBERED = 24 * 3600
 LEFT_BEHIND = 600
 """Seconds after which a file of an unfinished compilation is certainly nobody's any more."""
 DIGEST_BYTES = 32
+"""Bytes of the SHA-256 at the end of a library."""
 MOST_BYTES = 1 << 24
-"""Bytes of a library, which has some 50,000, before it is taken for something else."""
+"""The most bytes of a file that is read as a library: ours have some 50,000."""
 MOST_OUTPUT = 1 << 20
 """Bytes of messages that a compiler may write."""
 LONGEST_REASON = 400

@@ -99,7 +99,7 @@ class Gradients:
         # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
         valid = max(int(self.world.total(own)[0]), 1)
         # An objective may have changed its buffers before the memory ran out.
-        buffers = [buffer.clone() for buffer in self.objective.buffers()]
+        copies = [buffer.clone() for buffer in self.objective.buffers()]
         while True:
             with out_of_memory_explained(self.size, batch.images.shape):
                 try:
@@ -110,7 +110,7 @@ class Gradients:
                         raise
             # Out here, where no error holds the tensors any more that were alive when it was raised.
             self.optimizer.zero_grad()
-            for buffer, value in zip(self.objective.buffers(), buffers, strict=True):
+            for buffer, value in zip(self.objective.buffers(), copies, strict=True):
                 buffer.copy_(value)
             torch.cuda.empty_cache()
             self.size = (self.size + 1) // 2
