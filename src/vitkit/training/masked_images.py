@@ -46,7 +46,7 @@ class Hidden:
     outputs: Tensor
     """`(B, M, O)`, the predictions: logits or pixels."""
     targets: Tensor
-    """`(B, M, T)`, the right answers: int64 classes, or pixels, whose T is O."""
+    """`(B, M, T)`, the right answers: int64 classes, or pixels (then T = O)."""
 
 
 class Baseline(Protocol):
