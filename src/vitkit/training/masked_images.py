@@ -443,7 +443,7 @@ def draw(model: ViT, images: int, count: int, device: torch.device) -> Tensor:
     """Draw numbers from 0 to 1 for each image of a batch, `(B, count)`.
 
     They are drawn for the whole micro-batch that the images are a part of, so that they do not depend on the
-    number of processes, or of images that are computed at a time.
+    number of processes, or of images at a time.
     """
     rows = model.batch_rows
     drawn = torch.rand(images if rows is None else rows.total, count, device=device)
