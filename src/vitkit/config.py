@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Evolved(Protocol):
-    """A dataclass that was recorded in another form before, or whose fields have types by each other."""
+    """A dataclass that early versions recorded in another form, or whose types depend on its data."""
 
     @classmethod
     def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return the fields under today's names; and the types of those for which data decides it."""
+        """Return the fields under today's names, and the types of the fields whose type the data decides."""
 
 
 _SHORT = reprlib.Repr()
@@ -31,7 +31,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """Return the configuration as plain data: what `json.dumps` writes and `from_json` reads back."""
+    """Return the configuration as plain data, which `json.dumps` writes and `from_json` reads back."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
@@ -41,7 +41,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
     Args:
         cls: a dataclass of numbers, strings, literals, tuples, optional values and other dataclasses.
         data: its fields by name; fields left out take their defaults.
-        where: what the data is, for error messages ("config.json", say).
+        where: the name of the data in error messages ("config.json", say).
 
     Raises:
         VitkitError: an unknown key (the nearest right one is named), a missing one, or a value of the
@@ -88,10 +88,10 @@ FLOAT32_MOST = 2.0**128 - 2.0**104
 
 
 def require_finite(config: Any) -> None:
-    """Refuse a dataclass with a number that is none in float32; called by its `__post_init__`.
+    """Refuse a dataclass with a number that is not finite in float32; called by its `__post_init__`.
 
     Raises:
-        VitkitError: a field, or an item of a tuple, is not a number, infinite, or would be in float32.
+        VitkitError: a field, or an item of a tuple, is not a number, or is infinite in float32.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -118,7 +118,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
         items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
         plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
     error = None
-    # A text that is a choice by itself is that choice: `none` is a kind of position, and no missing value.
+    # The text itself comes first: `none` is also a kind of position, and then not a missing value.
     for reading in (value, plain, items, items * 2):
         try:
             return _typed(hint, reading, where)
@@ -143,21 +143,21 @@ def describe_value(value: Any) -> str:
 
 
 def nearest(wrong: str, right: typing.Iterable[str]) -> str:
-    """Return a sentence that names the valid word nearest to a wrong one, or lists all of them."""
+    """Return a sentence with the valid name nearest to a wrong one, or with all of them."""
     names = list(right)
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
 
 
-def difference(one: Any, other: Any, prefix: str = "") -> list[str]:
-    """List the fields in which two configurations differ, as lines "field: this -> that"."""
+def difference(before: Any, after: Any, prefix: str = "") -> list[str]:
+    """List the fields in which two configurations differ, as lines "field: before -> after"."""
     lines: list[str] = []
-    for key, value in one.items():
-        if isinstance(value, dict) and isinstance(other.get(key), dict):
-            lines += difference(value, other[key], f"{prefix}{key}.")
-        elif other.get(key) != value:
-            lines.append(f"{prefix}{key}: {_shown(value)} -> {_shown(other.get(key))}")
-    return lines + [f"{prefix}{key}: nothing -> {_shown(other[key])}" for key in other if key not in one]
+    for key, value in before.items():
+        if isinstance(value, dict) and isinstance(after.get(key), dict):
+            lines += difference(value, after[key], f"{prefix}{key}.")
+        elif after.get(key) != value:
+            lines.append(f"{prefix}{key}: {_shown(value)} -> {_shown(after.get(key))}")
+    return lines + [f"{prefix}{key}: nothing -> {_shown(after[key])}" for key in after if key not in before]
 
 
 def _shown(value: Any) -> str:

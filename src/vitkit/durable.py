@@ -58,7 +58,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Put a file in place of another, or of none, at one instant: a reader sees the old or the new one."""
     # In the same folder, because a rename is atomic only within a file system; hidden, with the process in
-    # its name, so that `remove_leftovers` can remove what a killed process leaves.
+    # its name, so that `remove_leftovers` can remove it after a kill.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     try:
@@ -71,10 +71,10 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what `replace_file` was writing into a folder when its process was killed.
+    """Remove the temporary files that `replace_file` left in a folder when its process was killed.
 
     Args:
-        folder: where nobody else writes now; its name may be free.
+        folder: a folder in which nobody else writes now; it may be missing.
 
     Raises:
         OSError: the disk refused.
@@ -85,7 +85,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a string from a file names something within a folder, and leads nowhere else."""
+    """Whether a string is the name of a file within a folder, and no path that leads elsewhere."""
     return name not in ("", ".", "..") and not re.search(r"[/\\:\0]", name)
 
 
@@ -105,16 +105,16 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse a place to write to, if it is a link that leads out of its folder.
+    """Refuse to write to a path that is a link out of its folder.
 
     Raises:
-        VitkitError: it is.
+        VitkitError: it is such a link.
     """
     place, target = os.path.realpath(path.parent), os.path.realpath(path)
     if path.is_symlink() and os.path.commonpath([place, target]) != place:
         raise VitkitError(
             f"{path} is a link that leads out of its folder, in which vitkit writes and removes files. Put "
-            f"what it leads to, {target}, in its place, or remove the link."
+            f"its target, {target}, in its place, or remove the link."
         )
 
 
@@ -146,13 +146,13 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
 def read_json_once(path: Path, limit: int = JSON_LIMIT) -> Any:
     """Read a JSON file that several parts of a request need, such as a `config.json`, once a process.
 
-    A file that was changed or replaced is read again. The value is the caller's own. Errors are those of
+    A file that was changed or replaced is read again. The value is the caller's own. It raises the errors of
     `read_json`.
     """
     try:
         status = path.stat()
     except OSError:
-        return read_json(path, limit)  # which says what is wrong
+        return read_json(path, limit)  # which raises the right error
     # Written again within the tick, the file could look the same.
     if status.st_size > limit or time.time() - status.st_mtime < CLOCK_TICK:
         return read_json(path, limit)
@@ -253,8 +253,8 @@ def require_regular_file(descriptor: int, path: Path) -> None:
     """
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise VitkitError(f"{path} cannot be read: expected a regular file, found {found}.")
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise VitkitError(f"{path} cannot be read: expected a regular file, found {kind}.")
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:

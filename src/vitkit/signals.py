@@ -40,7 +40,7 @@ class StopSignals:
     """The way in which the main thread answers the signals that ask it to stop.
 
     The first signal raises StopRequest where the program stands or, inside `held`, where that block ends.
-    Later signals change nothing, but that a second Ctrl-C does not wait for the end of `held`.
+    Later signals change nothing, except that a second Ctrl-C does not wait for the end of `held`.
     """
 
     number: int | None = None
@@ -64,7 +64,7 @@ class StopSignals:
             raise StopRequest(self.number)
 
     def let_nothing_interrupt(self) -> None:
-        """Ignore a second Ctrl-C from now on: all is done but the clearing away."""
+        """Ignore a second Ctrl-C from now on: only tidying up is left."""
         self._may_break_off = False
 
     def handle(self, number: int, frame: Any) -> None:
@@ -83,14 +83,14 @@ class StopSignals:
 
 @contextmanager
 def stop_signals(*, last: bool = False) -> Iterator[StopSignals]:
-    """Answer the signals that ask to stop by StopRequest; inside another such block, that one's answers hold.
+    """Answer the signals that ask to stop by StopRequest; inside another such block, the outer one answers.
 
-    A signal that is ignored stays ignored (`nohup`, `trap '' TERM`). In other threads than the main one
-    signals are not answered: Python lets the main thread alone.
+    A signal that is ignored stays ignored (`nohup`, `trap '' TERM`). Python answers signals in the main
+    thread alone: in another, this does nothing.
 
     Args:
-        last: the process ends after this block: once asked to stop, it ignores what asks again, so that its
-            exit code is the first signal's.
+        last: whether the process ends after this block: it then ignores all signals after the first, so that
+            its exit code is the first one's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield StopSignals()
@@ -102,7 +102,7 @@ def stop_signals(*, last: bool = False) -> Iterator[StopSignals]:
             yield outer
             return
     stop = StopSignals()
-    # None: installed by something else than Python, which cannot be put back.
+    # None: a handler that was not installed by Python, and that Python cannot put back.
     answered = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
     for number in answered:
         signal.signal(number, stop.handle)
@@ -117,7 +117,7 @@ def stop_signals(*, last: bool = False) -> Iterator[StopSignals]:
 def stop_signals_blocked() -> Iterator[None]:
     """Let child processes that are started inside begin with these signals blocked, until they ignore them.
 
-    Without that, a signal to the whole process group could meet a child that still has its parent's answers.
+    Otherwise a signal to the whole process group could reach a child that still has its parent's handlers.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -130,7 +130,7 @@ def stop_signals_blocked() -> Iterator[None]:
 
 
 def ignore_stop_signals() -> None:
-    """Ignore, in a child process, the signals that its parent answers for both."""
+    """Ignore, in a child process, the signals that its parent answers on its behalf."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -138,7 +138,7 @@ def ignore_stop_signals() -> None:
 
 
 def _leave_lost_terminal() -> None:
-    """Print to nowhere if the terminal has gone: a refused line must not keep a checkpoint from its end."""
+    """Print to nowhere if the terminal has gone: no error in printing may keep a checkpoint from its end."""
     import termios  # not on Windows, which has no SIGHUP either
 
     for descriptor in (1, 2):

@@ -17,14 +17,14 @@ _OBEYED = re.compile(
     r"[\x00-\x1f\x7f-\x9f"  # C0, DEL and C1
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
     r"\u2028\u2029"  # separators of lines and paragraphs
-    r"\ud800-\udfff]"  # halves of characters: what is not UTF-8 in a file name
+    r"\ud800-\udfff]"  # halves of characters: bytes of a file name that are not UTF-8
 )
 # Halves alone: JSON escapes control characters itself, but these would make it invalid UTF-8.
 _HALVES = re.compile(r"[\ud800-\udfff]")
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Replace everything that a terminal obeys, or that no encoding can say, by escapes.
+    """Replace characters that a terminal obeys, or that no encoding can write, by escapes.
 
     A byte of a file name that is not UTF-8 is shown as that byte (`\\xff`).
 
@@ -61,14 +61,14 @@ def csv_line(cells: Iterable[str]) -> str:
 
 
 def read_csv_cell(cell: str) -> str:
-    """Take off the apostrophe that `csv_line` puts before what would be a formula."""
+    """Take off the apostrophe that `csv_line` puts before text that would be a formula."""
     return cell[1:] if _MARKED.match(cell) else cell
 
 
 def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:
     """Write JSON that any parser reads and any terminal shows.
 
-    NaN and infinity, which JSON has not, become null, and the object at the top says in `not_finite` where
+    NaN and infinity, which JSON lacks, become null, and the object at the top lists in `not_finite` where
     they were. Control characters and directions of writing are written as `\\uXXXX`. A byte that is not UTF-8
     becomes the four characters `\\xff`.
 
@@ -94,7 +94,7 @@ def _with_note(value: Any) -> Any:
 
 
 def _plain(value: Any, where: str, lost: list[str]) -> Any:
-    """Replace what JSON cannot hold; the paths of numbers that are not finite are added to `lost`."""
+    """Replace values that JSON cannot hold; the paths of numbers that are not finite are added to `lost`."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(where)
         return None
@@ -154,18 +154,18 @@ def without_places(value: Any) -> Any:
 
 def first_line(error: object) -> str:
     """Return the first line of a server's or library's message, cut short, without control characters."""
-    # A library's reason fits into 200 characters; what is longer is a page, or a file's content.
+    # A library's reason fits into 200 characters; a longer text is a page, or a file's content.
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return visible(lines[0][:200]).rstrip(".")
 
 
-def pluralize(count: int, one: str, many: str | None = None) -> str:
+def pluralize(count: int, singular: str, plural: str | None = None) -> str:
     """Write a count with its noun: `pluralize(3, "image")` is "3 images"."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def join_names(names: Sequence[str], limit: int = 10) -> str:
-    """Join names with commas; beyond the first `limit` only their number is told."""
+    """Join names with commas; beyond the first `limit` only their number is written."""
     shown = ", ".join(map(str, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
 

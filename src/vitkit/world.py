@@ -1,7 +1,7 @@
-"""The processes that work on one thing together, as torchrun starts them, and what they tell each other.
+"""The processes that work together, as torchrun starts them, and their messages to each other.
 
-Process 0 decides what all must do alike, and it alone writes and reports. Each method is called by all
-processes at the same point of the program; a process that is alone gets back what it gave.
+Process 0 takes the decisions that all must follow, and it alone writes and reports. Each method is called by
+all processes at the same point of the program; a process that is alone gets its own value back.
 """
 
 import json
@@ -23,8 +23,8 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """The variables that torchrun sets: the number of this process and of all, and both on this machine."""
 
 BUCKET_BYTES = 32 * 2**20
-"""Bytes of gradients that are summed over the processes at a time: enough that the time of a message does not
-count, and little beside the gradients, of which it is a copy."""
+"""Bytes of gradients that are summed over the processes at a time, in a copy: enough that the time of a
+message does not count, and little beside the gradients."""
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Activity:
     """The activity of a process, by which others can tell whether it hangs."""
 
     work: int = 0
-    """A number that grows with whatever it does."""
+    """A number that grows with everything that it does."""
     is_waiting: bool = False
     """Whether it is in a step that all processes take together, where it may wait for the others."""
     waited: float = 0.0
@@ -108,7 +108,7 @@ class World:
         return cast("list[float]", values.tolist())
 
     def tell(self, value: T) -> T:
-        """Give all processes what process 0 has: plain data, such as JSON holds."""
+        """Give all processes the value of process 0: plain data, such as JSON holds."""
         if self.size == 1:
             return value
         import torch
@@ -126,7 +126,7 @@ class World:
         return cast("T", json.loads(content.numpy().tobytes()))
 
     def gather(self, value: T) -> list[T]:
-        """Give all processes what each of them has, in the order of ranks: plain data, such as JSON holds."""
+        """Give all processes the values of each, in the order of ranks: plain data, such as JSON holds."""
         if self.size == 1:
             return [value]
         return [json.loads(content) for content in _gather_bytes(self, json.dumps(value).encode())]
@@ -140,13 +140,13 @@ class World:
         kinds = self.gather([(array.dtype.str, array.shape) for array in arrays])
         contents = _gather_bytes(self, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
         gathered = []
-        for content, described in zip(contents, kinds, strict=True):
-            of_process, at = [], 0
-            for kind, shape in described:
+        for content, kinds_of_process in zip(contents, kinds, strict=True):
+            arrays_of_process, at = [], 0
+            for kind, shape in kinds_of_process:
                 array = np.frombuffer(content, kind, int(np.prod(shape)), at).reshape(shape)
-                of_process.append(array)
+                arrays_of_process.append(array)
                 at += array.nbytes
-            gathered.append(of_process)
+            gathered.append(arrays_of_process)
         return gathered
 
     def share(self, tensors: Sequence["Tensor"]) -> None:
@@ -164,29 +164,29 @@ ALONE = World()
 
 
 def world_of_environment() -> World:
-    """Read which of how many processes this is, without joining them.
+    """Read the number of this process and of all from the environment, without joining them.
 
     Raises:
-        VitkitError: the variables of torchrun are not what torchrun sets.
+        VitkitError: torchrun's variables have values that torchrun never sets.
     """
-    given = {name: os.environ.get(name, "").strip() for name in VARIABLES}
-    if not given["RANK"] or given["WORLD_SIZE"] in ("", "1"):
+    variables = {name: os.environ.get(name, "").strip() for name in VARIABLES}
+    if not variables["RANK"] or variables["WORLD_SIZE"] in ("", "1"):
         return ALONE
-    given = {**given, "LOCAL_RANK": given["LOCAL_RANK"] or "0"}
-    given["LOCAL_WORLD_SIZE"] = given["LOCAL_WORLD_SIZE"] or "1"
-    if not all(value.isdecimal() and len(value) < 8 for value in given.values()):
-        raise _wrong(given)
-    rank, size, here, on_machine = (int(given[name]) for name in VARIABLES)
-    if not (rank < size and here < on_machine <= size):
-        raise _wrong(given)
-    return World(rank, size, here, on_machine)
+    variables["LOCAL_RANK"] = variables["LOCAL_RANK"] or "0"
+    variables["LOCAL_WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] or "1"
+    if not all(value.isdecimal() and len(value) < 8 for value in variables.values()):
+        raise _wrong(variables)
+    rank, size, local_rank, on_machine = (int(variables[name]) for name in VARIABLES)
+    if not (rank < size and local_rank < on_machine <= size):
+        raise _wrong(variables)
+    return World(rank, size, local_rank, on_machine)
 
 
 @contextmanager
 def prepared_together(world: World) -> Iterator[None]:
-    """Go on in all processes or in none: process 0 raises the error of whichever could not be prepared.
+    """Go on in all processes or in none: process 0 raises the error of any that could not be prepared.
 
-    One may stand within another: a process that fails between the inner ones meets the others in their next.
+    Blocks may be nested: a process that fails between two inner blocks meets the others in their next one.
 
     Raises:
         VitkitError: in process 0; the others end silently after it.
@@ -198,29 +198,30 @@ def prepared_together(world: World) -> Iterator[None]:
     try:
         yield
     except VitkitError as caught:
-        if world.activity.has_failed:  # an inner one has ended all
+        if world.activity.has_failed:  # an inner block has ended all processes
             raise
         error = caught
-    mine = None if error is None else (str(error), error.exit_code, socket.gethostname())
-    failed = [(rank, failure) for rank, failure in enumerate(world.gather(mine)) if failure is not None]
+    failure = None if error is None else (str(error), error.exit_code, socket.gethostname())
+    failed = [(rank, other) for rank, other in enumerate(world.gather(failure)) if other is not None]
     if not failed:
         return
     world.activity.has_failed = True
     rank, (message, code, host) = failed[0]
     if not world.writes:
         with suppress(RuntimeError):
-            world.tell(None)  # torchrun ends all processes with the first: process 0 must have spoken
+            # Process 0 must have reported before: torchrun ends all processes when the first one ends.
+            world.tell(None)
         raise SystemExit(code)
     if error is not None:
         raise error
     raise VitkitError(f"Process {rank} of {world.size} on {host}: {message}")
 
 
-def _wrong(given: Mapping[str, str]) -> VitkitError:
-    """Make the error for variables that torchrun never sets."""
-    shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+def _wrong(variables: Mapping[str, str]) -> VitkitError:
+    """Make the error for variables with values that torchrun never sets."""
+    shown = ", ".join(f"{name}={value!r}" for name, value in variables.items())
     return VitkitError(
-        f"The variables by which torchrun numbers its processes are not what it sets, found {shown}. Start "
+        f"The variables by which torchrun numbers processes are not as it sets them, found {shown}. Start "
         "vitkit by torchrun, or by --processes; for one process leave them out (unset RANK WORLD_SIZE)."
     )
 

@@ -162,7 +162,3 @@ def test_enlarged_repeats_whole_pixels() -> None:
 @pytest.mark.parametrize(("side", "start"), [(8, "data:image/png;base64,"), (200, "data:image/jpeg;base64,")])
 def test_image_data_uri(side: int, start: str) -> None:
     assert drawing.image_data_uri(images(1, (side, side))[0]).startswith(start)
-
-
-def test_figure_png_data_uri() -> None:
-    assert drawing.figure_png_data_uri(curves(3, 0)[0]).startswith("data:image/png;base64,iVBOR")

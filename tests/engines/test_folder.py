@@ -59,7 +59,7 @@ def test_a_description_that_was_changed_is_refused(out: Path, part: str, name: s
         described[name] = value
 
     edit(out, change)
-    with pytest.raises(VitkitError, match=r"engine\.json is not as vitkit export wrote it: the hash"):
+    with pytest.raises(VitkitError, match=r"engine\.json is not as vitkit export wrote it: its contents"):
         vitkit.Predictor(out)
 
 

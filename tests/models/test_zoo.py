@@ -164,7 +164,7 @@ def test_a_wrong_name_is_told_the_nearest(name: str, words: str) -> None:
 
 
 def test_heads_that_do_not_divide_the_width() -> None:
-    with pytest.raises(VitkitError, match="cannot be shared among 7 heads"):
+    with pytest.raises(VitkitError, match="cannot be divided among 7 heads"):
         vit_config("ViT-96x6x7/4")
 
 

@@ -22,6 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_mixed import MixedModeRenderer
 from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -45,7 +46,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
-    "svg.fonttype": "none",  # text stays text: it can be searched, and any script's letters are shown
+    "svg.fonttype": "none",  # text stays text: it can be searched, and shows the letters of any script
 }
 
 Floats = NDArray[Any]
@@ -73,7 +74,7 @@ def figure_svg(figure: Figure, name: str) -> str:
     """Return the figure as an `<svg>` element for an HTML page.
 
     Args:
-        figure: what to draw.
+        figure: the figure.
         name: unique within the page; the identifiers of the element's parts are derived from it.
     """
     svg = _svg(figure, name)
@@ -82,23 +83,23 @@ def figure_svg(figure: Figure, name: str) -> str:
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
-def figure_png_data_uri(figure: Figure) -> str:
-    """Return the figure as a PNG `data:` URI."""
-    return _data_uri(_png(figure), "png")
-
-
 def image_data_uri(image: NDArray[np.uint8]) -> str:
     """Return a picture `(H, W, 3)` as a `data:` URI: PNG up to 64 pixels, where JPEG blurs, JPEG above."""
     kind = "png" if max(image.shape[:2]) <= 64 else "jpeg"
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, quality=85, optimize=True)
-    return _data_uri(buffer.getvalue(), kind)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
     """Give a context in which figures have our style; the salt decides the identifiers within an SVG."""
     style: Any = {**STYLE, "svg.hashsalt": salt}
     return matplotlib.rc_context(style)
+
+
+def percentages() -> FuncFormatter:
+    """Make a formatter that writes the fractions of an axis as percentages, in as few digits as they need."""
+    return FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g}%")
 
 
 @contextmanager
@@ -134,7 +135,7 @@ def add_legend(figure: Figure) -> None:
 
 
 def wrapped(caption: str, width: int, most: int = 3) -> str:
-    """Wrap a caption into at most so many lines of `width` columns; wide letters take two of them."""
+    """Wrap a caption into `most` lines of `width` columns at most; wide letters take two columns."""
     lines: list[str] = []
     for part in caption.split("\n"):
         line = ""
@@ -153,7 +154,7 @@ def wrapped(caption: str, width: int, most: int = 3) -> str:
 def shortened(text: str, width: int) -> str:
     """Return a name from outside in one line of `width` columns that matplotlib takes for no formula.
 
-    Letters of Chinese, Japanese and Korean and pictures are as wide as two others.
+    Chinese, Japanese and Korean letters, and pictures, take two columns.
     """
     return cut(text, width).replace("$", r"\$")
 
@@ -191,8 +192,8 @@ class _Renderer(RendererSVG):
         # In matplotlib's font this dash is exactly as wide as the font is high.
         s = "".join("\N{EM DASH}" if _is_wide(letter) else letter for letter in s)
         measure: Any = super().get_text_width_height_descent
-        found: tuple[float, float, float] = measure(s, prop, ismath)
-        return found
+        extent: tuple[float, float, float] = measure(s, prop, ismath)
+        return extent
 
 
 # matplotlib gives no types for these two.
@@ -228,7 +229,3 @@ def _png(figure: Figure) -> bytes:
         FigureCanvasAgg(figure)
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
-
-
-def _data_uri(data: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import (
@@ -21,6 +21,7 @@ from vitkit.analysis.drawing import (
     Floats,
     add_legend,
     add_title,
+    percentages,
     shortened,
     styled,
     wrapped,
@@ -32,9 +33,9 @@ from vitkit.evaluation.multilabel import LabelScore
 from vitkit.models.config.card import LossFunction
 
 MATRIX_WITH_NAMES = 20
-"""Up to so many classes a confusion matrix has names and counts; above it is a picture and a list."""
+"""The most classes of a confusion matrix with names and counts; for more it is a picture and a list."""
 MATRIX_CELLS = 100
-"""Rows and columns of that picture at most: of more classes, neighbours share a cell."""
+"""The most rows and columns of that picture: of more classes, neighbours are in one cell."""
 BARS_SHOWN = 40
 """Classes in a bar chart: more bars would not fit on a screen."""
 PAIRS_SHOWN = 15
@@ -59,7 +60,7 @@ def training_curves(
     altered: str = "",
     metric: str = "accuracy",
     title: str = "Validation accuracy",
-    label: str = "share of images right",
+    label: str = "fraction of images right",
     best: Literal["max", "min"] = "max",
     is_fraction: bool = True,
 ) -> tuple[Figure, Figure, Figure]:
@@ -70,8 +71,8 @@ def training_curves(
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.
         validation: equally long `step`, `epoch`, `loss` and `metric`; may be empty.
-        altered: what makes the training loss another quantity than the validation loss ("label smoothing
-            0.1"), for the legend; empty if nothing does.
+        altered: the options that make the training loss another quantity than the validation loss ("label
+            smoothing 0.1"), for the legend; empty if none does.
         metric: the name of the validation metric; its curve has `title` and `label`.
         best: whether its largest or its smallest value is the best, which is marked.
         is_fraction: whether it is written as a percentage.
@@ -112,7 +113,7 @@ def training_curves(
                 _epochs_on_top(axes, train)
             add_legend(figure)
         if is_fraction:
-            middle.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+            middle.yaxis.set_major_formatter(percentages())
         rate.yaxis.set_major_formatter("{x:.3g}")
         rate.set_ylim(bottom=0)
     return drawn[0], drawn[1], drawn[2]
@@ -121,13 +122,13 @@ def training_curves(
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
     """Draw how often each true class (rows) was predicted as each class (columns).
 
-    Up to 20 classes: counts, coloured by their share of the true class. More: the matrix as a picture beside
-    the pairs confused most often.
+    Up to 20 classes: counts, coloured by their fraction of the true class. More: the matrix as a picture
+    beside the pairs confused most often.
 
     Args:
         cells: `(true class, predicted class, count)`, left out where the count is zero.
         class_names: K names.
-        data: what the images are ("360 test images"), for the title.
+        data: the images as a phrase ("360 test images"), for the title.
     """
     classes = len(class_names)
     with styled():
@@ -138,9 +139,9 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             figure = Figure((side + labels + 1.4, side + max(0.3, labels) + 0.7), layout="constrained")
             axes = figure.subplots()
             matrix = _matrix(cells, classes, 1)
-            shares = _show_shares(figure, axes, matrix)
+            fractions = _show_fractions(figure, axes, matrix)
             for row, column in np.argwhere(matrix).tolist():
-                colour = "white" if shares[row, column] > 0.35 else "black"
+                colour = "white" if fractions[row, column] > 0.35 else "black"
                 axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour)
             # Browsers have other fonts: the last letter stays at the axis whatever the width of the name.
             turned: dict[str, Any] = {
@@ -156,7 +157,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             figure = Figure((WIDTH, 4.6), layout="constrained")
             axes, bars = figure.subplots(1, 2, width_ratios=(1.2, 1))
             group = -(-classes // MATRIX_CELLS)
-            _show_shares(figure, axes, _matrix(cells, classes, group), group)
+            _show_fractions(figure, axes, _matrix(cells, classes, group), group)
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_locator(MaxNLocator(6, integer=True))
             together = f", {group} to a cell" if group > 1 else ""
@@ -173,13 +174,13 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
     """
     seen = sorted((score for score in scores if score.count), key=lambda score: score.correct / score.count)
     shown = seen[:BARS_SHOWN]
-    shares = np.array([score.correct / score.count for score in shown])
+    accuracies = np.array([score.correct / score.count for score in shown])
     ends = np.array([wilson_interval(score.correct, score.count) for score in shown]).reshape(-1, 2)
     with styled():
         figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
         axes = figure.subplots()
         rows = np.arange(len(shown))
-        axes.barh(rows, shares, height=0.7, color=SKY)
+        axes.barh(rows, accuracies, height=0.7, color=SKY)
         axes.hlines(rows, ends[:, 0], ends[:, 1], color="black", linewidth=1.2)
         axes.set_yticks(rows, [f"{shortened(score.name, 28)}  ({score.count})" for score in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -189,12 +190,12 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
         axes.tick_params(axis="y", length=0)
         which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
         add_title(figure, f"Accuracy within {which}, {data}")
-        axes.set(xlabel="share of the class's images right (line: 95% interval)", ylabel="class (images)")
+        axes.set(xlabel="fraction of the class's images right (line: 95% interval)", ylabel="class (images)")
     return figure
 
 
 def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
-    """Draw accuracy against confidence, and how many images have which confidence."""
+    """Draw accuracy against confidence, and the number of images by confidence."""
     used = [b for b in bins if b.confidence is not None and b.accuracy is not None]
     accuracy = np.array([b.accuracy for b in used], float)
     left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
@@ -209,7 +210,7 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
             [b.confidence for b in used], left, right, color=VERMILION, linewidth=2.5, label="mean confidence"
         )
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
-        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of images right")
+        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
         add_title(figure, f"Calibration on {data}")
         diagram.yaxis.set_major_formatter(PercentFormatter(1))
         add_legend(figure)
@@ -225,8 +226,8 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
 def two_calibrations(
     bins: tuple[Sequence[CalibrationBin], Sequence[CalibrationBin]], labels: tuple[str, str]
 ) -> Figure:
-    """Draw the accuracy of two models against their confidence, with 95 % intervals, and how many images have
-    which.
+    """Draw the accuracy of two models against their confidence, with 95 % intervals, and the number of images
+    by confidence.
 
     Args:
         bins: of the first and of the second model.
@@ -242,14 +243,14 @@ def two_calibrations(
         for number, (own, colour, mark) in enumerate(zip(bins, (VERMILION, BLUE), "os", strict=True)):
             used = [(b.confidence, b.accuracy, b.count) for b in own if b.confidence is not None]
             across = [confidence for confidence, _, _ in used]
-            up = np.array([share or 0.0 for _, share, _ in used])
-            ends = np.array([wilson_interval(round(c * (share or 0.0)), c) for _, share, c in used]).T
+            up = np.array([accuracy or 0.0 for _, accuracy, _ in used])
+            ends = np.array([wilson_interval(round(c * (accuracy or 0.0)), c) for _, accuracy, c in used]).T
             reach = np.maximum(0.0, np.abs(ends - up))
             style: dict[str, Any] = {"fmt": mark, "color": colour, "capsize": 2, "markersize": 5}
             diagram.errorbar(across, up, yerr=reach, label=shortened(labels[number], 60), **style)
             left = [b.lower + number * width for b in own]
             histogram.bar(left, [b.count for b in own], width, align="edge", color=colour)
-        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of images right")
+        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
         diagram.yaxis.set_major_formatter(PercentFormatter(1))
         add_legend(figure)
         histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
@@ -261,25 +262,26 @@ def two_calibrations(
 
 
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
-    """Make a matrix of counts, rows the true classes, of classes or of groups of neighbouring ones."""
+    """Make a matrix of counts, with true classes as rows, of classes or groups of `group` neighbours."""
     true, predicted, counts = np.array(cells, np.int64).reshape(-1, 3).T
     matrix = np.zeros((-(-classes // group),) * 2, np.int64)
     np.add.at(matrix, (true // group, predicted // group), counts)
     return matrix
 
 
-def _show_shares(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> Floats:
-    """Draw each row's fractions. The scale is that of square roots, or rare confusions could not be seen."""
-    shares: Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+def _show_fractions(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> Floats:
+    """Draw each row's fractions, by the colour of their square root, or rare confusions could not be seen."""
+    fractions: Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     end = len(matrix) * group - 0.5
     extent = (-0.5, end, end, -0.5)
-    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="none", extent=extent)
+    norm = PowerNorm(0.5, 0, 1)
+    image = axes.imshow(fractions, cmap="Blues", norm=norm, interpolation="none", extent=extent)
     colours = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, ticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
-    colours.set_label("share of the true class")
+    colours.set_label("fraction of the true class")
     colours.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     for spine in axes.spines.values():
         spine.set_visible(True)
-    return shares
+    return fractions
 
 
 def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_names: Sequence[str]) -> None:
@@ -294,7 +296,8 @@ def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_nam
     counts = [count for _, _, count in wrong]
     axes.barh(range(len(wrong)), counts, height=0.7, color=VERMILION)
     labels = [
-        f"{shortened(class_names[true], 20)} → {shortened(class_names[said], 20)}" for true, said, _ in wrong
+        f"{shortened(class_names[true], 20)} → {shortened(class_names[predicted], 20)}"
+        for true, predicted, _ in wrong
     ]
     axes.set_yticks(range(len(wrong)), labels, fontsize=8)
     for place, (true, _, count) in enumerate(wrong):
@@ -326,9 +329,9 @@ def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def _smoothed(y: Floats) -> Floats:
     """Average over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
     half = len(y) // 40
-    known = np.isfinite(y)
-    sums = np.concatenate([[0.0], np.where(known, y, 0).cumsum()])
-    counts = np.concatenate([[0], known.cumsum()])
+    finite = np.isfinite(y)
+    sums = np.concatenate([[0.0], np.where(finite, y, 0).cumsum()])
+    counts = np.concatenate([[0], finite.cumsum()])
     first = np.maximum(np.arange(len(y)) - half, 0)
     last = np.minimum(np.arange(len(y)) + half + 1, len(y))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -343,9 +346,9 @@ def _mark_best(
         return
     place = int(np.nanargmax(values) if best == "max" else np.nanargmin(values))
     step, value = steps[place], values[place]
-    words = f"best: {f'{value:.1%}' if is_fraction else f'{value:.4g}'} at step {step:,.0f}"
+    label = f"best: {f'{value:.1%}' if is_fraction else f'{value:.4g}'} at step {step:,.0f}"
     circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": "black"}
-    axes.plot([step], [value], "o", label=words, **circle)
+    axes.plot([step], [value], "o", label=label, **circle)
     axes.margins(y=0.12)  # so that the circle is whole
 
 
@@ -370,16 +373,16 @@ def _say(axes: Axes, text: str) -> None:
 def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figure:
     """Draw the average precision of each label as bars with 95 % intervals, the worst on top.
 
-    With many labels only the 40 worst are drawn. The dots are what ranking by chance would give, the fraction
-    of images that have the label.
+    With many labels only the 40 worst are drawn. The dots are the average precision of ranking by chance: the
+    fraction of images that have the label.
 
     Args:
-        scores: of all labels; those that no image has are left out.
+        scores: of all labels; labels that no image has are left out.
         count: images.
-        data: what the images are ("360 test images"), for the title.
+        data: the images as a phrase ("360 test images"), for the title.
     """
-    known = [(score.average_precision, score) for score in scores if score.average_precision is not None]
-    ordered = sorted(known, key=lambda pair: pair[0])
+    measured = [(score.average_precision, score) for score in scores if score.average_precision is not None]
+    ordered = sorted(measured, key=lambda pair: pair[0])
     shown = ordered[:BARS_SHOWN]
     with styled():
         figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")

@@ -26,14 +26,14 @@ Floats = NDArray[np.float32]
 def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
     """Compute the principal components of the filters that see the pixels (paper Figure 7, left).
 
-    These are the D filters of the patch embedding, or those of a ResNet's first convolution. They are points
-    in the space of patches; their principal components are the patches along which
-    they differ most. A component's sign is arbitrary: here its largest value is positive. Each is scaled by
-    itself so that zero is mid-grey and its largest absolute value black or white.
+    These are the D filters of the patch embedding, or of a ResNet's first convolution. They are points in the
+    space of patches; their principal components are the patches along which they differ most. A component's
+    sign is arbitrary: here its largest value is positive. Each is scaled by itself so that zero is mid-grey
+    and its largest absolute value black or white.
 
     Args:
         model: for images of one or three channels.
-        count: how many, the strongest first.
+        count: the most components, the strongest first.
 
     Returns:
         Components `(count, p, q, 3)` in [0, 1], and the fraction of the filters' variance that each explains
@@ -46,10 +46,10 @@ def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
         raise VitkitError(
             f"Filters can be shown as colours of one or three channels, found {model.config.in_channels}."
         )
-    known = model.config.first_filters
-    first = next((weight for name, weight in model.named_parameters() if name in known), None)
+    names = model.config.first_filters
+    first = next((weight for name, weight in model.named_parameters() if name in names), None)
     if first is None:
-        raise VitkitError(f"No filters that see pixels are known in this model: none of {known}.")
+        raise VitkitError(f"No filters that see pixels are in this model: none of {', '.join(names)}.")
     weight = first.detach().double().cpu()  # (D, channels, p, q)
     filters = weight.flatten(1)
     _, strengths, directions = torch.linalg.svd(filters - filters.mean(0), full_matrices=False)
@@ -60,8 +60,8 @@ def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
     largest = components.gather(1, components.abs().argmax(1, keepdim=True))  # (count, 1)
     images = 0.5 + 0.5 * (components / largest).unflatten(1, weight.shape[1:])
     images = images.permute(0, 2, 3, 1).expand(-1, -1, -1, 3)
-    shares = variance[:count] / variance.sum().clamp_min(torch.finfo(variance.dtype).tiny)
-    return images.float().numpy(), shares.float().numpy()
+    explained = variance[:count] / variance.sum().clamp_min(torch.finfo(variance.dtype).tiny)
+    return images.float().numpy(), explained.float().numpy()
 
 
 def has_attention_maps(model: ImageModel) -> TypeGuard[ViT]:
@@ -75,8 +75,8 @@ def position_similarity(model: ImageModel) -> Floats | None:
 
     Returns:
         `(R, C, R, C)`: element `[i, j]` is the map of similarities to the patch in row i, column j. None if
-        the model adds no position embedding, or has a single patch; the first layer's where every layer has
-        one. The class token's own embedding takes no part.
+        the model adds no position embedding, or has a single patch. Where every layer adds an embedding, it
+        is the first layer's. The class token's own embedding takes no part.
     """
     embedding = model.position_embedding()
     if embedding is None or math.prod(model.config.grid) == 1:
@@ -97,7 +97,7 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
     Args:
         model: a ViT or hybrid with attention between all tokens.
         images: `(B, C, H, W)`, uint8 or normalised.
-        batch_size: images at a time, of which the attention in one layer (`h * T * T` floats each) is held.
+        batch_size: images at a time; memory holds their attention in one layer (`h * T * T` floats each).
 
     Returns:
         `(L, h)` in pixels of the model's input.
@@ -112,8 +112,8 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
         for start in range(0, len(images), batch_size):
             for layer, weights in enumerate(_attention_by_layer(model, images[start : start + batch_size])):
                 to_patches = weights[:, :, -len(distances) :, -len(distances) :]  # (B, h, N, N)
-                given = to_patches.sum(-1).clamp_min(torch.finfo(to_patches.dtype).tiny)
-                pixels = (to_patches * distances.to(weights)).sum(-1) / given  # (B, h, N)
+                sums = to_patches.sum(-1).clamp_min(torch.finfo(to_patches.dtype).tiny)
+                pixels = (to_patches * distances.to(weights)).sum(-1) / sums  # (B, h, N)
                 total[layer] += pixels.mean(-1).sum(0, dtype=torch.float64).cpu()
     return (total / len(images)).float().numpy()
 
@@ -127,14 +127,15 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
     """Trace which patches the model's output depends on, by attention rollout (paper Figure 6, D.8).
 
     After Abnar & Zuidema (2020): attention is averaged over heads, the identity is added for the residual
-    connection, rows are scaled to sum to one, and the matrices are multiplied through the layers. Of the
-    product is read what the head reads: the class token's row; the mean of the patches' rows (GAP); the rows
-    weighted by the pooling's own attention, averaged over heads, which has no residual connection (MAP); or,
-    without pooling, the mean of all rows. Of that the patches are kept and scaled to sum to one.
+    connection, rows are scaled to sum to one, and the matrices are multiplied through the layers. The rows of
+    the product are reduced as the head reads its tokens: the class token's row; the mean of the patches' rows
+    (GAP); the rows weighted by the pooling's own attention, averaged over heads, which has no residual
+    connection (MAP); or, without pooling, the mean of all rows. The entries of the patches are then scaled to
+    sum to one.
 
     Args:
         model: a ViT or hybrid with attention between all tokens.
-        images: `(B, C, H, W)`, uint8 or normalised; the attention of one layer of all is held at once.
+        images: `(B, C, H, W)`, uint8 or normalised; memory holds the attention of all in one layer.
 
     Returns:
         `(B, R, C)`, each map summing to one.
@@ -169,7 +170,7 @@ def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
 
 
 def _layer(model: ViT, layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Run one layer; return its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
+    """Run a layer; returns its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
     taps: Taps = {}
     tokens = model.blocks[layer](model.before_layer(layer, tokens), taps, attention_taps=True)
     return tokens, taps["/attention_weights"]

@@ -23,16 +23,18 @@ from vitkit.analysis.drawing import (
 )
 
 TILES_SHOWN = 14
+"""The most tiles along a side of the similarities of positions; of larger grids every second, third, ... is
+drawn."""
 NARROWEST = 3.2
 """Inches that a title needs."""
 
 
-def filter_grid(components: Floats, shares: Floats) -> Figure:
+def filter_grid(components: Floats, explained: Floats) -> Figure:
     """Draw the principal components of the filters that see the pixels (paper Figure 7, left).
 
     Args:
         components: `(n, p, q, 3)` in [0, 1].
-        shares: `(n,)` of the variance explained.
+        explained: `(n,)`, the fraction of the variance that each explains.
     """
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1
@@ -43,9 +45,9 @@ def filter_grid(components: Floats, shares: Floats) -> Figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             bare(axes)
-        for axes, component, share in zip(grid.flat, components, shares, strict=False):
+        for axes, component, fraction in zip(grid.flat, components, explained, strict=False):
             axes.imshow(component, interpolation="none", vmin=0, vmax=1)
-            axes.set_title(f"{share:.1%}", fontsize=8, fontweight="normal", loc="center", pad=2)
+            axes.set_title(f"{fraction:.1%}", fontsize=8, fontweight="normal", loc="center", pad=2)
     return figure
 
 
@@ -53,7 +55,7 @@ def position_similarity_map(similarity: Floats) -> Figure:
     """Draw how similar the position embedding of each patch is to all others (paper Figure 7, centre).
 
     Args:
-        similarity: `(R, C, R, C)` cosine similarities. Of large grids every second, third, ... tile is drawn.
+        similarity: `(R, C, R, C)` cosine similarities.
     """
     rows, columns = similarity.shape[:2]
     step = -(-max(rows, columns) // TILES_SHOWN)
@@ -96,8 +98,8 @@ def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure
 
     Args:
         distances: `(L, h)` in pixels.
-        even: what the distance would be if attention were spread evenly, in pixels.
-        data: what was measured on ("128 test images of 224 x 224 pixels"), for the title.
+        even: the distance of attention that is spread evenly, in pixels.
+        data: the images as a phrase ("128 test images of 224 x 224 pixels"), for the title.
     """
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
@@ -121,7 +123,7 @@ def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure
 def rollout_gallery(
     images: Sequence[NDArray[np.uint8]], maps: Floats, captions: Sequence[str], columns: int = 4
 ) -> Figure:
-    """Draw pictures next to what the model attends to in them (paper Figure 6).
+    """Draw images next to the model's attention to their parts (paper Figure 6).
 
     Args:
         images: n of `(H, W, 3)`, as the model sees them.
@@ -138,15 +140,15 @@ def rollout_gallery(
     rows = max(1, -(-len(pairs) // columns))
     with styled():
         below = [wrapped(caption, 36) for caption in captions]
-        lines = max((words.count("\n") + 1 for words in below), default=1)
+        lines = max((caption.count("\n") + 1 for caption in below), default=1)
         figure = Figure((2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4), layout="constrained")
         add_title(figure, "Attention rollout")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             bare(axes)
-        for axes, pair, words in zip(grid.flat, pairs, below, strict=False):
+        for axes, pair, caption in zip(grid.flat, pairs, below, strict=False):
             axes.imshow(pair, interpolation="none")
-            axes.set_xlabel(words, fontsize=7.5)
+            axes.set_xlabel(caption, fontsize=7.5)
     return figure
 
 
@@ -171,7 +173,7 @@ def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
 
 
 def picture_sheet(sheet: NDArray[np.uint8], rows: Sequence[str]) -> Figure:
-    """Draw rows of pictures that are one large picture, with the name of each row beside it.
+    """Draw a sheet of pictures in rows, with the name of each row beside it.
 
     Args:
         sheet: `(H, W, 3)`, rows of equal height.

@@ -19,6 +19,7 @@ from vitkit.analysis.drawing import (
     add_legend,
     add_title,
     cut,
+    percentages,
     shortened,
     styled,
 )
@@ -47,7 +48,7 @@ def fewshot_plot(
     Args:
         models: scores by the name of a checkpoint. Of one checkpoint the methods are lines in one picture; of
             several each method is a picture of its own, and the checkpoints are its lines.
-        images: what it was tested on ("360 test images of digits"), for the title.
+        images: the test images as a phrase ("360 test images of digits"), for the title.
         chance: accuracy of guessing, from 0 to 1.
         seeds: number of draws.
     """
@@ -92,7 +93,7 @@ def pretraining_plot(
     Args:
         models: by architecture, the number of images of each checkpoint's pre-training and its scores; the
             checkpoints of an architecture are a line.
-        images: what it was tested on ("360 test images of digits"), for the title.
+        images: the test images as a phrase ("360 test images of digits"), for the title.
         method: the method of the scores.
         chance: accuracy of guessing, from 0 to 1.
         seeds: number of draws.
@@ -102,17 +103,19 @@ def pretraining_plot(
         figure = Figure((WIDTH * (0.6 if len(shots) == 1 else 1), 3.6), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, len(shots), sharey=True, squeeze=False)[0]):
             for (name, points), dashes, colour in zip(models.items(), *_looks(len(models)), strict=True):
-                at = [next(one for one in scores if one.shots == shots[number]) for _, scores in points]
+                drawn = [
+                    next(score for score in scores if score.shots == shots[number]) for _, scores in points
+                ]
                 sizes = [size for size, _ in points]
-                _line(axes, sizes, at, shortened(name, 60) if number == 0 else "", colour, dashes)
+                _line(axes, sizes, drawn, shortened(name, 60) if number == 0 else "", colour, dashes)
             axes.axhline(
                 chance, color=GREY, linestyle="--", linewidth=1, label="guessing" if number == 0 else "_"
             )
             axes.set_xscale("log")
             axes.set_title(f"{shots[number]:,} shots" if shots[number] > 1 else "1 shot")
             axes.set_xlabel("images of the pre-training")
-            axes.set_ylabel("share of test images right" if number == 0 else "")
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+            axes.set_ylabel("fraction of test images right" if number == 0 else "")
+            axes.yaxis.set_major_formatter(percentages())
             axes.grid(True)
         draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
         add_title(figure, f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {draws}")
@@ -126,18 +129,18 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
     Args:
         steps: at which it was measured.
         curves: accuracies (0 to 1, NaN where there is none) at these steps by name ("5 shots").
-        images: what it was measured on, for the title.
+        images: the test images as a phrase, for the title.
     """
     with styled():
         figure = Figure((WIDTH * 0.6, 3.4), layout="constrained")
         axes = figure.subplots()
-        for (name, shares), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
-            axes.plot(steps, shares, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
+        for (name, values), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
+            axes.plot(steps, values, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
         low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no share is above 1
-        axes.set(xlabel="step", ylabel="share of test images right")
+        axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
+        axes.set(xlabel="step", ylabel="fraction of test images right")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        axes.yaxis.set_major_formatter(percentages())
         axes.grid(True)
         add_title(figure, f"Few-shot accuracy on {images}")
         add_legend(figure)
@@ -145,7 +148,7 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
 
 
 def _looks(count: int) -> tuple[list[str], list[str]]:
-    """Dashes and colours of `count` lines, no two alike up to 28."""
+    """Give dashes and colours of `count` lines, no two alike up to 28."""
     looks = itertools.cycle(itertools.product(DASHES, COLOURS))
     dashes, colours = zip(*itertools.islice(looks, count), strict=True)
     return list(dashes), list(colours)
@@ -176,7 +179,7 @@ def _finish(
     chance: float,
     first: bool,
 ) -> None:
-    """Axes, grid and the line of guessing."""
+    """Set up the axes and the grid, and draw the line of guessing."""
     shots = sorted({score.shots for scores in models.values() for score in scores if score.method in methods})
     axes.axhline(chance, color=GREY, linestyle="--", linewidth=1, label="guessing" if first else "_")
     axes.set_xscale("log")
@@ -184,8 +187,8 @@ def _finish(
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(shots[0] / 1.15, shots[-1] * 1.15)
-    axes.set(xlabel="images of each class (shots)", ylabel="share of test images right" if first else "")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+    axes.set(xlabel="images of each class (shots)", ylabel="fraction of test images right" if first else "")
+    axes.yaxis.set_major_formatter(percentages())
     axes.grid(True)
 
 
@@ -200,8 +203,8 @@ def rate_plot(
 
     Args:
         rates: of each run that has a score.
-        values: fractions from 0 to 1.
-        intervals: theirs; None where there is none.
+        values: the scores, from 0 to 1.
+        intervals: of the scores; None where there is none.
         chosen: the rate that was chosen.
         label: of the axis of the scores.
     """
@@ -217,7 +220,7 @@ def rate_plot(
         axes.xaxis.set_major_locator(FixedLocator(list(rates)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        axes.yaxis.set_major_formatter(percentages())
         axes.set(xlabel="learning rate", ylabel=label)
         axes.grid(True)
     return figure
@@ -232,13 +235,13 @@ def scale_plot(
     label: str,
     is_fraction: bool,
 ) -> Figure:
-    """Draw errors against what grows, with the law that was fitted to them, on logarithmic axes.
+    """Draw errors against images, steps or FLOPs, with the law fitted to them, on logarithmic axes.
 
     Args:
-        points: that the law was fitted to.
+        points: the points that the law was fitted to.
         law: its predictions from the first point to the held-out one, with their intervals.
         held_out: the point that was predicted and then measured; None where training diverged.
-        beyond: predictions from there on by the law that knows the held-out point too; may be empty.
+        beyond: predictions from there on, by the law fitted to the held-out point too; may be empty.
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
@@ -249,7 +252,7 @@ def scale_plot(
         # Nothing is 0 on a logarithmic axis: intervals that reach it are cut off at half of the least.
         floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
-            (law, BLUE, "-", "the law, and where 95 % of what is measured should lie"),
+            (law, BLUE, "-", "the law, and where 95 % of measurements should lie"),
             (beyond, GREY, "--", "extrapolation, if the law went on"),
         ):
             x = [place.x for place in part]
@@ -297,7 +300,7 @@ def scale_plot(
         # Over less than half a decade there would be a single round number.
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else MaxNLocator(6))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        percent = FuncFormatter(lambda share, _: f"{100 * share:.4g} %")
+        percent = FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g} %")
         axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
         axes.grid(True)
         add_legend(figure)
@@ -310,9 +313,9 @@ def difference_figure(
     """Draw differences with their 95 % intervals, one below the other, beside a line at no difference.
 
     Args:
-        labels: what differs.
+        labels: names of the differences.
         means: differences of fractions, from -1 to 1.
-        intervals: theirs.
+        intervals: of the differences.
         axis: label of the axis, whose numbers are hundredths.
     """
     across, down = 100 * np.array(means), np.arange(len(labels))
@@ -367,7 +370,7 @@ def interval_lines(
         axes.xaxis.set_major_locator(FixedLocator(written))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:.3g}")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        axes.yaxis.set_major_formatter(percentages())
         axes.set(xlabel=across, ylabel=up)
         axes.grid(True)
         add_legend(figure)
@@ -387,7 +390,7 @@ def throughput_figure(speeds: Points, batches: Points, device: str, precision: s
     Args:
         speeds: images per second.
         batches: images of the largest batch; may be empty.
-        device, precision: that were measured, for the title.
+        device, precision: of the measurements, for the title.
     """
     panels = [(speeds, "images per second, inference")]
     sizes = sorted({size for _, size in speeds})
@@ -407,7 +410,7 @@ def throughput_figure(speeds: Points, batches: Points, device: str, precision: s
 
 
 def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int], named: bool) -> None:
-    """Draw one line for each model, on logarithmic axes; what is 0 has no place on them.
+    """Draw a line for each model, on logarithmic axes, where a value of 0 has no place.
 
     Args:
         named: whether this is the panel by which the legend names the models.

@@ -1,4 +1,4 @@
-"""The comparison of an engine's logits with those that PyTorch computes of the same images in float32."""
+"""The comparison of an engine's logits with PyTorch's of the same images in float32."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vitkit.evaluation.intervals import wilson_interval
 
 LOWEST_AGREEMENT = 0.99
-"""Share of equal answers below which a quantised model is another model to whoever uses it."""
+"""Fraction of equal answers below which a quantised model counts as another model."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Nearness:
     """The distance between an engine's logits and PyTorch's, in batches of several sizes."""
 
     compared_on: str
-    """The images, in words: "16 test images of photos"."""
+    """The images, as a phrase: "16 test images of photos"."""
     batches: tuple[int, ...]
     """Images that were computed at a time."""
     difference: float
@@ -36,20 +36,20 @@ class Nearness:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The answers and logits of an engine beside those of the model in float32."""
+    """The comparison of an engine's answers and logits with the model's in float32."""
 
     images: int
     """Images on which they were compared."""
     answers: int
     """Answers that were compared: one for an image, or one for each label of an image."""
     same: int
-    """Those of them that are the same."""
+    """Answers that are the same."""
     logit_error: float
-    """Root of the mean squared difference of the logits, as a share of the logits' standard deviation."""
+    """Root of the mean squared difference of the logits, as a fraction of their standard deviation."""
 
     @property
-    def share(self) -> float:
-        """The share of answers that are the same, 0 to 1."""
+    def fraction_same(self) -> float:
+        """The fraction of answers that are the same, from 0 to 1."""
         return self.same / self.answers
 
     def __str__(self) -> str:
@@ -58,8 +58,8 @@ class Agreement:
             low, high = wilson_interval(self.same, self.answers)
             interval = f", 95 % interval {low:.1%} to {high:.1%}"
         return (
-            f"{self.same:,} of {self.answers:,} answers as in float32 ({self.share:.2%}{interval}), logit "
-            f"error {self.logit_error:.2%} of their standard deviation, on {self.images:,} images"
+            f"{self.same:,} of {self.answers:,} answers as in float32 ({self.fraction_same:.2%}{interval}), "
+            f"logit error {self.logit_error:.2%} of their standard deviation, on {self.images:,} images"
         )
 
 
@@ -73,11 +73,11 @@ def compare_logits(
 
     Args:
         logits, expected: `(N, K)` of the engine and of the model.
-        answers, expected_answers: `(N, A)`, what the task makes of them: `Task.answers`.
+        answers, expected_answers: `(N, A)`, the answers that the task makes of them: `Task.answers`.
     """
     spread = float(expected.std(dtype=np.float64))
     difference = float(np.sqrt(np.mean((logits.astype(np.float64) - expected) ** 2)))
-    # Logits that are all alike, as those of a head of zeros, have no spread to compare with.
+    # Logits that are all alike, as a head of zeros gives them, have no spread to compare with.
     error = difference / spread if spread else (math.inf if difference else 0.0)
     same = int((answers == expected_answers).sum())
     return Agreement(len(expected), answers.size, same, error)

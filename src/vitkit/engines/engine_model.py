@@ -26,15 +26,15 @@ class GraphShape:
     """The sizes of each output."""
 
     def __str__(self) -> str:
-        def words(sizes: tuple[int | None, ...]) -> str:
+        def product(sizes: tuple[int | None, ...]) -> str:
             return "x".join("N" if size is None else str(size) for size in sizes)
 
-        taken = " and ".join(f"{name} {words(sizes)}" for name, sizes in self.inputs)
-        return f"{taken} to {' and '.join(map(words, self.outputs))}"
+        inputs = " and ".join(f"{name} {product(sizes)}" for name, sizes in self.inputs)
+        return f"{inputs} to {' and '.join(map(product, self.outputs))}"
 
 
 def shape_of(config: ModelConfig) -> GraphShape:
-    """Return what the graph of a model takes and gives."""
+    """Return the inputs and outputs of the graph of a model."""
     images = (None, config.in_channels, *config.image_size)
     return GraphShape((("uint8", images),), ((None, config.num_classes),))
 
@@ -67,7 +67,7 @@ def computed_gelu(config: ModelConfig, numbers: Numbers) -> Gelu | None:
     """Return the form of GELU in the graph of a model; None where the model has none.
 
     The tanh form becomes the exact one where numbers are short: the two differ by 5e-4 at most, less than
-    numbers of 8 bits do from each other, and OpenVINO computes the exact one in half the time.
+    numbers of 8 bits do from each other, and OpenVINO computes the exact form in half the time.
     """
     gelu: Gelu | None = getattr(config, "gelu", None)
     return "erf" if gelu == "tanh" and numbers != "float32" else gelu

@@ -1,4 +1,4 @@
-"""The folder of an exported engine: its graph, and `engine.json` with all that is known of the model.
+"""The folder of an exported engine: its graph, and `engine.json` with the description of the model.
 
 It is enough to predict and to evaluate anywhere where the engine is installed.
 """
@@ -35,7 +35,7 @@ from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 
 FORMAT = "vitkit-engine"
 FORMAT_VERSION = 2
-"""Version 1 held no hash of itself, and not how near the logits were to PyTorch's."""
+"""Version 1 held no hash of itself, and no distance between the logits and PyTorch's."""
 FILES: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": openvino_engine.FILES,
     "onnxruntime": onnx_engine.FILES,
@@ -60,11 +60,10 @@ class EngineRecord:
     @property
     def notes(self) -> tuple[str, ...]:
         """Phrases for the user, each of which follows the folder's path."""
-        measured = [str(one) for one in (self.nearness, self.agreement) if one is not None]
+        measured = [str(measure) for measure in (self.nearness, self.agreement) if measure is not None]
         gelu = describe_gelu(self.config, self.numbers)
         unhashed = (
-            f"its {DESCRIPTION} holds no hash of itself, as those written before vitkit recorded one: "
-            "changes would not be noticed"
+            f"its {DESCRIPTION} holds no hash of itself, as in early versions: changes would not be noticed"
         )
         return (
             f"{self.numbers} by {self.engine}{'; when exported: ' if measured else ''}{'; '.join(measured)}",
@@ -86,10 +85,10 @@ def write_description(
 
     Args:
         folder: with the files of the graph.
-        model: that the graph was made of.
-        engine, numbers: that it was made for.
+        model: the model that the graph was made of.
+        engine, numbers: the engine and type of numbers that it was made for.
         agreement, nearness: of the engine with the model.
-        calibration: the images that it was calibrated on, in words.
+        calibration: the images that it was calibrated on, as a phrase.
     """
     files = {}
     for name in FILES[engine]:
@@ -116,13 +115,13 @@ def write_description(
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Hash all of a description but its hash, whatever the spaces and the order of its keys."""
+    """Hash a description without its own hash, whatever the spaces and the order of its keys."""
     rest = {key: value for key, value in record.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def read_description_of(folder: Path) -> EngineRecord:
-    """Read `engine.json` and hold it against its own hash, and the files of the graph against it.
+    """Read `engine.json`, and check the hashes that it holds of itself and of the graph's files.
 
     Raises:
         VitkitError: it was changed, or is from a newer vitkit; or the files are others, or not in the folder.
@@ -141,16 +140,15 @@ def read_description_of(folder: Path) -> EngineRecord:
     hashed = written > 1
     if hashed and data.get("sha256") != _digest(data):
         raise VitkitError(
-            f"{path} is not as vitkit export wrote it: the hash that it holds is not that of its contents. "
-            "Copy the whole folder again, or export the model again with what should be different."
+            f"{path} is not as vitkit export wrote it: its contents do not have the hash that it holds. Copy "
+            "the whole folder again, or export the model again with what should be different."
         )
     engine: Any = data.get("engine")
     numbers: Any = data.get("numbers")
-    for name, value, known in (("engine", engine, GraphEngine), ("numbers", numbers, Numbers)):
-        if value not in get_args(known):
+    for name, value, kind in (("engine", engine, GraphEngine), ("numbers", numbers, Numbers)):
+        if value not in get_args(kind):
             raise VitkitError(
-                f"{path}: {name}: expected one of {', '.join(get_args(known))}, "
-                f"found {describe_value(value)}."
+                f"{path}: {name}: expected one of {', '.join(get_args(kind))}, found {describe_value(value)}."
             )
     where = f"{path}: model"
     model = data.get("model")
@@ -171,7 +169,7 @@ def read_description_of(folder: Path) -> EngineRecord:
 
 
 def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None:
-    """Refuse a graph whose images or logits are not those of the model that `engine.json` describes.
+    """Refuse a graph of other images or logits than the model that `engine.json` describes.
 
     Raises:
         VitkitError: their number, size or type is another.
@@ -185,9 +183,9 @@ def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None
 
 
 def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
-    """Refuse files of a graph that are not those that `engine.json` describes."""
-    known = records if isinstance(records, Mapping) else {}
-    foreign = sorted(set(known) - set(names))
+    """Refuse files of a graph that are not as `engine.json` records them."""
+    recorded = records if isinstance(records, Mapping) else {}
+    foreign = sorted(set(recorded) - set(names))
     if foreign:
         raise VitkitError(
             f"{folder / DESCRIPTION}: files: expected {' and '.join(names)}, which are names and no paths, "
@@ -196,7 +194,7 @@ def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
     for name in names:
         _require_inside(folder, name)
         try:
-            verify(folder / name, read_record(known.get(name), f"{folder / DESCRIPTION}: files: {name}"))
+            verify(folder / name, read_record(recorded.get(name), f"{folder / DESCRIPTION}: files: {name}"))
         except (VitkitError, OSError) as error:
             raise VitkitError(
                 f"{folder / name} is not the file that {DESCRIPTION} beside it describes: it is missing, was "
@@ -205,7 +203,7 @@ def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
 
 
 def _require_inside(folder: Path, name: str) -> None:
-    """Refuse what is there under the name of a file and is none, or is a link out of the folder."""
+    """Refuse a path that is there and is no regular file, or a link out of the folder."""
     path = folder / name
     try:
         regular = not path.exists() or path.is_file()
@@ -213,9 +211,9 @@ def _require_inside(folder: Path, name: str) -> None:
     except (OSError, RuntimeError):  # a link to itself
         regular = inside = False
     if not (regular and inside):
-        found = "a link out of it" if regular else "a folder, a pipe, a device or a link to itself"
+        kind = "a link out of it" if regular else "a folder, a pipe, a device or a link to itself"
         raise VitkitError(
-            f"{path}: expected a regular file in this folder, found {found}: copy the files themselves into "
+            f"{path}: expected a regular file in this folder, found {kind}: copy the files themselves into "
             "the folder."
         )
 
@@ -224,8 +222,8 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
     Raises:
-        VitkitError: the folder is damaged, describes another graph than there is, or the engine is not
-            installed or cannot read it.
+        VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
+            installed, or cannot read the graph.
     """
     record = read_description_of(folder)
     require_engine(record.engine)

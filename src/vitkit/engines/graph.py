@@ -1,8 +1,8 @@
 """The graph that engines are handed: uint8 images in, logits out, and nothing computed that nobody reads.
 
 A compiler of graphs does not know that only the class token is read after the last block, nor that the
-normalisation of pixels can be part of the patch embedding. Both are written into the graph here, by which it
-is smaller than the one that other libraries export; and the rest is put in the form that OpenVINO fuses best.
+normalisation of pixels can be part of the patch embedding. Both are written into the graph here, so that it
+is smaller than other libraries' graphs; and the rest is put in the form that OpenVINO fuses best.
 
 Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 """
@@ -29,7 +29,7 @@ class SplitAttention(Attention):
     copies them first.
 
     Args:
-        attention: whose weights it shares.
+        attention: the attention whose weights it uses.
     """
 
     def __init__(self, attention: Attention) -> None:
@@ -55,11 +55,11 @@ class SplitAttention(Attention):
 
 
 def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
-    """Give a model in the form that engines are handed; it shares the weights with the one given.
+    """Copy a model in the form that engines are handed; weights that stay as they are take no more memory.
 
     Args:
         model: with its weights.
-        numbers: that it will be computed in.
+        numbers: the type that it will be computed in.
 
     Returns:
         A module from uint8 images `(B, C, H, W)` to logits `(B, K)`, in evaluation mode.
@@ -69,7 +69,7 @@ def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
     graph: ImageModel = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))
-    # A block that computes the class token alone reads keys and values of the one product that it has.
+    # A block that computes the class token alone needs the fused product: it takes keys and values of it.
     find_shortened = getattr(graph, "shortened_block", None)
     shortened = None if find_shortened is None else find_shortened()
     for module in list(graph.modules()):

@@ -1,5 +1,5 @@
-"""The names of engines and of the numbers they compute in; their packages: whether they are installed, what
-they can compute, and what they raise. No torch, and no engine, is imported to know."""
+"""The engines, the types of numbers that they compute in, and their packages: whether they are installed,
+what they can compute, and their errors. Neither torch nor an engine is imported for it."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ Numbers = Literal["float32", "bfloat16", "int8"]
 """The type of the numbers in an engine's matrix products. int8 needs images to calibrate it on."""
 
 DESCRIPTION = "engine.json"
-"""The file that makes a folder that of an export, and describes it."""
+"""The file by which the folder of an export is recognised, and which describes it."""
 
 EXTRAS: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": ("openvino",),
@@ -53,21 +53,21 @@ def require_engine(engine: GraphEngine, *more: str) -> None:
 
 
 def import_package(name: str) -> Any:
-    """Import a package of an engine that `require_engine` found; what it warns of is its makers' business.
+    """Import a package of an engine, after `require_engine`; its warnings are silenced.
 
     Raises:
         VitkitError: it is installed and does not work.
     """
-    # OpenVINO and NNCF would tell their makers of every use, from a process of their own that needs a network
-    # and leaves a traceback without one. They do without where this package cannot be imported, which None in
-    # its place brings about.
+    # OpenVINO and NNCF would report every use to their makers, from a process of their own that needs a
+    # network and leaves a traceback without one. They do not where this package cannot be imported, and None
+    # in `sys.modules` makes the import fail.
     if TELEMETRY not in sys.modules:
         sys.modules[TELEMETRY] = None  # type: ignore[assignment]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return import_module(name)
-        except Exception as error:  # a broken installation raises what it likes
+        except Exception as error:  # a broken installation may raise anything
             raise VitkitError(
                 f"{name} is installed and cannot be imported ({error}). Install it again: "
                 f"pip install --force-reinstall {name.partition('.')[0]}"
@@ -80,10 +80,10 @@ def has_bfloat16() -> bool:
 
 
 def refuse_numbers(engine: GraphEngine, numbers: Numbers) -> None:
-    """Refuse numbers that an engine, or this processor, does not compute in; and engines not installed.
+    """Refuse a type of numbers that an engine, or this processor, does not compute in.
 
     Raises:
-        VitkitError: it is so.
+        VitkitError: it does not, or a package is not installed.
     """
     if engine == "onnxruntime" and numbers != "float32":
         raise VitkitError(
@@ -106,6 +106,6 @@ def refusing(engine: GraphEngine, task: str, advice: str) -> Iterator[None]:
     except (VitkitError, OSError, MemoryError):
         raise
     except Exception as error:
-        # Colours for a terminal stand in some of them.
-        words = visible(" ".join(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error)).split())[:200])
-        raise VitkitError(f"{engine} cannot {task} ({type(error).__name__}: {words}). {advice}") from error
+        # Some messages have colours for a terminal.
+        message = visible(" ".join(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error)).split())[:200])
+        raise VitkitError(f"{engine} cannot {task} ({type(error).__name__}: {message}). {advice}") from error

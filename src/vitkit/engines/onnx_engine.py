@@ -18,7 +18,7 @@ class OnnxRunner:
 
     Args:
         folder: with `FILES`.
-        threads: that it computes with.
+        threads: number of threads to compute with.
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -30,7 +30,7 @@ class OnnxRunner:
         )
 
     def shape(self) -> GraphShape:
-        """Return what the graph takes and gives."""
+        """Return the inputs and outputs of the graph."""
 
         def sizes(value: Any) -> tuple[int | None, ...]:
             return tuple(size if isinstance(size, int) else None for size in value.shape)

@@ -48,7 +48,7 @@ def write(model: ImageModel, folder: Path) -> None:
     if isinstance(getattr(graph, "root_pool", None), ZeroPaddedMaxPool):
         graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
     with warnings.catch_warnings(), _silent(), redirect_stdout(StringIO()):
-        warnings.simplefilter("ignore")  # exporters warn of what they are told on purpose
+        warnings.simplefilter("ignore")  # exporters warn of arguments that are meant as they are
         torch.onnx.export(
             graph,
             (example_images(model),),

@@ -23,15 +23,15 @@ class OpenVINORunner:
     """Computes the logits of images with a compiled graph.
 
     Args:
-        graph: of `convert`, `read` or `quantize`.
+        graph: from `convert`, `read` or `quantize`.
         numbers: the type that matrix products are computed in; a quantised graph has int8 written into it.
-        threads: that it computes with.
+        threads: number of threads to compute with.
     """
 
     def __init__(self, graph: Any, numbers: Numbers, threads: int) -> None:
         self._openvino = import_package("openvino")
         self._graph = graph
-        # What int8 leaves, norms and sums among it, is computed in bfloat16 where the processor has it.
+        # Norms, sums and others that int8 leaves out are computed in bfloat16 where the processor has it.
         short = numbers == "bfloat16" or (numbers == "int8" and has_bfloat16())
         self._settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
@@ -44,7 +44,7 @@ class OpenVINORunner:
         self._lock = threading.Lock()  # a request is for one caller at a time
 
     def shape(self) -> GraphShape:
-        """Return what the graph takes and gives."""
+        """Return the inputs and outputs of the graph."""
 
         def sizes(port: Any) -> tuple[int | None, ...]:
             return tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
@@ -63,7 +63,7 @@ class OpenVINORunner:
     def _request(self, batch: int) -> Any:
         """Return a request for a batch: a fixed shape is up to 3 % faster, and takes a compilation.
 
-        The first size that comes twice running is compiled for; all others share a graph for any size.
+        The first size that comes twice running gets a graph of its own; all others use a graph for any size.
         """
         if self._fixed is None and batch == self._last:
             fixed = self._graph.clone()

@@ -26,7 +26,7 @@ def convert(model: ImageModel, numbers: Numbers) -> Any:
 
     Args:
         model: with its weights, which stay float32 in the graph.
-        numbers: that it will be computed in.
+        numbers: the type that it will be computed in.
     """
     openvino = import_package("openvino")
     shape = [-1, model.config.in_channels, *model.config.image_size]
@@ -38,7 +38,7 @@ def convert(model: ImageModel, numbers: Numbers) -> Any:
 
 
 def write(graph: Any, folder: Path) -> None:
-    """Write `FILES` of a graph into a folder, weights as they are."""
+    """Write `FILES` of a graph into a folder, with weights in float32 and not in float16."""
     import_package("openvino").save_model(graph, folder / FILES[0], compress_to_fp16=False)
 
 
@@ -46,24 +46,24 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
     """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
 
     NNCF can first move outliers of activations into the weights ("smoothing"). That helps some models and
-    ruins others, so both are tried on some images, and the one whose logits are nearer to float32 is taken.
+    ruins others, so both are tried on some images, and the graph whose logits are nearer to float32 is taken.
 
     Args:
-        model: that the graph was made of.
-        graph: of `convert`; it is left as it is.
-        images: `(1, C, H, W)` each, on which the ranges of the activations are found.
+        model: the model that the graph was made of.
+        graph: from `convert`; it is left as it is.
+        images: `(1, C, H, W)` each, on which the ranges of the activations are measured.
     """
     some = images[:TRIED]
     plain = OpenVINORunner(graph, "float32", torch.get_num_threads())
     expected = np.concatenate([plain(image) for image in some])
-    tried = [quantize_once(model, graph, some, smooth) for smooth in (False, True)]
+    candidates = [quantize_once(model, graph, some, smooth) for smooth in (False, True)]
     errors = []
-    for one in tried:
-        runner = OpenVINORunner(one, "int8", torch.get_num_threads())
-        found = np.concatenate([runner(image) for image in some])
-        errors.append(float(np.square(found.astype(np.float64) - expected).sum()))
+    for candidate in candidates:
+        runner = OpenVINORunner(candidate, "int8", torch.get_num_threads())
+        logits = np.concatenate([runner(image) for image in some])
+        errors.append(float(np.square(logits.astype(np.float64) - expected).sum()))
     smooth = errors[1] < errors[0]
-    return tried[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
+    return candidates[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
 
 
 def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]], smooth: bool) -> Any:
@@ -79,8 +79,8 @@ def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uin
             nncf.Dataset(images),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(images),
-            # All that follows is made of what a convolutional stem gives: with it in float, the error of the
-            # logits was less than half.
+            # Everything after a convolutional stem depends on it: with it in float, the error of the logits
+            # was less than half.
             ignored_scope=nncf.IgnoredScope(types=["Convolution"]) if convolutional else None,
             # Histograms cut off outliers where that loses least; least and largest numbers keep them all,
             # and the error of the logits was three times as large.

@@ -1,4 +1,4 @@
-"""Have an engine compute a model in memory, and hold its logits against PyTorch's."""
+"""Have an engine compute a model in memory, and compare its logits with PyTorch's."""
 
 import math
 import tempfile
@@ -22,17 +22,17 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 
 FLOAT32_TOLERANCE = 1e-4
-"""Largest difference to PyTorch's logits in float32, as a share of their standard deviation: ten times as
-much as rounding was seen to make of it (7.7e-6, a hybrid), and less than any graph that computes something
+"""Largest difference to PyTorch's logits in float32, as a fraction of their standard deviation: ten times the
+largest that rounding was seen to make (7.7e-6, a hybrid), and less than any graph that computes something
 else."""
 FLOAT32_ROUNDING = 4 * 2.0**-23
 """Four units in the last place of the largest logit, for logits that hardly differ from one another."""
 BFLOAT16_TOLERANCE = 0.1
-"""Largest difference in bfloat16, whose numbers have three digits, as a share of the largest logit."""
+"""Largest difference in bfloat16, whose numbers have three digits, as a fraction of the largest logit."""
 COMPARED = 16
-"""Images on which an exported graph is held against PyTorch."""
+"""Images on which an exported graph is compared with PyTorch."""
 COMPARED_IN_MEMORY = 4
-"""The same where a graph is made for one command, which should begin soon."""
+"""Fewer, where a graph is made for one command, which should begin soon."""
 MADE_UP = "images that are made up"
 
 
@@ -40,7 +40,7 @@ def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
     """Refuse a model that an engine has no graph for, before any work.
 
     Raises:
-        VitkitError: it is so.
+        VitkitError: the engine has none.
     """
     if engine == "onnxruntime" and getattr(config, "position", None) == "relative":
         raise VitkitError(
@@ -55,7 +55,7 @@ def serve(model: ImageModel, engine: GraphEngine, numbers: Numbers, threads: int
     Args:
         model: with weights, in the memory of the processor.
         engine, numbers: as `refuse_numbers` lets them pass; int8 is made by an export alone.
-        threads: that it computes with.
+        threads: number of threads to compute with.
 
     Raises:
         VitkitError: the engine cannot convert the model, or computes something else.
@@ -113,16 +113,16 @@ def require_same(
 
     Args:
         model: computed by PyTorch in float32.
-        runner, engine, numbers: what is held against it, in batches of 1, of 3 and of all other images.
+        runner, engine, numbers: compared with it, in batches of 1, of 3 and of all other images.
         images: `(N, C, H, W)`.
-        named: the images in words: "test images of photos".
+        named: the images as a phrase: "test images of photos".
 
     Returns:
-        How near the two are.
+        The distance between the logits of the two.
 
     Raises:
-        VitkitError: it does: logits are further apart than `FLOAT32_TOLERANCE` or `BFLOAT16_TOLERANCE` lets
-            pass, or are not finite.
+        VitkitError: logits are further apart than `FLOAT32_TOLERANCE` or `BFLOAT16_TOLERANCE` allows, or are
+            not finite.
     """
     batches = [part for part in np.split(images, (1, 4)) if len(part)]
     with evaluation_mode(model):

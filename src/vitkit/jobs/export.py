@@ -182,7 +182,7 @@ def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Liste
     Raises:
         VitkitError: it is refused.
     """
-    if agreement.share >= LOWEST_AGREEMENT:
+    if agreement.fraction_same >= LOWEST_AGREEMENT:
         return
     difference = (
         f"In {options.precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"

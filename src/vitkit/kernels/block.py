@@ -1,8 +1,8 @@
 """An encoder block in few passes over memory: matrix products, and between them the kernels of `block.c`.
 
 Forward and backward are written out by hand, so that biases, residual sums, casts and the sums of gradients
-happen while the numbers are there for something else. Where there is no compiler, whoever asked computes with
-modules, one operation after the other.
+happen while the numbers are in the cache for something else. Without a compiler models compute with modules,
+one operation after the other.
 
 Shapes: B images, T tokens, D = width, H = mlp_dim, h = num_heads.
 """
@@ -30,7 +30,7 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 FLAGS = tuple(flag for flag in GELU.flags if flag != "-ffp-contract=off")
 INCLUDES = (GELU.path, Path(__file__).with_name("attention.c"))
-# Products and sums are fused: which ones decides the compiler, and a library is kept once it is compiled.
+# Products and sums are fused: the compiler decides which, and a library is compiled once for a machine.
 SOURCES = {
     torch.float32: Source(
         Path(__file__).with_name("block.c"), (*FLAGS, "-ffp-contract=fast"), includes=INCLUDES
@@ -48,7 +48,7 @@ SOURCES = {
 def compiled_block(precision: str) -> "Kernels | None":
     """Return the block compiled for this processor and products of "float32" or "bfloat16", by autocast.
 
-    None where that is not possible.
+    None where there is no compiler, or where it computes other values than PyTorch.
     """
     kernels = compiled_kernels(precision)
     return kernels if kernels is not None and _computes_block(kernels) else None
@@ -61,27 +61,28 @@ def compiled_kernels(precision: str) -> "Kernels | None":
     return None if library is None else Kernels(library, number)
 
 
-@torch.inference_mode(False)  # whoever asks may be inside of it, where there are no gradients to compare
+@torch.inference_mode(False)  # a caller may be inside of it, where there are no gradients to compare
 def _computes_block(kernels: "Kernels") -> bool:
     """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
     tokens, heads, width, hidden = 7, 2, 32, 20  # an odd number of tokens, and more than one tile has rows
     generator = torch.Generator().manual_seed(0)
     shapes = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,)]
     shapes += [(width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,)]
-    given = [
+    inputs = [
         torch.randn(shape, generator=generator) / shape[-1] ** 0.5 for shape in ((2, tokens, width), *shapes)
     ]
     grad = torch.randn(2, tokens, width, generator=generator)
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        ours = [tensor.clone().requires_grad_() for tensor in given]
-        plain = [tensor.double().requires_grad_() for tensor in given]
+        ours = [tensor.clone().requires_grad_() for tensor in inputs]
+        plain = [tensor.double().requires_grad_() for tensor in inputs]
         value = _apply(kernels, ours[0], ours[1:], heads, 1e-6)
-        expected = _plain_block(plain[0], plain[1:], heads, 1e-6)
-        # Sums, not gradients handed in: for those PyTorch imports sympy, which takes half a second.
-        found = [value, *torch.autograd.grad((value * grad).sum(), ours)]
-        wanted = [expected, *torch.autograd.grad((expected * grad.double()).sum(), plain)]
+        exact = _plain_block(plain[0], plain[1:], heads, 1e-6)
+        # The gradient of a sum: given an output's gradient, PyTorch imports sympy, which takes half a second.
+        computed = [value, *torch.autograd.grad((value * grad).sum(), ours)]
+        expected = [exact, *torch.autograd.grad((exact * grad.double()).sum(), plain)]
     tolerance = TOLERANCES[kernels.number]
-    return all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in zip(found, wanted, strict=True))
+    pairs = zip(computed, expected, strict=True)
+    return all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs)
 
 
 def _apply(kernels: "Kernels", x: Tensor, weights: Sequence[Tensor], num_heads: int, eps: float) -> Tensor:
@@ -91,7 +92,7 @@ def _apply(kernels: "Kernels", x: Tensor, weights: Sequence[Tensor], num_heads: 
 
 
 def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -> Tensor:
-    """Compute what a block does with PyTorch's functions."""
+    """Compute a block with PyTorch's functions."""
     scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, fc1_w, fc1_b, fc2_w, fc2_b = weights
     width = x.shape[-1]
     qkv = F.linear(F.layer_norm(x, (width,), scale1, shift1, eps), qkv_w, qkv_b)
@@ -105,7 +106,7 @@ def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -
 class Kernels:
     """The functions of `block.c` on tensors: `number` is the type of products, all others are float32.
 
-    Called, they compute a block. A copy is what this machine has compiled, a pickle what another one can.
+    Called, they compute a block. A copy or a pickle becomes the block that the machine it is on compiles.
     """
 
     def __init__(self, library: ctypes.CDLL, number: torch.dtype) -> None:
@@ -178,8 +179,12 @@ class Kernels:
     def norm_backward(
         self, dy: Tensor, x: Tensor, statistics: Tensor, scale: Tensor, grad: Tensor, copied: bool
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Give the gradient of x, which is `grad` and that through the norm, its copy in the type of products
-        if asked for, and the gradients of scale and shift and the sums of its columns, `(3, D)`."""
+        """Compute the gradient of x: `grad` plus the gradient through the norm.
+
+        Returns:
+            The gradient; its copy in the type of products, if `copied`; and, `(3, D)`, the gradients of scale
+            and shift, and the sums of the gradient's columns.
+        """
         rows, width = x.shape
         total, sums, parts = torch.empty_like(x), _empty(3, width), _parts(rows, 3 * width)
         copy = torch.empty(rows, width, dtype=self.number) if copied else None
@@ -193,13 +198,13 @@ class Kernels:
         return out
 
     def bias_gelu_backward(self, x: Tensor, bias: Tensor, grad: Tensor) -> Tensor:
-        """Turn `grad`, in place, into the gradient of x; give that of bias."""
+        """Turn `grad`, in place, into the gradient of x; returns the gradient of bias."""
         sums, parts = torch.empty_like(bias), _parts(*x.shape)
         self.call("bias_gelu_backward", x, bias, grad, grad, sums, parts, *x.shape)
         return sums
 
     def attention(self, qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-        """Give what attention mixes of `(B, T, 3D)`, `(B, T, D)`, and its weights, padded."""
+        """Give the values that attention mixes, `(B, T, D)` from `(B, T, 3D)`, and its weights, padded."""
         images, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
         mixed = torch.empty(images, tokens, width, dtype=self.number)
         padded = -(-tokens // PADDING) * PADDING
@@ -222,7 +227,7 @@ class Kernels:
 
 
 class Outline(Kernels):
-    """The same functions without their numbers: what a block keeps and frees, for whoever measures memory."""
+    """The same functions without their numbers: they take and free the same memory, which is measured."""
 
     def __init__(self, precision: str) -> None:
         self.number = getattr(torch, precision)

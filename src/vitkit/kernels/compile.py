@@ -1,11 +1,11 @@
 """Compile C files for this machine once, keep the libraries in the user's cache, and load them from there.
 
 A kernel only ever saves time: whatever is in the way (no compiler, a full disk, a home that cannot be
-written, a damaged file), there is no library but a reason why, and whoever asked computes without.
+written, a damaged file), the caller gets a reason in place of a library, and computes without.
 `VITKIT_NO_KERNELS=1` in the environment switches all kernels off.
 
-Nothing is loaded here that was not tried in a process of its own, for a library can end the one that loads
-it. A compiler that failed or did not answer is remembered beside the libraries and not asked again for a day.
+A library is tried in a process of its own before it is loaded here, for it can end the process that loads it.
+A compiler that failed or did not answer is recorded beside the libraries and not run again for a day.
 """
 
 import ctypes
@@ -41,12 +41,13 @@ REMEMBERED = 24 * 3600
 LEFT_BEHIND = 600
 """Seconds after which a file of an unfinished compilation is certainly nobody's any more."""
 DIGEST_BYTES = 32
+"""Bytes of the SHA-256 at the end of a library."""
 MOST_BYTES = 1 << 24
-"""Bytes of a library, which has some 50,000, before it is taken for something else."""
-MOST_WORDS = 1 << 20
-"""Bytes that a compiler may write about what it does."""
-MOST_TOLD = 400
-"""Characters of a reason."""
+"""The most bytes of a file that is read as a library: ours have some 50,000."""
+MOST_OUTPUT = 1 << 20
+"""Bytes of messages that a compiler may write."""
+LONGEST_REASON = 400
+"""Characters of a reason that a record holds."""
 _PROCESSOR_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 """The properties that -march=native goes by, as /proc/cpuinfo names them."""
 _TRIAL = "import ctypes, sys; sys.exit(not ctypes.CDLL(sys.argv[1]).trial())"
@@ -66,7 +67,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Built:
-    """A library, or why there is none."""
+    """A library, or the reason why there is none."""
 
     library: ctypes.CDLL | None
     reason: str = ""
@@ -77,12 +78,12 @@ def load(source: Source, *, compile_it: bool) -> Built:
     """Load the library of a C file from the cache.
 
     The file's name is a hash of everything that decides its contents. Its last bytes are a hash of its name
-    and the others, written when it had been tried: a library cut short would not fail to load but end the
-    process. What other users can write is not run, nor is it replaced.
+    and its other bytes, written when it had been tried: a library cut short would not fail to load but end
+    the process. A file that other users can write to is not run, nor is it replaced.
 
     Args:
-        source: what is compiled.
-        compile_it: Whether it is compiled if it is not there yet, which takes a second or two.
+        source: the C file.
+        compile_it: whether it is compiled if it is not there yet, which takes a second or two.
     """
     if os.environ.get(SWITCH, "0") not in ("", "0"):
         return Built(None, f"{SWITCH} is set")
@@ -116,7 +117,7 @@ class _TooLong(_Failed):
 @dataclass(frozen=True)
 class _Compiler:
     command: tuple[str, ...]
-    """The words that begin a compilation, the first of them a path."""
+    """The program's path and its first arguments, with which a compilation begins."""
     changed: int
     """When the program was last changed, in nanoseconds."""
 
@@ -124,10 +125,10 @@ class _Compiler:
     def identity(self) -> bytes:
         return os.fsencode("\0".join([*self.command, str(self.changed)]))
 
-    def record(self, folder: Path, question: str) -> Path:
-        """Return where it is remembered that it failed to answer."""
+    def record(self, folder: Path, step: str) -> Path:
+        """Return the path that records its failure at a step."""
         name = hashlib.sha256(self.identity).hexdigest()[:16]
-        return folder / f"{question}-{name}.failed"
+        return folder / f"{step}-{name}.failed"
 
 
 def _cache_folder() -> Path:
@@ -138,7 +139,7 @@ def _cache_folder() -> Path:
     """
     chosen = os.environ.get("VITKIT_CACHE")
     base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitkit"
-    # A folder for each user: what lies there is run as code.
+    # A folder for each user: the files in it are run as code.
     folder = base.expanduser() / f"compiled-{os.getuid()}"
     if os.path.lexists(folder):
         _require_own(folder)
@@ -168,7 +169,7 @@ def _library_path(source: Source) -> Path:
 
 @functools.cache
 def _processor() -> str:
-    """Describe the first processor, and so all of them, by what a compiler would see of it."""
+    """Describe the first processor, and so all of them, by the properties that a compiler would look at."""
     first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return "\n".join(value.strip() for name, _, value in pairs if name.strip() in _PROCESSOR_FIELDS)
@@ -176,20 +177,20 @@ def _processor() -> str:
 
 def _compiler() -> _Compiler:
     """Find the compiler: `CC`, as makefiles have it, or the first of the usual."""
-    words = os.environ.get("CC", "")
+    command = os.environ.get("CC", "")
     try:
-        chosen = shlex.split(words)
+        chosen = shlex.split(command)
     except ValueError as error:
-        raise _Without(f"CC is no command ({error}): {words!r}") from None
+        raise _Without(f"CC is no command ({error}): {command!r}") from None
     names = (chosen[0],) if chosen else COMPILERS
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
+    program = next((path for name in names if (path := shutil.which(name))), None)
+    if program is None:
         raise _Without(f"there is no C compiler ({' or '.join(names)})")
-    return _Compiler((found, *chosen[1:]), Path(found).stat().st_mtime_ns)
+    return _Compiler((program, *chosen[1:]), Path(program).stat().st_mtime_ns)
 
 
 def _version_of(compiler: _Compiler, folder: Path) -> bytes:
-    """Give what a compiler says of its version.
+    """Give the version that a compiler prints.
 
     Raises:
         _Without: it fails, or failed before.
@@ -205,7 +206,7 @@ def _version_of(compiler: _Compiler, folder: Path) -> bytes:
 
 @functools.cache
 def _ask_version(compiler: _Compiler) -> tuple[bytes, str]:
-    """Ask a compiler for its version, once a process: that, or why there is none."""
+    """Ask a compiler for its version, once in a process; returns it, and why it gave none."""
     try:
         return _run([*compiler.command, "--version"], "the compiler", TIMEOUT), ""
     except _Failed as failure:
@@ -213,7 +214,7 @@ def _ask_version(compiler: _Compiler) -> tuple[bytes, str]:
 
 
 def _open_library(path: Path) -> ctypes.CDLL | None:
-    """Load a library of the cache; None where there is none that is as it was written.
+    """Load a library of the cache; None where it is not there or damaged.
 
     Raises:
         _Without: something else lies there, or others can write to it.
@@ -223,7 +224,7 @@ def _open_library(path: Path) -> ctypes.CDLL | None:
         return None
     try:
         return ctypes.CDLL(str(path))
-    except OSError:  # it was made where the system's libraries were others
+    except OSError:  # it was compiled where the system had other libraries
         return None
 
 
@@ -239,8 +240,8 @@ def _compile(source: Source, path: Path) -> None:
     """
     folder, record, compiler = path.parent, path.with_suffix(".failed"), _compiler()
     hanging = compiler.record(folder, "compiling")
-    for known in (record, hanging):
-        _refuse_failed(known)
+    _refuse_failed(record)
+    _refuse_failed(hanging)
     _make_folder(folder)
     _sweep(folder)
     with _work_folder(folder) as work:
@@ -248,15 +249,15 @@ def _compile(source: Source, path: Path) -> None:
         compilation = [*compiler.command, *source.flags, "-shared", "-fPIC", str(source.path)]
         compilation += ["-o", str(new), "-lm"]
         trial = [sys.executable, "-I", "-S", "-c", _TRIAL, str(new)]
-        # A compiler that hangs would do so with the next file; whatever else fails may be this file's fault.
+        # A compiler that hangs would hang with the next file; any other failure may be this file's fault.
         busy = os.getloadavg()[0] / (os.cpu_count() or 1)
         limit = min(LONGEST_TIMEOUT, TIMEOUT * max(1.0, busy))
-        for command, what, environment, hangs in (
+        for command, program, environment, hangs in (
             (compilation, "the compiler", {**os.environ, "TMPDIR": str(work)}, hanging),
             (trial, "the trial of what was compiled", _plain_environment(), record),
         ):
             try:
-                _run(command, what, limit, environment)
+                _run(command, program, limit, environment)
             except _Failed as failure:
                 _remember(hangs if isinstance(failure, _TooLong) else record, str(failure))
                 raise
@@ -267,7 +268,7 @@ def _compile(source: Source, path: Path) -> None:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Give the environment without what lets a sanitizer's library live in this process and in no other."""
+    """Give the environment without the variables by which a sanitizer is loaded into this process alone."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -275,10 +276,18 @@ def _plain_environment() -> dict[str, str]:
     }
 
 
-def _run(command: Sequence[str], what: str, limit: float, environment: dict[str, str] | None = None) -> bytes:
-    """Run a command to its end within `limit` seconds, and give what it writes.
+def _run(
+    command: Sequence[str], program: str, limit: float, environment: dict[str, str] | None = None
+) -> bytes:
+    """Run a command to its end within `limit` seconds; returns its output.
 
-    If it takes longer, whatever it has started ends with it.
+    If it takes longer, it ends with all processes that it has started.
+
+    Args:
+        command: a path and its arguments.
+        program: its name in errors.
+        limit: in seconds.
+        environment: its environment variables; None: this process's.
 
     Raises:
         _Failed: it fails, writes without end or does not end in its time.
@@ -299,37 +308,37 @@ def _run(command: Sequence[str], what: str, limit: float, environment: dict[str,
             part = b"..."
             while part:
                 if not ready.select(max(0.0, end - time.monotonic())):
-                    raise _TooLong(f"{what} did not end within {limit:.0f} seconds")
+                    raise _TooLong(f"{program} did not end within {limit:.0f} seconds")
                 part = os.read(pipe.fileno(), 1 << 16)
                 output += part
-                if len(output) > MOST_WORDS:
-                    raise _Failed(f"{what} failed: it writes without end")
+                if len(output) > MOST_OUTPUT:
+                    raise _Failed(f"{program} failed: it writes without end")
         code = process.wait(max(0.1, end - time.monotonic()))
     except BaseException as error:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise _TooLong(f"{what} did not end within {limit:.0f} seconds") from None
+            raise _TooLong(f"{program} did not end within {limit:.0f} seconds") from None
         raise
     if code:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         lines = output.decode(errors="replace").splitlines()
         line = next((line for line in lines if "error" in line.lower()), next(iter(lines), ""))
-        raise _Failed(f"{what} failed: {visible(line.strip())[:200] or ended}")
+        raise _Failed(f"{program} failed: {visible(line.strip())[:200] or ended}")
     return output
 
 
 def _refuse_failed(record: Path) -> None:
-    """Refuse what failed less than a day ago.
+    """Refuse to repeat a step whose failure was recorded less than a day ago.
 
     Raises:
         _Without: why it failed.
     """
-    told = (_read_own(record) or b"").decode(errors="replace")[:MOST_TOLD]
-    # What is no text was not written here.
-    if told.isprintable() and told and abs(time.time() - record.stat().st_mtime) < REMEMBERED:
-        raise _Without(f"{told} (remove {record} to have it tried again)")
+    reason = (_read_own(record) or b"").decode(errors="replace")[:LONGEST_REASON]
+    # Unprintable characters were not written here.
+    if reason.isprintable() and reason and abs(time.time() - record.stat().st_mtime) < REMEMBERED:
+        raise _Without(f"{reason} (remove {record} to have it tried again)")
 
 
 def _remember(record: Path, reason: str) -> None:
@@ -346,7 +355,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder for the time of a compilation, whose name says whose it is."""
+    """Make a folder for the time of a compilation, named after this process."""
     prefix = f"tmp-{platform.node()}-{os.getpid()}-"
     work = Path(tempfile.mkdtemp(".part", prefix, folder))
     try:
@@ -356,7 +365,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed compilations left behind, and failures that are forgotten."""
+    """Remove the folders of killed compilations, and outdated records of failures."""
     now = time.time()
     for entry in [*folder.glob("tmp*.part"), *folder.glob("*.failed")]:
         with suppress(OSError):  # another process may be sweeping as well
@@ -368,7 +377,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _read_own(path: Path) -> bytes | None:
-    """Read a file of the cache; None where there is none, and nothing of one that is far too large.
+    """Read a file of the cache; None where there is none, and no bytes of a file that is far too large.
 
     Raises:
         _Without: it is no file, or others can write to it.
@@ -384,7 +393,7 @@ def _read_own(path: Path) -> bytes | None:
 
 
 def _require_own(path: Path) -> None:
-    """Refuse a file or folder that others than this user can write to; what others can write is not run."""
+    """Refuse a file or folder that others than this user can write to, because it would be run as code."""
     status = path.lstat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _Without(f"others than its owner can write to {path}")

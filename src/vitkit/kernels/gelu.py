@@ -1,7 +1,7 @@
 """The tanh form of GELU in one pass over memory, compiled from `gelu.c` where there is a compiler.
 
-PyTorch's own takes three to four times as long on a processor, because of its hyperbolic tangent. Where there
-is no compiler, whoever asked takes PyTorch's.
+PyTorch's own takes three to four times as long on a processor, because of its hyperbolic tangent. It is used
+where there is no compiler.
 """
 
 import ctypes
@@ -35,13 +35,13 @@ def compiled_gelu() -> Gelu | None:
 
 
 class _CompiledGelu:
-    """The functions of `gelu.c`. A copy is what this machine has compiled, a pickle what another one can."""
+    """The functions of `gelu.c`. A copy or a pickle becomes the GELU that the machine it is on compiles."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
 
     def __call__(self, x: Tensor) -> Tensor:
-        """GELU in its tanh form, of any shape; what the kernel was not made for is PyTorch's."""
+        """Apply GELU in its tanh form to any shape, by PyTorch where the kernel lacks the device or type."""
         if x.device.type != "cpu" or x.dtype not in TYPES:
             return F.gelu(x, approximate="tanh")
         return _Gelu.apply(x, self.library)  # type: ignore[no-any-return, no-untyped-call]
@@ -58,7 +58,7 @@ def why_no_kernel() -> str:
 
 
 def _computes_gelu(library: ctypes.CDLL) -> bool:
-    """Whether a few values and slopes are those of the formula."""
+    """Whether a few values and slopes agree with the formula."""
     exact = torch.linspace(-9, 9, 401, dtype=torch.double)
     inner = math.sqrt(2 / math.pi) * (exact + 0.044715 * exact**3)
     slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * exact**2)
@@ -67,8 +67,8 @@ def _computes_gelu(library: ctypes.CDLL) -> bool:
     # bfloat16 rounds x itself by up to 2^-9 of it, so by 0.018 here, and the result again.
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
         x = exact.to(dtype)
-        found = _call(library, "gelu", x), _call(library, "gelu_backward", x, torch.ones_like(x))
-        if any((a - b).abs().max() > tolerance for a, b in zip(found, (value, derivative), strict=True)):
+        computed = _call(library, "gelu", x), _call(library, "gelu_backward", x, torch.ones_like(x))
+        if any((a - b).abs().max() > tolerance for a, b in zip(computed, (value, derivative), strict=True)):
             return False
     return True
 

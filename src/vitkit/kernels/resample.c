@@ -1,4 +1,4 @@
-/* Pillow's resize of 8-bit RGB to the same bits, of the part of the result that is wanted and into the caller's array.
+/* Pillow's resize of 8-bit RGB to the same bits, of a part of the result and into the caller's array.
  *
  * Pillow resizes in two passes, rounding to whole levels in between (its libImaging/Resample.c). Weights are computed in
  * double precision and rounded to 22 bits after the point; sums are 32-bit integers, which have no order of summation,
@@ -50,7 +50,7 @@ static double weight(int filter, double x) {
     }
 }
 
-/* One axis of the result: which source pixels each wanted index is made of, and by what weights. */
+/* One axis of the result: which source pixels each index is made of, and by what weights. */
 typedef struct {
     int taps;         /* places for weights, an even number; those not used are 0 */
     int *first;       /* (count,) index of the first source pixel */
@@ -107,7 +107,7 @@ static inline uint8_t level(int32_t sum) {
     return value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value;
 }
 
-/* The wanted columns of one row, whose pixels have 3 bytes and 16 bytes to spare behind the last tap. `spread` has each
+/* The columns of one row, whose pixels have 3 bytes and 16 bytes to spare behind the last tap. `spread` has each
  * weight four times, so that two pixels of three channels and a filler meet their weights in one vector. */
 static void make_columns(const uint8_t *row, uint8_t *out, const Axis *axis, int offset, const int32_t *spread, int count) {
     const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -129,7 +129,7 @@ static void make_columns(const uint8_t *row, uint8_t *out, const Axis *axis, int
     }
 }
 
-/* One wanted row from the rows it is made of. */
+/* One row from the rows it is made of. */
 static void make_row(const uint8_t *in, ptrdiff_t stride, const int32_t *weights, int used, uint8_t *out, int bytes) {
     int i = 0;
     const __m256i none = _mm256_setzero_si256(), most = _mm256_set1_epi32(255), half = _mm256_set1_epi32(HALF);
@@ -171,16 +171,16 @@ int resample(const uint8_t *in, ptrdiff_t row_stride, int height, int width, int
              int rows_first, int rows, int columns, int y0, int y1, int x0, int x1, uint8_t *out, ptrdiff_t by_row,
              ptrdiff_t by_column, ptrdiff_t by_channel) {
     Axis down = {0}, across = {0};
-    int wanted_rows = y1 - y0, wanted = x1 - x0, ok = 0;
+    int cut_rows = y1 - y0, cut_columns = x1 - x0, ok = 0;
     uint8_t *between = NULL, *row = NULL, *line = NULL;
     int32_t *spread = NULL;
     if (!make_axis(&down, filter, height, box[1], box[3], rows, y0, y1, 0)) goto end;
     if (!make_axis(&across, filter, width, box[0], box[2], columns, x0, x1, mirrored)) goto end;
-    int top = down.first[0], bottom = down.first[wanted_rows - 1] + down.used[wanted_rows - 1];
-    int begin = mirrored ? wanted - 1 : 0, end = wanted - 1 - begin; /* which wanted column lies leftmost, rightmost */
+    int top = down.first[0], bottom = down.first[cut_rows - 1] + down.used[cut_rows - 1];
+    int begin = mirrored ? cut_columns - 1 : 0, end = cut_columns - 1 - begin; /* leftmost, rightmost */
     int left = across.first[begin], right = across.first[end] + across.used[end];
-    size_t narrow = 3 * (size_t)wanted, wide = 3 * (size_t)(right - left), spare = 32 + 3 * (size_t)across.taps;
-    size_t weights = (size_t)wanted * across.taps;
+    size_t narrow = 3 * (size_t)cut_columns, wide = 3 * (size_t)(right - left), spare = 32 + 3 * (size_t)across.taps;
+    size_t weights = (size_t)cut_columns * across.taps;
     if (!rows_first) between = malloc((bottom - top) * narrow + spare);
     row = calloc(wide + spare, 1);
     line = malloc(narrow + spare);
@@ -191,16 +191,16 @@ int resample(const uint8_t *in, ptrdiff_t row_stride, int height, int width, int
     if (!rows_first)
         for (int y = top; y < bottom; y++) {
             memcpy(row, in + y * row_stride + 3 * (ptrdiff_t)left, wide);
-            make_columns(row, between + (y - top) * narrow, &across, left, spread, wanted);
+            make_columns(row, between + (y - top) * narrow, &across, left, spread, cut_columns);
         }
-    for (int y = 0; y < wanted_rows; y++) {
+    for (int y = 0; y < cut_rows; y++) {
         const int32_t *w = down.weights + (size_t)y * down.taps;
         if (rows_first) {
             make_row(in + down.first[y] * row_stride + 3 * (ptrdiff_t)left, row_stride, w, down.used[y], row, (int)wide);
-            make_columns(row, line, &across, left, spread, wanted);
+            make_columns(row, line, &across, left, spread, cut_columns);
         } else
             make_row(between + (down.first[y] - top) * narrow, (ptrdiff_t)narrow, w, down.used[y], line, (int)narrow);
-        put_row(line, wanted, out + y * by_row, by_column, by_channel);
+        put_row(line, cut_columns, out + y * by_row, by_column, by_channel);
     }
     ok = 1;
 end:

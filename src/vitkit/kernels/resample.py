@@ -1,8 +1,8 @@
 """Pillow's resize to the same bits, five times as fast, where the machine has a C compiler and AVX2.
 
-The kernel (resample.c) is compiled when a loader begins, if it has not been yet (`compile.py`). Whoever
-resizes uses it if it is there and made the same pixels as the installed Pillow. Without it Pillow does the
-work, and nothing but the speed differs.
+The kernel (resample.c) is compiled when a loader begins, if it has not been yet (`compile.py`). It is used if
+it makes the same pixels as the installed Pillow. Without it Pillow does the work, and nothing but the speed
+differs.
 """
 
 import ctypes
@@ -86,11 +86,11 @@ def resample(
 
     Args:
         image: (H, W, 3).
-        box: top, left, bottom, right of what is resized, in pixels of the image.
-        size: (height, width) of the box resized.
+        box: top, left, bottom, right of the part that is resized, in pixels of the image.
+        size: (height, width) to which the box is resized.
         interpolation: one of Pillow's filters by its lower-case name.
-        cut: top, left, bottom, right of the part of the result that is wanted; None: all of it.
-        out: where it is written, of any strides; None: a new array.
+        cut: top, left, bottom, right of the part of the result that is computed; None: all of it.
+        out: the array that it is written to, of any strides; None: a new one.
     """
     kernel = _kernel() if interpolation in _FILTERS else None
     if kernel is None:
@@ -109,7 +109,7 @@ def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | No
         image: (H, W, 3).
         down: for each row of the result, among the image's rows.
         across: for each column.
-        out: where it is written, of any strides; None: a new array.
+        out: the array that it is written to, of any strides; None: a new one.
     """
     kernel = _kernel()
     if kernel is None:
@@ -135,7 +135,7 @@ def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | No
 def prepare_resampling() -> bool:
     """Compile the kernel if this machine can and has not yet, and tell whether there is one.
 
-    It takes half a second once, so that it is for jobs of many images to ask for it.
+    It takes half a second once, which pays for jobs of many images.
     """
     if _kernel() is None and load(SOURCE, compile_it=True).library is not None:
         _kernel.cache_clear()
@@ -179,9 +179,9 @@ def _makes_pillows_pixels(kernel: Kernel) -> bool:
         for height, width in ((17, 13), (17, 46), (90, 100)):  # the second one is tall
             kind = PILLOW_FILTERS[interpolation]
             expected = np.asarray(Image.fromarray(noise).resize((width, height), kind))
-            found = kernel.resize(
+            resized = kernel.resize(
                 noise, (0, 0, 61, 47), (height, width), interpolation, (0, 0, height, width)
             )
-            if not np.array_equal(found, expected):
+            if not np.array_equal(resized, expected):
                 return False
     return True

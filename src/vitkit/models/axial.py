@@ -1,6 +1,6 @@
 """Axial attention in a ViT (paper D.6): each block attends along rows, then along columns.
 
-What an AxialResNet has in place of 3x3 convolutions stands in `axial_mixing.py`.
+The axial attention of an AxialResNet is in `axial_mixing.py`.
 """
 
 import torch
@@ -15,8 +15,8 @@ from vitkit.text import format_size
 class AxialBlock(nn.Module):
     """Row attention and MLP, then column attention and MLP: two of ViT's blocks, called as one of them.
 
-    Tokens are those of the grid in raster order. A class token would belong to no row and no column, so
-    axial models pool by the mean.
+    Tokens are the grid's, in raster order. A class token would belong to no row and no column, so axial
+    models pool by the mean.
 
     Args:
         grid: `(rows, columns)` of the tokens.
@@ -40,13 +40,13 @@ class AxialBlock(nn.Module):
 
         Args:
             x: tokens of a grid of R rows and C columns.
-            taps: receives what the two blocks write, `{name}/rows/...` and `{name}/columns/...`, each
+            taps: receives the taps of the two blocks, `{name}/rows/...` and `{name}/columns/...`, each
                 `(B, R*C, D)`.
-            name: as above.
+            name: the block's name in the taps.
             attention_taps: refused; axial attention has no matrix of all tokens by all tokens.
 
         Raises:
-            VitkitError: attention weights were asked for, or the tokens are not those of the grid.
+            VitkitError: `attention_taps` is set, or the grid has another number of tokens.
         """
         if attention_taps:
             raise VitkitError(
@@ -57,8 +57,8 @@ class AxialBlock(nn.Module):
         batch, tokens, width = x.shape
         if tokens != rows * columns:
             raise VitkitError(
-                f"Axial attention takes the tokens of a {format_size(self.grid)} grid and no others, found "
-                f'{tokens}: leave out the class token (pool="mean").'
+                f"Axial attention takes the tokens of a {format_size(self.grid)} grid alone, found {tokens}: "
+                'leave out the class token (pool="mean").'
             )
         row_taps: Taps | None = None if taps is None else {}
         column_taps: Taps | None = None if taps is None else {}

@@ -31,8 +31,8 @@ class RelativeAttention(nn.Module):
     the channels) and on each of the output's two; here GroupNorms do.
 
     Args:
-        channels: C, of input and output; a multiple of 16, so that 32 groups share 2C equally.
-        num_heads: h; shares C/2 channels equally.
+        channels: C, of input and output; a multiple of 16, so that 32 groups divide 2C equally.
+        num_heads: h; divides C/2 channels equally.
         positions: n, of a line.
         eps: of the norms.
     """
@@ -44,11 +44,11 @@ class RelativeAttention(nn.Module):
         queries = values // 2
         self.qkv = nn.Conv2d(channels, 2 * channels, 1, bias=False)
         self.norm_qkv = nn.GroupNorm(GROUPS, 2 * channels, eps)
-        # Of a term of the similarity: all heads are one group, which keeps some of them sharper than others.
+        # One for each term of the similarity: all heads are one group, so that some stay sharper than others.
         self.norm_content = nn.GroupNorm(1, num_heads, eps)
         self.norm_query = nn.GroupNorm(1, num_heads, eps)
         self.norm_key = nn.GroupNorm(1, num_heads, eps)
-        # Of a term of the output: the two share the groups, none of which spans both.
+        # One for each term of the output, with half of the groups each: no group spans both.
         self.norm_value = nn.GroupNorm(GROUPS // 2, channels, eps)
         self.norm_place = nn.GroupNorm(GROUPS // 2, channels, eps)
         # Row n - 1 is the offset 0, the rows before it are keys to the left of (or above) their query.
@@ -102,10 +102,10 @@ class AxialMixing(nn.Module):
     """Attention along every row, then along every column: `(B, C, H, W) -> (B, C, ceil(H/s), ceil(W/s))`.
 
     Args:
-        channels: C; a multiple of 16, so that 32 groups share 2C equally.
-        num_heads: of both attentions; shares C/2 channels equally.
+        channels: C; a multiple of 16, so that 32 groups divide 2C equally.
+        num_heads: of both attentions; divides C/2 channels equally.
         size: `(H, W)`: the tables of relative positions have `2W - 1` and `2H - 1` rows.
-        stride: s; windows of s x s positions are averaged afterwards (at the edges what there is of them).
+        stride: s; windows of s x s positions are averaged afterwards (at the edges the positions there are).
         eps: of the norms.
     """
 

@@ -17,7 +17,7 @@ from vitkit.models.zoo import ModelConfig, model_config
 
 
 def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> ViT:
-    """Compose a ViT of the parts that its configuration asks for, with new weights."""
+    """Compose a ViT of the parts that its configuration names, with new weights."""
     stem: ResNetStem | ConvStem | None = None
     blocks = None
     if config.backbone is not None:

@@ -36,9 +36,9 @@ def with_statistics(config: ModelConfig, mean: Statistics, std: Statistics) -> M
 
 
 def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
-    """Give a configuration for images of another number of channels, whose statistics are those of its own.
+    """Give a configuration for images of another number of channels.
 
-    For one channel they are the averages, for others they are repeated in turn.
+    Of its pixel statistics one channel gets the averages; several get them repeated in turn.
 
     Raises:
         VitkitError: there is no rule for these numbers.
@@ -48,8 +48,8 @@ def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
         return config
     if channels != 1 and before not in (1, 3):
         raise VitkitError(
-            f"The weights are for images of {before} channels, and only those for 1 or 3 can be made to fit "
-            f"images of {channels}. Give --channels {before}, or choose another start."
+            f"The weights are for images of {before} channels, and only weights for 1 or 3 fit images of "
+            f"{channels}. Give --channels {before}, or choose another start."
         )
     if channels == 1:
         mean, std = (sum(config.image_mean) / before,), (sum(config.image_std) / before,)
@@ -64,6 +64,6 @@ def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
 
 
 def describe_channels(before: int, channels: int) -> str:
-    """Say how the first filters were made to fit images of another number of channels."""
-    how = "summed" if channels == 1 else f"repeated in turn, times {before}/{channels}"
-    return f"channels: {channels} instead of {before}, the filters that see the pixels are {how}"
+    """Describe how the first filters were made to fit images of another number of channels."""
+    change = "summed" if channels == 1 else f"repeated in turn, times {before}/{channels}"
+    return f"channels: {channels} instead of {before}, the filters that see the pixels are {change}"

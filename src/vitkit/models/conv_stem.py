@@ -1,11 +1,11 @@
 """The convolutional stem: a few convolutions in place of the linear projection of patches.
 
-Follows Xiao et al. 2021 (arXiv 2106.14881, section 3): 3x3 convolutions, each with a norm and ReLU, those of
-stride 2 halving the map until a position stands for a patch, then a 1x1 convolution to the Transformer's
+Follows Xiao et al. 2021 (arXiv 2106.14881, section 3): 3x3 convolutions, each with a norm and ReLU, some of
+stride 2, which halve the map until a position stands for a patch, then a 1x1 convolution to the Transformer's
 width.
-Their norm is a batch norm; here it is a group norm, because what one image becomes must not depend on the
-others of its batch: unreadable ones are among them, micro-batches have to add up, and there is no state to
-average.
+Their norm is a batch norm; here it is a group norm, because the patches of an image must not depend on the
+other images of its batch: unreadable ones are among them, micro-batches have to add up, and there is no state
+to average.
 
 Shapes: B images, N patches, D = width of the Transformer.
 """
@@ -54,7 +54,7 @@ class ConvStem(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights: He's for what ReLU follows (He et al. 2015), and a linear patch projection's."""
+        """Draw new weights: He's before ReLU (He et al. 2015), and a linear patch projection's at the end."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu", generator=generator)
@@ -64,7 +64,8 @@ class ConvStem(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W) -> (B, N, D)`, row after row; what fills no patch is not seen, as by `PatchStem`."""
+        """`(B, C, H, W) -> (B, N, D)`, row after row; pixels that fill no patch are not seen, as by
+        `PatchStem`."""
         p, q = self.patch_size
         x = images[:, :, : images.shape[2] // p * p, : images.shape[3] // q * q]
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):

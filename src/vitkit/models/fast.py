@@ -129,7 +129,7 @@ class FastViT(ViT):
 
 
 def _is_ours(block: nn.Module) -> TypeGuard[Block]:
-    """Whether a block and its parts compute as `Block`, `Attention` and `MLP` do, in whichever way."""
+    """Whether a block and its parts compute as `Block`, `Attention` and `MLP` do, if in another way."""
     return (
         isinstance(block, Block)
         and type(block) in (Block, CompiledBlock)
@@ -150,13 +150,13 @@ def compute_as(
     gelu: Callable[[Tensor], Tensor] | None = None,
     block: BlockFunction | None = None,
 ) -> None:
-    """Compute as chosen from now on, where the model knows that way.
+    """Have a model compute in the chosen ways from now on, as far as it has them.
 
     Results differ by rounding alone, except under dropout: the ways draw different random numbers. The
     precision is the caller's to set: models do not enter autocast by themselves.
 
     Args:
-        model: a ViT; another family has the plain way alone, and records what was chosen.
+        model: a ViT; another family computes in the plain way and records `chosen`.
         chosen: the ways to compute.
         gelu: computes GELU's tanh form where `chosen.gelu` is "compiled".
         block: computes an encoder block where `chosen.block` is "compiled".
@@ -185,7 +185,7 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
     Block: CompiledBlock,
     ViT: FastViT,
 }
-"""The plain parts, and those that compute the same in another way."""
+"""The fast class of each plain part, which computes the same in another way."""
 PLAIN_CLASSES = {fast: plain for plain, fast in FAST.items()}
 """The plain class of each fast one."""
 
@@ -222,12 +222,12 @@ def embed_pixels(stem: PatchStem, pixels: Tensor, mean: Tensor, std: Tensor) -> 
 
 
 def first_token(block: Block, x: Tensor) -> Tensor:
-    """Compute the first token of what a block makes of `(B, T, D)`, `(B, 1, D)`, and no other."""
+    """Compute the first token `(B, 1, D)` that a block makes of tokens `(B, T, D)`, and no other."""
     return block.add_branches(x[:, :1], attend_first(block.attention, block.norm1(x)))
 
 
 def attend_first(attention: Attention, x: Tensor) -> Tensor:
-    """Compute the first token of what attention makes of `(B, T, D)`, `(B, 1, D)`, without the others' work.
+    """Compute the first token `(B, 1, D)` that attention makes of tokens `(B, T, D)`, and no other.
 
     The products are taken in another order, in which neither keys nor values of all tokens are made: a head
     has one query q here, so that q (K y) = (q K) y and V y p = V (y p), where y are the tokens, K and V the
@@ -277,5 +277,5 @@ def block_can_be_compiled(config: ViTConfig) -> bool:
 
 
 def _plain_attention(config: ViTConfig) -> bool:
-    """Whether all tokens attend to all tokens, by what they hold alone."""
+    """Whether all tokens attend to all tokens, by their content and not by their positions."""
     return config.attention == "full" and config.position != "relative" and config.rotary is None

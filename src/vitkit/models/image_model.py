@@ -26,8 +26,7 @@ Taps = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The images of a larger batch that a model is given in training, where others of it are computed by
-    other processes or later.
+    """The images of a larger batch that a model computes at a time in training.
 
     The images that skip a branch are drawn for the whole batch, so that they do not depend on how it is
     divided. Dropout draws a number for every number of a token, too many to be drawn for other processes: it
@@ -57,7 +56,7 @@ class ResizesPositions(Protocol):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation, /
     ) -> dict[str, Tensor]:
-        """Resize the part's own parameters, by name, from those of another image size (paper 3.2)."""
+        """Resize the part's own parameters, by name, made for another image size (paper 3.2)."""
 
 
 class ImageModel(nn.Module):
@@ -67,14 +66,14 @@ class ImageModel(nn.Module):
     """
 
     card: Card
-    """The name and the classes; a `vitkit.weights.card.ModelCard` where more is known of the model."""
+    """The name and the classes; a `vitkit.weights.card.ModelCard` where more is recorded."""
     config: Any
     """The family's configuration, an `ImageConfig`."""
     head: nn.Linear | nn.Identity
     """The classifier; an identity with 0 classes, so that the logits are the features."""
     chosen: Compute
-    """The way in which it computes: the plain one, unless `fast.compute_as` was called. No part of its
-    weights."""
+    """The way in which it computes: the plain one, unless `fast.compute_as` was called. It is not saved with
+    the weights."""
     recompute: bool
     """Whether autograd keeps of each layer its input alone, and the backward pass computes the rest once
     more: less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
@@ -101,7 +100,7 @@ class ImageModel(nn.Module):
         return out
 
     def take_rows(self, rows: BatchRows | None) -> None:
-        """Let the next training images be these of a larger batch; None: all of it."""
+        """Take the next training images for these of a larger batch; None: for all of it."""
         self.batch_rows = rows
 
     def compute_pixel_statistics(self) -> None:
@@ -115,7 +114,7 @@ class ImageModel(nn.Module):
             self.register_buffer(name, levels, persistent=False)
 
     def draw_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights, unless the model is built without memory to take over those of a checkpoint.
+        """Draw new weights, unless the model is built without memory to receive a checkpoint's.
 
         Not only to save time: arithmetic on the meta device makes PyTorch import its compiler.
         """
@@ -127,7 +126,7 @@ class ImageModel(nn.Module):
         raise NotImplementedError
 
     def compute_buffers(self) -> None:
-        """Compute what is not learned once more, where the model was built without memory."""
+        """Compute the buffers once more, where the model was built without memory."""
         self.compute_pixel_statistics()
         for part in self.modules():
             if isinstance(part, ComputesBuffers):
@@ -167,7 +166,7 @@ class ImageModel(nn.Module):
             nn.init.constant_(self.head.bias, self.config.head_bias_init)
 
     def normalize(self, images: Tensor, any_size: bool = False) -> Tensor:
-        """Turn uint8 images into the floats the weights know; floats are taken to be normalised already.
+        """Turn uint8 images into floats as the weights were trained on; floats are taken to be normalised.
 
         Args:
             images: `(B, C, H, W)`.
@@ -195,15 +194,15 @@ class ImageModel(nn.Module):
             )
 
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
-        """Compute what the head sees, `(B, D)`: the representation for few-shot evaluation and embeddings."""
+        """Compute the features that the head sees, `(B, D)`, also for few-shot evaluation and embeddings."""
         raise NotImplementedError
 
     def layers(self) -> list[nn.Module]:
-        """List the blocks, or residual units, first to last; those of a backbone are not among them."""
+        """List the blocks, or residual units, first to last; a backbone's units are not among them."""
         raise NotImplementedError
 
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
-        """Give feature maps `(B, C, rows, columns)` of some layers: what detection and segmentation read.
+        """Give feature maps `(B, C, rows, columns)` of some layers, for detection and segmentation.
 
         Args:
             images: `(B, C, H, W)`, uint8 pixels or normalised floats.
@@ -240,7 +239,7 @@ class ImageModel(nn.Module):
             attention_weights: of Vision Transformers; no other model has any.
 
         Raises:
-            VitkitError: images of another size or type than the model's; or attention weights were asked for.
+            VitkitError: images of another size or type than the model's; or `attention_weights` is set.
         """
         if attention_weights:
             raise VitkitError(f"A {type(self).__name__} has no attention weights to give.")
@@ -258,7 +257,7 @@ def make_head(width: int, num_classes: int) -> nn.Linear | nn.Identity:
 def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
     """Draw weights as Flax's default does: normal, cut off at two deviations, of variance 1/fan_in."""
     # The constant is the standard deviation of the standard normal distribution cut off at -2 and 2; dividing
-    # by it gives back what cutting takes away.
+    # by it restores the variance that cutting takes away.
     std = math.sqrt(1 / fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
 

@@ -2,15 +2,15 @@
 
 Parameters are counted on the meta device. FLOPs follow one short rule a part, which a test holds against
 PyTorch's own counter. Memory is observed: a model of the same widths and of few layers makes its passes, in
-whatever way of computing was chosen, while a `Ledger` notes when each storage comes and goes. Its arithmetic
-is left out, so that this takes no time, and memory is addressed and never touched. Two batch sizes tell what
-each storage has for an image and what for the batch, and a layer in the middle stands for those that are not
-there.
+the chosen way of computing, while a `Ledger` notes when each storage comes and goes. Its arithmetic
+is left out, so that this takes no time, and memory is addressed and never touched. Two batch sizes tell how
+many bytes of a storage belong to each image and how many to the batch, and a layer in the middle stands for
+the layers that are not built.
 
 A multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix products and
 convolutions, as the paper's Table 6 does; norms, softmax, activations, pooling and additions are below one
-percent. A convolution near the edge multiplies zeros of the padding: by default those do not count, which is
-what reproduces the paper's ResNets; counting them (`padding=True`) gives 3 to 4 percent more.
+percent. A convolution near the edge multiplies zeros of the padding: by default these products do not count,
+which reproduces the paper's ResNets; counting them (`padding=True`) gives 3 to 4 percent more.
 """
 
 import functools
@@ -80,7 +80,7 @@ def forward_macs(config: ModelConfig, *, head: bool = False, padding: bool = Fal
     Args:
         config: of any model of the zoo's grammar.
         head: whether the classification head (and the pre-training head's hidden layer) counts.
-        padding: whether to count what convolutions do with the zeros around a feature map.
+        padding: whether to count the products of convolutions with the zeros around a feature map.
     """
     model = _outline(config)
     if isinstance(model, ResNet):
@@ -109,9 +109,9 @@ def training_flops(config: ModelConfig, images: int = 1, *, head: bool = False, 
 
 
 def executed_flops(compute: Callable[[], object]) -> int:
-    """Count the FLOPs that a call executes in products and convolutions, those with padding among them.
+    """Count the FLOPs that a call executes in products and convolutions, products with padding included.
 
-    Any library's model can be counted so; `forward_flops` counts what a configuration asks for.
+    Any library's model can be counted so; `forward_flops` counts from a configuration.
     """
     # PyTorch's counter does not know the fused attention of processors.
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -141,7 +141,7 @@ def _vit_macs(model: ViT, padding: bool) -> int:
     elif isinstance(stem, ConvStem):
         macs = cells * stem.projection.weight.numel()
         (high, wide), (rows, columns) = config.image_size, config.patch_size
-        size = (high // rows * rows, wide // columns * columns)  # what no patch covers is cut off
+        size = (high // rows * rows, wide // columns * columns)  # pixels that no patch covers are cut off
         for convolution in stem.convolutions:
             assert isinstance(convolution, nn.Conv2d)
             macs += _convolution_macs(convolution, size, padding)
@@ -222,7 +222,7 @@ def _strided(size: Size, stride: int) -> Size:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes that a training step needs, by what they are for."""
+    """Bytes that a training step needs, by purpose."""
 
     weights: int
     optimizer_state: int
@@ -233,7 +233,7 @@ class TrainingMemory:
     gradients: int
     """The gradients of all weights, at the end of the backward pass."""
     activations: int
-    """Kept for the backward pass, at the end of the forward pass."""
+    """Saved for the backward pass, at the end of the forward pass."""
     temporaries: int
     """Gradients of activations, at the moment when they are largest."""
     peak: int
@@ -242,7 +242,7 @@ class TrainingMemory:
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """Bytes that prediction needs, by what they are for."""
+    """Bytes that prediction needs, by purpose."""
 
     weights: int
     images: int
@@ -264,7 +264,7 @@ def training_memory(
 ) -> TrainingMemory:
     """Measure the memory of one update of all weights by classification, in bytes.
 
-    Not counted: what PyTorch itself needs, the allocator's gaps, and the workspaces that its libraries take
+    Not counted: PyTorch's own memory, the allocator's gaps, and the workspaces that its libraries take
     inside an operation.
 
     Args:
@@ -272,7 +272,7 @@ def training_memory(
         batch_size: images at a time: the micro-batch, where there is one.
         compute: the way in which the model computes.
         block: the function that computes a block where `compute.block` is "compiled".
-        state_bytes: that the optimiser stores for each weight; left out, AdamW's two moments.
+        state_bytes: bytes that the optimiser stores for each weight; left out, AdamW's two moments.
         average: whether there is a running average of the weights.
         accumulate: whether gradients of earlier micro-batches are there while the forward pass runs.
         recompute: whether layers are computed again in the backward pass.
@@ -295,7 +295,7 @@ def training_memory(
         average=weights if average else 0,
         images=images,
         gradients=gradients,
-        activations=observed.kept(batch_size),
+        activations=observed.saved(batch_size),
         temporaries=observed.temporaries(batch_size),
         peak=lasting + highest,
     )
@@ -320,7 +320,7 @@ def _pixels(config: ModelConfig) -> int:
 
 
 Bytes = tuple[int, int]
-"""Bytes for each image, and those that are there once for the batch."""
+"""Bytes for each image, and bytes once for the batch."""
 
 
 @dataclass
@@ -336,8 +336,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes when each storage comes and goes, by the number of the operation; most are not computed.
 
     Args:
-        model: whose parameters and buffers are not counted.
-        images: neither are they.
+        model, images: the parameters, buffers and images, which are not counted.
         computed: whether all operations are computed, for a test.
     """
 
@@ -355,7 +354,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The operation that made a parameter's gradient, by the parameter's address."""
 
     def close(self, model: nn.Module) -> None:
-        """Note which gradients there are; what goes from now on is none of the step's."""
+        """Note which gradients there are, and no longer when storages go: the step is over."""
         for parameter in model.parameters():
             span = None if parameter.grad is None else self.alive.get(address(parameter.grad))
             if span is not None:
@@ -387,7 +386,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         span = self.alive[key] = Span(self.time, storage.nbytes())
         self.spans.append(span)
-        # The storage's own end, whoever held it: Python, autograd or autocast's cache.
+        # Called when the storage is freed, whether Python, autograd or autocast's cache held it last.
         weakref.finalize(storage, self._gone, key).atexit = False
 
     def _gone(self, key: int) -> None:
@@ -397,7 +396,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def address(tensor: Tensor) -> int:
-    """Give what tensors that share their memory share."""
+    """Give the address of a tensor's storage: tensors of the same memory have the same."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -426,9 +425,9 @@ def _pooled(
 
 
 def _gradients(mask: Sequence[bool], *like: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Make gradients that are asked for, each like what it is the gradient of."""
-    asked = zip(like, mask, strict=True)
-    return tuple(None if x is None or not needed else torch.empty_like(x) for x, needed in asked)
+    """Make the gradients that `mask` marks, each of the shape of its tensor in `like`."""
+    pairs = zip(like, mask, strict=True)
+    return tuple(None if x is None or not needed else torch.empty_like(x) for x, needed in pairs)
 
 
 def _attended(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -532,8 +531,7 @@ which takes longer and gives the same shape."""
 
 
 def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Make what an operation returns, without its numbers where its shape is known and nothing depends on
-    them."""
+    """Make an operation's result, without computing its numbers where nothing depends on them."""
     first = args[0] if args else None
     # Whole numbers are computed: they are indices.
     numbers = isinstance(first, Tensor) and (first.is_floating_point() or first.dtype == torch.uint8)
@@ -566,23 +564,25 @@ channels, and one for all others."""
 
 @dataclass
 class Repeated:
-    """The layers that one of them stands for."""
+    """Equal layers of which one is built and stands for the others."""
 
     missing: int
-    """Layers that are not there."""
+    """Layers that are not built."""
     forward: int
-    """The operation with which the forward pass of the one that stands for them begins."""
+    """The operation with which the forward pass of the built layer begins."""
     forward_end: int
     backward: int = 0
     """The operation that makes the first gradient of its weights, and the last."""
     backward_end: int = 0
-    kept: Bytes = (0, 0)
+    saved: Bytes = (0, 0)
+    """Bytes that the forward pass of one layer saves for the backward pass."""
     gradients: Bytes = (0, 0)
+    """Bytes of the gradients of its weights."""
 
 
 @dataclass
 class Observed:
-    """The storages that a few layers showed, for any number of images and of layers."""
+    """The storages of the passes of a few layers, from which the memory of any batch and depth follows."""
 
     turn: int
     """The last operation of the forward pass."""
@@ -590,22 +590,22 @@ class Observed:
     spans: list[tuple[Span, Bytes]]
     repeated: list[Repeated] = field(default_factory=list)
 
-    def kept(self, batch: int) -> int:
-        """Give the bytes that autograd keeps at the end of the forward pass."""
-        here = sum(_of(size, batch) for span, size in self.spans if self._is_kept(span))
-        return here + sum(layer.missing * _of(layer.kept, batch) for layer in self.repeated)
+    def saved(self, batch: int) -> int:
+        """Count the bytes that autograd has saved at the end of the forward pass."""
+        built = sum(_total(size, batch) for span, size in self.spans if self._is_saved(span))
+        return built + sum(layer.missing * _total(layer.saved, batch) for layer in self.repeated)
 
     def temporaries(self, batch: int) -> int:
-        """Give the bytes of gradients of activations, at the moment of the backward pass with the most."""
+        """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""
         passing = ((s, b) for s, b in self.spans if s.born > self.turn and s.died is not None)
         return max(self._alive(passing, batch))
 
     def most(self, batch: int, gradients: bool = True) -> int:
-        """Give the most bytes that are alive at one time.
+        """Count the most bytes that are alive at one time.
 
         Args:
             batch: images.
-            gradients: whether those of weights stay; else they are added to what is there already.
+            gradients: whether gradients of weights stay; else they are added to earlier ones and gone.
         """
         spans: Iterator[tuple[Span, Bytes]] = iter(self.spans)
         if not gradients:
@@ -615,45 +615,40 @@ class Observed:
             )
         alive = self._alive(spans, batch)
         for layer in self.repeated:
-            kept = layer.missing * _of(layer.kept, batch)
-            made = layer.missing * _of(layer.gradients, batch) if gradients else 0
-            # Missing layers are computed around the one that stands for them, so that its own backward pass
-            # may come before all of theirs or after.
-            alive = [
-                now
-                + (
-                    0
-                    if time < layer.forward
-                    else kept
-                    if time < layer.backward
-                    else max(kept, made)
-                    if time <= layer.backward_end
-                    else made
-                )
-                for time, now in enumerate(alive)
-            ]
+            saved = layer.missing * _total(layer.saved, batch)
+            made = layer.missing * _total(layer.gradients, batch) if gradients else 0
+            for time in range(layer.forward, len(alive)):
+                if time < layer.backward:
+                    alive[time] += saved
+                elif time <= layer.backward_end:
+                    # The missing layers come before and after the built one, so that its backward pass may
+                    # come before all of theirs or after.
+                    alive[time] += max(saved, made)
+                else:
+                    alive[time] += made
         return max(alive)
 
-    def _is_kept(self, span: Span) -> bool:
-        # What goes with the last operation of all is kept too: autocast's copies of weights, in prediction.
+    def _is_saved(self, span: Span) -> bool:
+        # Storages that go with the last operation of all count too: autocast's copies of weights, in
+        # prediction.
         return span.born <= self.turn and (span.died is None or span.died > min(self.turn, self.end - 1))
 
     def _alive(self, spans: Iterator[tuple[Span, Bytes]], batch: int) -> list[int]:
         """Add up the bytes that are alive after each operation."""
         changes = [0] * (self.end + 2)
         for span, size in spans:
-            changes[span.born] += _of(size, batch)
+            changes[span.born] += _total(size, batch)
             if span.died is not None:
-                changes[span.died + 1] -= _of(size, batch)
+                changes[span.died + 1] -= _total(size, batch)
         return list(accumulate(changes))
 
 
-def _of(size: Bytes, batch: int) -> int:
+def _total(size: Bytes, batch: int) -> int:
     return batch * size[0] + size[1]
 
 
 MOST_OBSERVED = 8
-"""Images of the smaller of two observed batches at most. A way of computing may depend on their number:
+"""The most images of the smaller of two observed batches. A way of computing may depend on their number:
 normalisation is folded into the weights from a few images on."""
 
 
@@ -677,7 +672,8 @@ def _observe(
         memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(memory, assign=True)
         model.compute_buffers()
-        # No C, which would read numbers: its GELU keeps what PyTorch's does, its block is a function's.
+        # No C, which would read numbers: its GELU saves the tensors that PyTorch's saves, and `block` stands
+        # for its block.
         fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
         model.recompute = recompute
         passes = [_pass(model, count, compute, training) for count in (batch, batch + 1)]
@@ -686,11 +682,11 @@ def _observe(
             f"The memory of this model cannot be measured ({str(error).splitlines()[0]}): choose smaller "
             "patches, images or layers."
         ) from error
-    (turn, ledger), (_, other) = passes
-    assert [span.born for span in ledger.spans] == [span.born for span in other.spans]
+    (turn, ledger), (_, larger) = passes
+    assert [span.born for span in ledger.spans] == [span.born for span in larger.spans]
     spans = [
         (a, (b.bytes - a.bytes, a.bytes - batch * (b.bytes - a.bytes)))
-        for a, b in zip(ledger.spans, other.spans, strict=True)
+        for a, b in zip(ledger.spans, larger.spans, strict=True)
     ]
     observed = Observed(turn, ledger.time, spans)
     observed.repeated = list(_repeated(config, model, ledger, observed, training))
@@ -739,7 +735,7 @@ def _loss(logits: Tensor) -> Tensor:
 def _repeated(
     config: ModelConfig, model: ImageModel, ledger: Ledger, observed: Observed, training: bool
 ) -> Iterator[Repeated]:
-    """Find the layers that stand for others, and what those would add."""
+    """Measure the layers that stand for others, by the storages of the second of them."""
     for layers, count in _runs(config, model):
         if count == len(layers):
             continue
@@ -754,8 +750,8 @@ def _repeated(
         # A parameter that several steps read was seen before: its first time is not after this layer.
         ends = min(ledger.read[key] for key in following if ledger.read.get(key, 0) > begins)
         layer = Repeated(count - len(layers), begins, ends)
-        layer.kept = _sum(
-            size for s, size in observed.spans if begins <= s.born < ends and observed._is_kept(s)
+        layer.saved = _sum(
+            size for s, size in observed.spans if begins <= s.born < ends and observed._is_saved(s)
         )
         if training:
             born = [ledger.made[key] for key in inside if key in ledger.made]
@@ -771,7 +767,7 @@ def _repeated(
 
 
 def _runs(config: ModelConfig, model: ImageModel) -> Iterator[tuple[list[nn.Module], int]]:
-    """List the layers of each kind that is repeated, and how many of them the whole model has."""
+    """List the built layers of each kind that is repeated, and their number in the whole model."""
     trunk: Any = model if isinstance(model, ResNet) else getattr(model, "stem", None)
     if isinstance(trunk, ResNet | ResNetStem):
         whole: Any = config if isinstance(model, ResNet) else config.backbone  # type: ignore[union-attr]

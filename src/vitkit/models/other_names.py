@@ -15,7 +15,7 @@ SIZES = {
     "l": "L",
     "h": "H",
 }
-"""Words for sizes in timm, Hugging Face and torchvision (one letter) and ours."""
+"""The sizes of timm, Hugging Face and torchvision (one letter), and the zoo's names for them."""
 
 # timm: vit_base_patch16_224.augreg_in21k, deit_small_patch16_224. Hugging Face: google/vit-base-patch16-224.
 _PATCHES = re.compile(r"(?:.*/)?(?:vit|deit3?)[_-](?P<size>[a-z]+)[_-]patch(?P<patch>\d+).*")
@@ -28,7 +28,7 @@ _BIT = re.compile(r"(?:.*/)?resnetv2_(?P<depth>\d+)x(?P<width>\d+)_?bit.*")
 
 
 def name_here(name: str) -> str | None:
-    """Translate a name of timm, Hugging Face or torchvision; None if it is none that is known here."""
+    """Translate a name of timm, Hugging Face or torchvision; None if it has none of the forms above."""
     lower = name.lower()
     if match := _PATCHES.fullmatch(lower) or _LETTER.fullmatch(lower):
         size = SIZES.get(match["size"])
@@ -42,9 +42,9 @@ def name_here(name: str) -> str | None:
 
 
 def same_letters(name: str, names: Sequence[str]) -> list[str]:
-    """Return those of `names` that differ from `name` in case and punctuation alone."""
+    """List the names of `names` that differ from `name` in case and punctuation alone."""
 
     def letters(text: str) -> str:
         return re.sub("[^a-z0-9+]", "", text.lower())
 
-    return [known for known in names if letters(known) == letters(name)]
+    return [other for other in names if letters(other) == letters(name)]

@@ -1,8 +1,8 @@
 """The parts of a Transformer encoder, made from sizes alone: attention, MLP, block.
 
-Nothing here knows a whole model or its configuration, so a decoder, a projection head or an ablation can use
-the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised as
-there. Each is computed here in one way, the plain one; `fast.py` has the others.
+Nothing here depends on a whole model or its configuration, so a decoder, a projection head or an ablation can
+use the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised
+as there. Each is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
@@ -45,8 +45,8 @@ class Attention(nn.Module):
         self.rotary = rotary
 
     def init_weights(self, generator: torch.Generator | None) -> None:
-        # q, k and v are drawn as the original's three square matrices: the bound of Xavier's uniform
-        # distribution, sqrt(6 / (fan_in + fan_out)), is theirs and not that of the fused (3D, D) matrix.
+        # q, k and v are drawn as the original's three square matrices: their shapes, not the fused matrix's
+        # (3D, D), decide the bound of Xavier's uniform distribution, sqrt(6 / (fan_in + fan_out)).
         bound = math.sqrt(6 / (2 * self.out.in_features))
         nn.init.uniform_(self.qkv.weight, -bound, bound, generator=generator)
         nn.init.xavier_uniform_(self.out.weight, generator=generator)
@@ -54,7 +54,7 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def bias(self, queries: Tensor) -> Tensor | None:
-        """Compute what is added to the attention logits of queries `(B, h, T, d)`.
+        """Compute the bias that is added to the attention logits of queries `(B, h, T, d)`.
 
         Returns:
             `(B, h, T, T)`; None where nothing is added.
@@ -176,10 +176,10 @@ def drop_path(branch: Tensor, rate: float, rows: BatchRows | None = None) -> Ten
         rows: the larger batch that the images are a part of.
     """
     drawn = torch.rand(len(branch) if rows is None else rows.total, 1, 1, device=branch.device)
-    kept = (drawn if rows is None else drawn[rows.start : rows.stop]) >= rate  # one draw an image
+    stays = (drawn if rows is None else drawn[rows.start : rows.stop]) >= rate  # one draw an image
     # The factor has the branch's type, which under autocast is bfloat16 (with a layer scale float32): a
     # factor in float32 would make every product float32.
-    return branch * (kept / (1 - rate)).to(branch.dtype)
+    return branch * (stays / (1 - rate)).to(branch.dtype)
 
 
 class Block(nn.Module):
@@ -234,8 +234,8 @@ class Block(nn.Module):
 
         Args:
             x: tokens.
-            taps: receives `{name}/attention` and `{name}/mlp`, what each branch adds (after dropout, layer
-                scale and stochastic depth), and `{name}/+attention` and `{name}/+mlp`, the sums.
+            taps: receives `{name}/attention` and `{name}/mlp`, the branches as they are added (after dropout,
+                layer scale and stochastic depth), and `{name}/+attention` and `{name}/+mlp`, the sums.
             name: the block's name in the taps.
             attention_taps: whether `{name}/attention_weights` is written too.
         """

@@ -1,4 +1,4 @@
-"""The poolings: modules that reduce the encoded tokens of an image to what the head sees.
+"""The poolings: modules that reduce the encoded tokens of an image to the features that the head sees.
 
 Every pooling is a module `(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`.
 
@@ -64,7 +64,7 @@ class AttentionPool(Pooling):
 
     Args:
         width: D.
-        attention: gives the projections; the queries' third of `qkv` is applied to the probe alone.
+        attention: its projections are used; the queries' third of `qkv` is applied to the probe alone.
         mlp: applied to the result, with a residual sum.
         norm_eps: epsilon of the layer norm before the MLP.
     """
@@ -98,7 +98,7 @@ class AttentionPool(Pooling):
         return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
 
     def weights(self, encoded: Tensor) -> Tensor:
-        """Give how much of each token the query takes, `(B, T, D) -> (B, h, T)`; a row sums to one."""
+        """Compute the attention weights of the query, `(B, T, D) -> (B, h, T)`; a row sums to one."""
         q, k, _ = self._projected(encoded)
         logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, 1, T)
         return logits.softmax(-1).squeeze(2)
@@ -107,8 +107,8 @@ class AttentionPool(Pooling):
         """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
         batch, tokens, width = encoded.shape
         shape = (batch, -1, self.attention.num_heads, width // self.attention.num_heads)
-        # The fused weight (3D, D) is that of queries, keys and values, in this order: the probe is read as a
-        # query alone, the tokens as keys and values alone.
+        # The fused weight (3D, D) holds the projections to queries, keys and values, in this order: the probe
+        # becomes a query alone, the tokens keys and values alone.
         qkv = self.attention.qkv
         query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)  # (B, 1, D)
         keys_values = F.linear(encoded, qkv.weight[width:], qkv.bias[width:])  # (B, T, 2D)

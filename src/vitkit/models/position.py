@@ -43,7 +43,7 @@ class Position(nn.Module):
         raise NotImplementedError
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
-        """Give what `forward` would on another grid: `(1, P + rows * columns, D)`, with gradients."""
+        """Give the embedding on another grid, `(1, P + rows * columns, D)`, with gradients."""
         if grid == self.grid:
             return self()  # type: ignore[no-any-return]
         embedding = self()
@@ -99,7 +99,7 @@ class LearnedPosition2D(Position):
 
     def __init__(self, grid: tuple[int, int], width: int, prefix: int) -> None:
         super().__init__(grid, width, prefix)
-        # The column's half comes first, as in D.4's (X, Y); of an odd width the row gets the one number more.
+        # The column's half comes first, as in D.4's (X, Y); an odd width gives the row one number more.
         self.columns = nn.Parameter(torch.empty(grid[1], width // 2))
         self.rows = nn.Parameter(torch.empty(grid[0], width - width // 2))
         self.prefix = nn.Parameter(torch.empty(1, prefix, width)) if prefix else None
@@ -209,7 +209,7 @@ class RotaryPosition2D(nn.Module):
 
 
 def rotary_angles(grid: tuple[int, int], head_dim: int, config: RotaryConfig) -> Tensor:
-    """Give the angle by which each number of a head turns, `(N, d)`, in radians.
+    """Compute the angle by which each number of a head turns, `(N, d)`, in radians.
 
     Follows timm's `pos_embed_sincos.py`, whose float32 arithmetic it repeats step by step: that is why the
     two kinds of coordinates divide and multiply in different orders.
@@ -265,7 +265,7 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
 
 
 def relative_logits(queries: Tensor, table: Tensor) -> Tensor:
-    """Compute what 1-D relative attention adds to the attention's logits before the softmax (paper D.4).
+    """Compute the logits that 1-D relative attention adds before the softmax (paper D.4).
 
     Args:
         queries: `(B, h, T, d)`.
@@ -275,8 +275,8 @@ def relative_logits(queries: Tensor, table: Tensor) -> Tensor:
         `(B, h, T, T)`: query content times the embedding of the offset, over the square root of d.
     """
     tokens, head_dim = queries.shape[-2:]
-    # The product with every offset at once, and then those that a key really has: `(T, T, d)` embeddings of
-    # all pairs are never made.
+    # The product with every offset at once, from which each pair of tokens takes its own: `(T, T, d)`
+    # embeddings of all pairs are never made.
     by_offset = queries @ table.T / math.sqrt(head_dim)  # (B, h, T, 2T - 1)
     index = torch.arange(tokens, device=queries.device)
     offset = index[:, None] - index[None, :] + tokens - 1  # (T, T), from 0: rows of the table
@@ -289,9 +289,9 @@ def resize_grid(
     """Resize a grid of position embeddings.
 
     The original's rule is bilinear with aligned corners, for which vision_transformer `checkpoint.py:178-188`
-    asks `scipy.ndimage.zoom(order=1)`; here it holds for rectangular grids too. At some pairs of sizes (28 to
-    14, 16 to 30, 24 to 42) scipy's last coordinate overshoots by a rounding error, and its last row and
-    column are zeros, in the original as well. Here they are those of the grid: a departure on purpose.
+    calls `scipy.ndimage.zoom(order=1)`; here it holds for rectangular grids too. At some pairs of sizes (28
+    to 14, 16 to 30, 24 to 42) scipy's last coordinate overshoots by a rounding error, and its last row and
+    column are zeros, in the original as well. Here they are the grid's own: a departure on purpose.
 
     Args:
         grid: `(rows, columns, D)`, one vector per patch.
@@ -301,7 +301,7 @@ def resize_grid(
     Returns:
         `(new_rows, new_columns, D)`.
     """
-    # In float64: in float32 the interpolation's own coordinates are off by more than the original's.
+    # In float64: in float32 the interpolation's own coordinates are off by 3e-6.
     channels_first = grid.permute(2, 0, 1)[None].double()  # (1, D, rows, columns)
     if interpolation == "original":
         resized = F.interpolate(channels_first, size=new_shape, mode="bilinear", align_corners=True)
@@ -326,7 +326,7 @@ def resize_position_embedding(
     old_grid: tuple[int, int] | None = None,
     interpolation: Interpolation = "original",
 ) -> Tensor:
-    """Resize a position embedding to another grid of patches; the class token's own row is kept.
+    """Resize a position embedding to another grid of patches; the rows before the grid stay as they are.
 
     Args:
         embedding: `(1, prefix_tokens + rows * columns, D)`.
@@ -339,7 +339,7 @@ def resize_position_embedding(
         `(1, prefix_tokens + new_rows * new_columns, D)`; the same bits if the grid stays.
 
     Raises:
-        VitkitError: the number of rows is not that of `old_grid`, or of any square grid.
+        VitkitError: the number of rows does not fit `old_grid`, or any square grid.
     """
     prefix, patches = embedding[0, :prefix_tokens], embedding[0, prefix_tokens:]
     side = round(len(patches) ** 0.5)

@@ -1,7 +1,7 @@
 """Two ResNets with GroupNorm and standardised convolutions, after the authors' two code bases.
 
-`ResNet` is the paper's baseline (4.1): BiT's pre-activation v2. `ResNetStem` is what stands before the
-Transformer in a hybrid (3.1): the post-activation v1 of vision_transformer `models_resnet.py`, with a weight
+`ResNet` is the paper's baseline (4.1): BiT's pre-activation v2. `ResNetStem` comes before the Transformer in
+a hybrid (3.1): the post-activation v1 of vision_transformer `models_resnet.py`, with a weight
 standardisation, an epsilon and a padding of its own.
 
 Shapes: B images, C channels of a feature map of H rows and W columns, N tokens, D = width of the Transformer.
@@ -45,7 +45,7 @@ class StdConv2d(nn.Module):
             stride 2 pads less at the top and left than at the bottom and right. The output has the same size.
         standardization: "std" divides by std + eps (vision_transformer `models_resnet.py:22-39`), "variance"
             by sqrt(var + eps) (big_vision `models/bit_paper.py`).
-        eps: what keeps a kernel of equal numbers from a division by zero; added as `standardization` says.
+        eps: keeps a kernel of equal numbers from a division by zero; added as `standardization` says.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StdConv2d(nn.Module):
         lecun_normal(self.weight, self.weight[0].numel(), generator)
 
     def standardized(self) -> Tensor:
-        """Give the kernels that are applied, `(C', C, kh, kw)`, in the type of the weights."""
+        """Standardise the kernels, `(C', C, kh, kw)`, in the type of the weights."""
         weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
         size = weight[0].numel()
         if self.standardization == "variance":
@@ -229,8 +229,8 @@ class PreActivationUnit(nn.Module):
     Args:
         shape: the unit's sizes.
         convolution: makes its 1x1 convolutions.
-        mixing: what mixes positions, `(B, C, H, W) -> (B, C, H / stride, W / stride)`: a 3x3 convolution, or
-            axial attention (paper D.6).
+        mixing: mixes positions, `(B, C, H, W) -> (B, C, H / stride, W / stride)`: a 3x3 convolution, or axial
+            attention (paper D.6).
         groups, norm_eps: of its group norms.
     """
 
@@ -249,7 +249,7 @@ class PreActivationUnit(nn.Module):
         self.norm1 = nn.GroupNorm(groups, shape.in_channels, norm_eps)
         self.conv1 = convolution(shape.in_channels, channels, 1, 1)
         self.norm2 = nn.GroupNorm(groups, channels, norm_eps)
-        self.conv2 = mixing  # in axial models an attention, under the name that the other has in checkpoints
+        self.conv2 = mixing  # in axial models an attention, under the convolution's name in checkpoints
         self.norm3 = nn.GroupNorm(groups, channels, norm_eps)
         self.conv3 = convolution(channels, out_channels, 1, 1)
         self.proj = None
@@ -301,7 +301,7 @@ class ResNet(ImageModel):
         convolution = partial(
             StdConv2d, padding="symmetric", standardization="variance", eps=config.standardization_eps
         )
-        # No norm follows the root: in v2 that of the first unit does.
+        # No norm follows the root: in v2 the first unit's does.
         self.root = convolution(config.in_channels, config.root_channels, 7, stride=2)
         # max_pool2d's own padding is minus infinity.
         lowest = config.max_pool_padding == "lowest"
@@ -363,7 +363,7 @@ class ResNet(ImageModel):
         return pooled
 
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
-        """Give the outputs of some stages, `(B, C, rows, columns)` each, in the order asked for."""
+        """Give the outputs of some stages, `(B, C, rows, columns)` each, in the order of `layers`."""
         taps: Taps = {}
         numbers = self._layer_numbers(layers, len(self.stages))
         self.features(images, taps)

@@ -2,7 +2,7 @@
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
 are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
-`vit_config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
+`config/vit_config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images of C channels and H x W pixels; N patches; T tokens: class token and registers, P of which
 have a position, and then the patches. D = width, h = num_heads, K = num_classes.
@@ -35,10 +35,10 @@ class ViT(ImageModel):
             is not "full".
         generator: source of the initial weights; left out, PyTorch's default one.
 
-    `vitkit.build_model` hands in the parts that a configuration asks for.
+    `vitkit.build_model` hands in the parts that a configuration needs.
 
     Raises:
-        VitkitError: the configuration asks for a part that was not handed in.
+        VitkitError: the configuration needs a part that was not handed in.
     """
 
     config: ViTConfig
@@ -102,7 +102,7 @@ class ViT(ImageModel):
         self.init_head()
 
     def take_rows(self, rows: BatchRows | None) -> None:
-        """Let the next training images be these of a larger batch; None: all of it."""
+        """Take the next training images for these of a larger batch; None: for all of it."""
         super().take_rows(rows)
         for part in self.modules():
             if isinstance(part, Block):
@@ -237,7 +237,7 @@ class ViT(ImageModel):
         return encoded
 
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
-        """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, F)`; `(B, T, F)` without pooling.
+        """Reduce encoded tokens `(B, T, D)` to the head's features, `(B, F)`; `(B, T, F)` without pooling.
 
         F is the representation size where there is a tanh layer before the head, else D.
         """
@@ -258,9 +258,9 @@ class ViT(ImageModel):
         *,
         any_size: bool = False,
     ) -> Tensor:
-        """Compute what the head sees: the representation for few-shot evaluation and embeddings.
+        """Compute the features that the head sees, also for few-shot evaluation and embeddings.
 
-        Its shape is that of `pool`.
+        Their shape is that of `pool`'s result.
 
         Args:
             images: `(B, C, H, W)`, uint8 pixels or floats normalised by the model's mean and std.

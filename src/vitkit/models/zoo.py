@@ -152,7 +152,7 @@ def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int
         image_size: pixels, one number or `(height, width)`.
 
     Raises:
-        VitkitError: the name is not of the grammar; the nearest known one is named.
+        VitkitError: the name is not of the grammar; the error suggests another.
     """
     size = _pair(image_size)
     # Before any digits are read: Python refuses to make a number of thousands of them.
@@ -171,7 +171,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     """Give the configuration that the name of a ViT, a hybrid or an Axial-ViT stands for.
 
     Raises:
-        VitkitError: the name is not of the grammar; the nearest known one is named.
+        VitkitError: the name is not of the grammar; the error suggests another.
     """
     match = _VIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
     custom = _CUSTOM.fullmatch(match["size"]) if match else None
@@ -209,7 +209,7 @@ def _unknown_name(name: str) -> str:
     meant = same_letters(name, NAMES)
     translated = name_here(name)
     if meant:
-        suggestion = f"Did you mean {' or '.join(repr(one) for one in meant)}?"
+        suggestion = f"Did you mean {' or '.join(map(repr, meant))}?"
     elif translated is not None:
         suggestion = (
             f"In vitkit that architecture is called '{translated}'. For trained weights, load their file or "
@@ -241,7 +241,7 @@ def changed_name(name: str, config: ModelConfig) -> str:
 
     Returns:
         `name` itself where no shape differs; a name of the grammar, such as "ViT-B/16-gap"; or nothing, where
-        the grammar has no words for the changes.
+        the grammar has no options for the changes.
     """
     if _shapes(model_config(name, config.num_classes, config.image_size)) == _shapes(config):
         return name
@@ -250,20 +250,20 @@ def changed_name(name: str, config: ModelConfig) -> str:
     if match is None or None in sizes:
         return ""
     width, depth, mlp_dim, num_heads = sizes
-    known = [size for size, numbers in SIZES.items() if list(numbers) == sizes]
+    named = [size for size, numbers in SIZES.items() if list(numbers) == sizes]
     custom = f"{width}x{depth}x{num_heads}" + ("" if mlp_dim == 4 * width else f"x{mlp_dim}")
-    size = match["size"] if match["size"] in known else (known or [custom])[0]
+    size = match["size"] if match["size"] in named else (named or [custom])[0]
     plain = f"{name[: match.start('size')]}{size}/{match['patch']}"
     base = model_config(plain, config.num_classes, config.image_size)
-    words = [
-        word
-        for word, changes in OPTIONS.items()
+    options = [
+        option
+        for option, changes in OPTIONS.items()
         if any(getattr(base, field) != value for field, value in changes.items())
         and all(getattr(config, field) == value for field, value in changes.items())
     ]
     registers = getattr(config, "register_tokens", 0)
-    words += [f"reg{registers}"] if registers else []
-    changed = "-".join([plain, *words])
+    options += [f"reg{registers}"] if registers else []
+    changed = "-".join([plain, *options])
     same = _shapes(model_config(changed, config.num_classes, config.image_size)) == _shapes(config)
     return changed if same else ""
 
@@ -295,7 +295,7 @@ _NOT_SHAPES = (
 
 
 def _units(trunk: str) -> tuple[int, ...]:
-    """Give the units of a ResNet's stages, of "R50" or "R2-2-2"; none where the word stands for no ResNet."""
+    """Give the units of the stages of "R50" or "R2-2-2"; none where no ResNet has this name."""
     if "-" in trunk:
         return tuple(int(units) for units in trunk[1:].split("-"))
     return RESNETS.get(trunk, ())
@@ -304,7 +304,7 @@ def _units(trunk: str) -> tuple[int, ...]:
 def _hybrid(
     name: str, trunk: str, width_factor: float, stride: tuple[int, int]
 ) -> tuple[BackboneConfig, tuple[int, int]]:
-    """Give a hybrid's backbone and its patch on the feature map, of a ResNet's name and the total stride."""
+    """Make a hybrid's backbone and its patch on the feature map from a ResNet's name and the total stride."""
     if trunk == "R" and stride == (16, 16):
         # The release's R+Ti/16: the root block alone (stride 4), and patches of 8 on it. That makes a total
         # stride of 32, though the name says 16.
@@ -333,7 +333,7 @@ def _hybrid(
 def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
     """Give the channels of a convolutional stem: doubled at each halving, up to the Transformer's width.
 
-    For ViT-Ti/16 and ViT-S/16 these are those of Xiao et al. 2021: 24-48-96-192 and 48-96-192-384.
+    For ViT-Ti/16 and ViT-S/16 they are as in Xiao et al. 2021: 24-48-96-192 and 48-96-192-384.
     """
     halvings = config.patch_size[0].bit_length() - 1
     channels = tuple(config.width >> number for number in reversed(range(halvings)))
@@ -349,11 +349,13 @@ def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
 def _options(name: str, written: str) -> dict[str, Any]:
     """Give the fields of the configuration that the options after a name change."""
     changes: dict[str, Any] = {}
-    for word in filter(None, written.split("-")):
-        registers = re.fullmatch(r"reg(\d+)", word)
-        if not registers and word not in OPTIONS:
-            raise VitkitError(f"'{name}': no option is named '{word}'. {nearest(word, [*OPTIONS, 'reg4'])}")
-        changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[word]
+    for option in filter(None, written.split("-")):
+        registers = re.fullmatch(r"reg(\d+)", option)
+        if not registers and option not in OPTIONS:
+            raise VitkitError(
+                f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
+            )
+        changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[option]
     return changes
 
 

@@ -3,7 +3,7 @@
     checkpoints/step-00000120/
         model.safetensors  average.safetensors  optimizer.safetensors  state.json
         objective.safetensors  averaged_objective.safetensors
-        manifest.json      size and SHA-256 of each of those, the run's options and its environment
+        manifest.json      size and SHA-256 of each of these files, the run's options and its environment
         COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
 
 A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place. A
@@ -15,8 +15,8 @@ A committed checkpoint is removed for one reason only: newer ones were committed
 that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
 disk or the system refuses, stops the run and stays as it is.
 
-From top to bottom: what a checkpoint says of itself, how it is saved, which one is whole, how it is loaded,
-and its files: names, what is committed, what is set aside and removed.
+From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, and its
+files: names, commits, setting aside, removing.
 """
 
 import errno
@@ -94,9 +94,9 @@ class Progress:
     window_steps: int = 0
     """Steps in these sums."""
     log_bytes: int = 0
-    """Length of the metrics log: what is longer belongs to steps that will be made again."""
+    """Length of the metrics log: all bytes after it belong to steps that will be made again."""
     log_sha256: str | None = None
-    """Hash of those bytes; none in checkpoints of early versions."""
+    """SHA-256 of the log up to that length; none in checkpoints of early versions."""
     finished: bool = False
     """Whether no update follows: all steps are made, or patience was used up."""
 
@@ -139,7 +139,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Survey:
-    """The state of the checkpoints of a run folder. Those that are older than `whole` are not verified."""
+    """The state of the checkpoints of a run folder. Checkpoints older than `whole` are not verified."""
 
     whole: Path | None
     """The newest checkpoint whose bytes are all as they were written."""
@@ -152,7 +152,7 @@ class Survey:
 
 
 def environment(device: torch.device, processes: int = 1) -> dict[str, Any]:
-    """List what decides the last bits of results besides the state: versions, processor, device, threads.
+    """List the versions, processor, device and threads, which decide the last bits of results too.
 
     Every checkpoint records it, and a resumed run names what has changed.
     """
@@ -168,7 +168,7 @@ def environment(device: torch.device, processes: int = 1) -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """Give the processor's name as the system has it: of Linux the model, elsewhere what Python knows."""
+    """Give the processor's name: its model on Linux, elsewhere what Python reports."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -178,7 +178,7 @@ def processor_name() -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint before it is written: its bytes, and what its manifest says of them."""
+    """A checkpoint before it is written: its bytes, and the fields of its manifest."""
 
     files: Mapping[str, Iterable[bytes | memoryview]]
     """The content of each file, by name; it is taken once, in this order."""
@@ -199,10 +199,10 @@ def take_snapshot(
 
     Args:
         state: everything that the checkpoint holds.
-        environment: what else decides the bits of a run, as `environment` gives it.
+        environment: as `environment` gives it.
         configuration: the options of the run, as plain data.
-        copied: whether `state` may change before the bytes are used; else they are read from its tensors when
-            they are.
+        copied: whether the tensors are copied, because `state` may change before the bytes are written; else
+            they are read while they are written.
     """
 
     files: dict[str, Iterable[bytes | memoryview]] = {}
@@ -230,7 +230,7 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
     }
     if state.average is not None:
         tensors["average"] = state.average.state_dict()
-    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
+    # A file of its own: the state of the loss is not part of the model that a run ends with.
     if objective := state.objective.state_dict():
         tensors["objective"] = objective
     if state.averaged_objective is not None:
@@ -278,7 +278,7 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         os.makedirs(folder, exist_ok=True)
         remove(temporary)  # a killed process may have had the same number
         os.mkdir(temporary)
-        # `write_file` hashes what it writes and flushes it, so the hash is that of the bytes in memory.
+        # `write_file` hashes the bytes in memory, before the disk can damage them.
         written = {
             name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in snapshot.files.items()
         }
@@ -287,7 +287,7 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         # The order is the promise: after a power cut, a name that is on the disk leads to files that are
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
         sync_folder(temporary)
-        # What has this name already was not resumed from, so it is damaged or was never committed.
+        # A folder that has this name already was not resumed from: it is damaged or was never committed.
         clear(final)
         os.rename(temporary, final)
         sync_folder(folder)
@@ -444,10 +444,10 @@ def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
     Raises:
         UnreadableError: the system refuses to list the checkpoints or to read one.
     """
-    found = survey(run)
-    sentences = [f"{path} is not used: {reason}." for path, reason in found.damaged.items()]
-    sentences += [f"{path} was never committed: its save was cut short." for path in found.uncommitted]
-    return found.whole, sentences
+    checkpoints = survey(run)
+    sentences = [f"{path} is not used: {reason}." for path, reason in checkpoints.damaged.items()]
+    sentences += [f"{path} was never committed: its save was cut short." for path in checkpoints.uncommitted]
+    return checkpoints.whole, sentences
 
 
 def survey(run: Path) -> Survey:
@@ -494,25 +494,25 @@ def find_damage(checkpoint: Path) -> str | None:
 
 
 def _follow_hashes(checkpoint: Path) -> str | None:
-    """Follow the hashes: COMMIT holds that of the manifest, the manifest those of all other files."""
+    """Follow the hashes: COMMIT holds the manifest's, the manifest every other file's."""
     commit = read_regular_file(checkpoint / "COMMIT", 1000)  # bytes at most: it holds 64
     if not commit:
         return "its COMMIT is empty"
-    manifest = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
-    if hashlib.sha256(manifest).hexdigest().encode() != commit:
+    content = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
+    if hashlib.sha256(content).hexdigest().encode() != commit:
         return "manifest.json is damaged"
-    found = read_manifest(checkpoint)
-    missing = [name for name in _REQUIRED if name not in found.files]
+    manifest = read_manifest(checkpoint)
+    missing = [name for name in _REQUIRED if name not in manifest.files]
     # The names are part of paths from here on: "../model.safetensors" would lead out of the folder.
-    if missing or not all(map(is_file_name, found.files)):
+    if missing or not all(map(is_file_name, manifest.files)):
         return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
-    for name, record in found.files.items():
+    for name, record in manifest.files.items():
         if hash_file(checkpoint / name) != (record.bytes, record.sha256):
             return f"{name} is damaged"
     # A checkpoint whose files agree with each other can still stand under a name that somebody gave it.
     progress = read_progress(checkpoint)
-    if step_name(progress.step) != checkpoint.name or found.step != progress.step:
-        return f"state.json is of step {progress.step}, manifest.json of step {found.step}"
+    if step_name(progress.step) != checkpoint.name or manifest.step != progress.step:
+        return f"state.json is of step {progress.step}, manifest.json of step {manifest.step}"
     if min(progress.window_steps, progress.log_bytes, progress.best_step or 0) < 0:
         return "state.json holds a number below 0"
     if (progress.best_step or 0) > progress.step:
@@ -542,7 +542,7 @@ def read_progress(checkpoint: Path) -> Progress:
 
 
 def _read(kind: type[_T], path: Path, renamed: Mapping[str, str] | None = None) -> _T:
-    """Read a dataclass from JSON; `renamed` maps the field names of early versions to those of today."""
+    """Read a dataclass from JSON; `renamed` maps the field names of early versions to today's."""
     try:
         data = read_regular_file(path, JSON_LIMIT)
     except OSError as error:
@@ -571,9 +571,9 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         raise VitkitError(
             f"{checkpoint} holds {has} Polyak average of the weights, but polyak asks for {wants}. {_EDITED}"
         )
-    kept, needed = "objective.safetensors" in manifest.files, bool(state.objective.state_dict())
-    if kept != needed:
-        has, wants = ("a", "one without any") if kept else ("no", "one that has some")
+    stored, needed = "objective.safetensors" in manifest.files, bool(state.objective.state_dict())
+    if stored != needed:
+        has, wants = ("a", "one without any") if stored else ("no", "one that has some")
         raise VitkitError(
             f"{checkpoint} holds {has} state of an objective (parameters or buffers of the loss), but the "
             f"run's options describe {wants}. {_EDITED}"
@@ -613,18 +613,18 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     return manifest
 
 
-def _does_not_fit(checkpoint: Path, what: str, error: RuntimeError) -> VitkitError:
-    """Make the error for tensors that do not fit, from what `load_state_dict` raised."""
-    # Its first line names the class, the next ones keys and shapes: two of those are enough for a message.
+def _does_not_fit(checkpoint: Path, content: str, error: RuntimeError) -> VitkitError:
+    """Make the error for tensors that do not fit, from the one that `load_state_dict` raised."""
+    # Its first line names the class, the next ones keys and shapes, of which two are enough for a message.
     lines = [line.strip() for line in str(error).splitlines()]
     return VitkitError(
-        f"{checkpoint} holds the {what} than the run's options describe: "
+        f"{checkpoint} holds the {content} than the run's options describe: "
         f"{' '.join(lines[1:3] or lines)} {_EDITED}"
     )
 
 
 def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether `tensors` are those that the optimiser keeps for its parameters, in the right shapes."""
+    """Whether `tensors` are a state of the optimiser, in the shapes of its parameters."""
     shapes: dict[str, dict[str, torch.Size]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
@@ -633,9 +633,9 @@ def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bo
     # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
     # scalar: the number of steps that Adam counts.
     return shapes.keys() <= parameters.keys() and all(
-        found.keys() == state_names(optimizer, parameters[index])
-        and set(found.values()) <= {torch.Size(), parameters[index].shape}
-        for index, found in shapes.items()
+        state.keys() == state_names(optimizer, parameters[index])
+        and set(state.values()) <= {torch.Size(), parameters[index].shape}
+        for index, state in shapes.items()
     )
 
 
@@ -650,7 +650,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Read the weights that a checkpoint's model is used with: the Polyak average where there is one.
+    """Read the weights of a checkpoint that a model is used with: the Polyak average where there is one.
 
     Raises:
         VitkitError: the file is damaged.
@@ -659,8 +659,9 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def load_objective(checkpoint: Path) -> dict[str, Tensor]:
-    """Read the state of the objective that belongs to the weights of `load_weights`: averaged where there is
-    an average, and empty where it has none.
+    """Read the state of the objective that goes with `load_weights`: averaged where there is an average.
+
+    It is empty where the objective has none.
 
     Raises:
         VitkitError: the file is damaged.
@@ -671,7 +672,7 @@ def load_objective(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
-    """Read a model's parameters by the names that they have today: the parts that a sharded module keeps."""
+    """Read a model's parameters under their names of today; of a sharded `module`, this process's parts."""
     owners = {} if module is None else module.state_dict()
     read = read_safetensors(path, lambda name, value: divide_like(value, owners.get(current_name(name))))
     return {current_name(name): value for name, value in read.items()}
@@ -683,7 +684,7 @@ def weights_file(checkpoint: Path) -> Path:
     Raises:
         VitkitError: the manifest is damaged.
     """
-    # By the manifest, not by what is in the folder: nothing says what a file is that it does not list.
+    # By the manifest and not by the folder, where a file that the manifest does not list may be anything.
     averaged = "average.safetensors" in read_manifest(checkpoint).files
     return checkpoint / ("average.safetensors" if averaged else "model.safetensors")
 
@@ -729,7 +730,7 @@ def commit_size(checkpoint: Path) -> int | None:
     """Measure COMMIT, in bytes; None where there is none, 0 where something else than a folder has the name.
 
     None means that the folder was never committed and may be removed. A file under a checkpoint's name was
-    not made by an interrupted save, so it is kept as something damaged.
+    not made by an interrupted save, so it counts as damaged.
 
     Raises:
         UnreadableError: the system refuses to say whether it is there.
@@ -763,24 +764,24 @@ def _unreadable(path: Path, error: OSError) -> UnreadableError:
     )
 
 
-def sweep(run: Path, found: Survey) -> list[Path]:
-    """Remove what killed saves left behind, and set damaged checkpoints aside.
+def sweep(run: Path, checkpoints: Survey) -> list[Path]:
+    """Remove the leftovers of killed saves, and set damaged checkpoints aside.
 
     Their steps will be made again. The caller holds the run's lock.
 
     Returns:
-        The names under which the damaged ones are kept.
+        The new paths of the damaged ones.
 
     Raises:
         VitkitError: the disk refused.
     """
     folder = run / FOLDER
     try:
-        for path in found.uncommitted:
+        for path in checkpoints.uncommitted:
             remove(path)
         for leftover in folder.glob(".step-*.tmp"):  # the hidden folders of `save_checkpoint` and `remove`
             remove(leftover)
-        return [set_aside(path) for path in found.damaged]
+        return [set_aside(path) for path in checkpoints.damaged]
     except OSError as error:
         raise VitkitError(
             f"{folder} could not be tidied: {error.strerror or error}. Nothing that was committed was "
@@ -794,7 +795,7 @@ def list_set_aside(run: Path) -> list[Path]:
 
 
 def clear(path: Path) -> None:
-    """Make a name free: by removing what was never committed, by setting aside anything else."""
+    """Make a name free: remove a checkpoint that was never committed, set anything else aside."""
     if was_never_committed(path):
         remove(path)
     else:
@@ -802,7 +803,7 @@ def clear(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename what is damaged, so that it is neither used nor lost; returns the new name.
+    """Rename a damaged file or folder, so that it is neither used nor lost; returns the new path.
 
     `step-00000120` becomes `damaged-step-00000120`, or `damaged-step-00000120-2` where there is one already.
 

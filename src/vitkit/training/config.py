@@ -61,7 +61,7 @@ class ClassificationConfig:
 
 
 Sharding = Literal["auto", "replicas", "fsdp", "hsdp"]
-"""The division of weights and optimiser among processes; auto: what the memory asks for."""
+"""The division of weights and optimiser among processes; auto: fsdp where replicas do not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class SimMIMConfig:
 
 @dataclass(frozen=True)
 class MAEConfig:
-    """MAE (arXiv 2111.06377): the pixels of hidden patches, by a decoder of the tokens of the others."""
+    """MAE (arXiv 2111.06377): a decoder predicts the pixels of hidden patches from the visible ones."""
 
     mask_fraction: float = 0.75
     """Fraction of the patches that are hidden, rounded up; the model computes the others alone."""
@@ -121,7 +121,7 @@ class MAEConfig:
     decoder_heads: int = 16
     """Heads of the decoder's attention."""
     normalize_patches: bool = True
-    """Predict the pixels of a patch divided by their deviation after their mean was taken away."""
+    """Predict the pixels of a patch minus their mean, divided by their standard deviation."""
     mask_block: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -204,11 +204,11 @@ class OptimizerConfig:
     freeze_layers: int = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
     layer_decay: float = 1.0
-    """Layer-wise decay of the learning rate: that of a layer over that of the next one (BEiT and MAE: 0.75);
-    1 for the same in all layers."""
+    """Layer-wise decay: the learning rate of a layer divided by the next layer's (BEiT and MAE: 0.75); 1 for
+    the same rate in all layers."""
     head_rate: float = 1.0
-    """Factor of the head's learning rate: above 1 a new head, which has all to learn, learns faster than the
-    layers below it, which have not."""
+    """Factor of the head's learning rate: above 1, a new head learns faster than the trained layers below
+    it."""
     head_first: int = 0
     """Number of first steps in which the head is trained alone (Kumar et al. 2022, arXiv 2202.10054)."""
 
@@ -251,8 +251,8 @@ class OptimizerConfig:
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes that are stored for each weight: two moments, of which SGD has the first. Muon
-        keeps a little less, because the matrices of the blocks have one."""
+        """Count the optimiser's bytes for each weight: of two moments, or SGD's one. Muon stores a little
+        less, because the matrices of the blocks have one."""
         first = 2 if self.momentum_dtype == "bfloat16" else 4
         return first if self.optimizer == "sgd" else first + 4
 
@@ -270,8 +270,8 @@ class OptimizerConfig:
 MOST_STEPS = 10**12
 """Largest number of steps; no run comes near it, so a larger one is a mistyped option."""
 VALIDATION = "validation"
-"""The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
-of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
+"""The evaluator that decides which weights are best, unless a monitor names another. In `metrics.jsonl` its
+lines have the kind "validation"; all others have the kind "evaluation" and the evaluator's name."""
 
 
 @dataclass(frozen=True)
@@ -314,17 +314,17 @@ class TrainingConfig:
     checkpoint_every: int | None = None
     """Steps between checkpoints; left out, a checkpoint is written at every validation."""
     checkpoint_minutes: float = 10.0
-    """Minutes after which a checkpoint is written even between those steps."""
+    """Minutes after which a checkpoint is written even before the next such step."""
     keep: int = 2
     """Number of latest checkpoints that are kept, besides the best one."""
     patience: int | None = None
     """Validations in a row without a better accuracy after which training stops; left out, it never stops
     early."""
     select: Literal["best", "last"] = "best"
-    """Weights that the run ends with: those of the best validation (best) or of the last step (last)."""
+    """Weights that the run ends with: of the best validation (best) or of the last step (last)."""
     evaluate_test: bool = True
-    """Evaluate the finished run on the test images too. Without, they are left alone: for runs among which
-    is chosen."""
+    """Evaluate the finished run on the test images too. Without, they are not looked at: for runs from which
+    the best is chosen."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -350,10 +350,10 @@ class TrainingConfig:
         """
         steps = self.epochs * num_samples / self.batch_size if self.steps is None else self.steps
         if steps > MOST_STEPS:
-            asked = f"{self.epochs:g} epochs are" if self.steps is None else "steps asks for"
+            length = f"{self.epochs:g} epochs" if self.steps is None else f"{steps:,} steps"
             raise VitkitError(
-                f"{asked} more than {MOST_STEPS:,} updates of {self.batch_size:,} images, which no run gets "
-                "through. Give a smaller number of --epochs or --steps."
+                f"{length} are more than {MOST_STEPS:,} updates of {self.batch_size:,} images, which no run "
+                "gets through. Give a smaller number of --epochs or --steps."
             )
         return max(1, math.ceil(steps))
 

@@ -1,4 +1,4 @@
-"""A run that has ended for good: its checkpoints are removed, and what is told of them stays.
+"""A run that has ended for good: its checkpoints are removed, and a record of the last one stays.
 
 ended.json   the last step, and the environment that it was computed in
 
@@ -33,7 +33,7 @@ class Ended:
 
 
 def read_ended(run: Path) -> Ended | None:
-    """Read what is kept of the checkpoints of a run; None where they were not removed.
+    """Read the record of a run's removed checkpoints; None where they were not removed.
 
     Raises:
         VitkitError: the record is damaged.
@@ -42,7 +42,7 @@ def read_ended(run: Path) -> Ended | None:
 
 
 def remove_checkpoints(run: Path) -> None:
-    """Remove the checkpoints of a run whose model and result are written; those set aside as damaged stay.
+    """Remove the checkpoints of a run whose model and result are written; damaged ones set aside stay.
 
     A kill at any moment leaves whole checkpoints or none, and the same call goes on. Without a whole
     checkpoint nothing is removed: there is something to look into.

@@ -1,4 +1,4 @@
-"""Evaluators, which measure a model while it is trained, and the monitor, which decides what is best."""
+"""Evaluators, which measure a model while it is trained, and the monitor, which chooses the best weights."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ trains the two nor changes their modes."""
 
 
 def no_line(measured: Mapping[str, float]) -> str:
-    """Say nothing of what was measured."""
+    """Return no text, whatever was measured."""
     return ""
 
 
@@ -32,7 +32,7 @@ class Evaluator:
     """Steps between two measurements; None: the run's validation interval. After the last step of a run every
     evaluator measures."""
     line: Callable[[Mapping[str, float]], str] = no_line
-    """Writes what was measured last in a word or two, for the line of a training run: "val 97.2%"."""
+    """Writes the last measurement in a word or two, for the progress line of a run: "val 97.2%"."""
     together: bool = False
     """Whether all processes that train together measure, each a part; else the first one measures alone and
     tells the others."""
@@ -40,7 +40,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Monitor:
-    """The number that decides which weights are the best: those a run ends with, and patience waits for."""
+    """The number that decides which weights are the best: a run may end with them, or soon after them."""
 
     metric: str
     """The name of a number that the evaluator measures."""
@@ -53,15 +53,15 @@ class Monitor:
     evaluator: str = VALIDATION
     """The evaluator whose numbers decide; others are logged and decide nothing."""
 
-    def is_better(self, found: Mapping[str, float], best: float | None, best_tie: float | None) -> bool:
-        """Whether what was found is better than the best before.
+    def is_better(self, numbers: Mapping[str, float], best: float | None, best_tie: float | None) -> bool:
+        """Whether a measurement is better than the best before.
 
         Args:
-            found: the evaluator's numbers.
-            best: the metric of the best before; None: there is none.
-            best_tie: the tie breaker of the best before; None: it is not known, and anything is better.
+            numbers: the evaluator's numbers, by name.
+            best: the best value of the metric so far; None: there is none.
+            best_tie: the tie breaker at that value; None: it was not recorded, and anything is better.
         """
-        value = found[self.metric]
+        value = numbers[self.metric]
         if math.isnan(value):
             return False  # compared with it, nothing would ever be better
         if best is None:
@@ -71,12 +71,12 @@ class Monitor:
             return ranked > ranked_best
         if best_tie is None:
             return True
-        tie = _ranked(found[self.tie_breaker], self.tie_direction)
+        tie = _ranked(numbers[self.tie_breaker], self.tie_direction)
         return (ranked, tie) > (ranked_best, _ranked(best_tie, self.tie_direction))
 
 
-def judge(monitor: Monitor, found: Mapping[str, float], step: int, progress: "Progress") -> "Progress":
-    """Compare what the monitored evaluator found after `step` updates with the best before.
+def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "Progress") -> "Progress":
+    """Compare the numbers of the monitored evaluator after `step` updates with the best before.
 
     Returns:
         The progress, with this as the best or with one more measurement since.
@@ -84,25 +84,25 @@ def judge(monitor: Monitor, found: Mapping[str, float], step: int, progress: "Pr
     Raises:
         VitkitError: the evaluator does not measure what the monitor watches.
     """
-    wanted = {monitor.metric, monitor.tie_breaker or monitor.metric}
-    if not wanted <= found.keys():
+    metrics = {monitor.metric, monitor.tie_breaker or monitor.metric}
+    if not metrics <= numbers.keys():
         raise VitkitError(
             f"The monitor expects the evaluator {monitor.evaluator!r} to measure "
-            f"{' and '.join(sorted(wanted))}, found {', '.join(found) or 'nothing'}."
+            f"{' and '.join(sorted(metrics))}, found {', '.join(numbers) or 'nothing'}."
         )
-    if not monitor.is_better(found, progress.best_value, progress.best_tie):
+    if not monitor.is_better(numbers, progress.best_value, progress.best_tie):
         return replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
     return replace(
         progress,
-        best_value=found[monitor.metric],
-        best_tie=None if monitor.tie_breaker is None else found[monitor.tie_breaker],
+        best_value=numbers[monitor.metric],
+        best_tie=None if monitor.tie_breaker is None else numbers[monitor.tie_breaker],
         best_step=step,
         evaluations_since_best=0,
     )
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | None) -> None:
-    """Refuse what would go wrong at the first measurement, before the first step.
+    """Refuse, before the first step, evaluators that would fail at the first measurement.
 
     Raises:
         VitkitError: an evaluator has an interval that cannot be, or the monitor watches none of them.

@@ -1,7 +1,7 @@
 """The gradients of a batch, computed in micro-batches that fit into memory, and by several processes.
 
 Every process and every pass that computes a part of a micro-batch draws mixup, and the images that skip a
-branch, for all of it. So the update is that of one process that computes all at once, but for rounding and
+branch, for all of it. So the update is the same as if one process computed all at once, but for rounding and
 for dropout.
 """
 
@@ -27,8 +27,8 @@ def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        words = ("out of memory", "allocate memory", "not enough memory")
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
+        phrases = ("out of memory", "allocate memory", "not enough memory")
+        if isinstance(error, RuntimeError) and not any(phrase in str(error) for phrase in phrases):
             raise
         raise VitkitError(
             f"Out of memory with {size} images of {shape[-2]}x{shape[-1]} at a time. Run the same command "
@@ -41,11 +41,11 @@ class Gradients:
     """Adds up the gradients of a batch, micro-batch by micro-batch.
 
     Args:
-        model, objective: what computes the loss; both on one device.
-        optimizer: takes back the gradients of the step before.
+        model, objective: they compute the loss; both on one device.
+        optimizer: clears the gradients of the step before.
         autocast: makes the context of the forward pass.
-        total_steps: updates of the whole run, which the objective is told.
-        seed: of the run, from which all randomness follows.
+        total_steps: updates of the whole run, for the objective.
+        seed: the run's, from which all randomness follows.
         batch_size: images of a batch, of all processes together.
         micro_batch_size: images for which random numbers are drawn together and that are computed at a time,
             of all processes together; None: the whole batch.
@@ -54,8 +54,8 @@ class Gradients:
     """
 
     size: int
-    """Images that this process computes at a time: fewer than it has of a micro-batch once those did not fit
-    into the memory of its GPU."""
+    """Images that this process computes at a time: fewer than its share of a micro-batch, once the share did
+    not fit into the memory of its GPU."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Gradients:
         """Compute the gradients of a batch; where a GPU's memory is too small, in halves from this step on.
 
         Args:
-            batch: the images and targets that this process has of it, on the CPU.
+            batch: the images and targets that this process reads of the batch, on the CPU.
             step: updates made before this one, from which all randomness in it follows.
 
         Returns:
@@ -99,7 +99,7 @@ class Gradients:
         # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
         valid = max(int(self.world.total(own)[0]), 1)
         # An objective may have changed its buffers before the memory ran out.
-        kept = [buffer.clone() for buffer in self.objective.buffers()]
+        copies = [buffer.clone() for buffer in self.objective.buffers()]
         while True:
             with out_of_memory_explained(self.size, batch.images.shape):
                 try:
@@ -110,14 +110,14 @@ class Gradients:
                         raise
             # Out here, where no error holds the tensors any more that were alive when it was raised.
             self.optimizer.zero_grad()
-            for buffer, value in zip(self.objective.buffers(), kept, strict=True):
+            for buffer, value in zip(self.objective.buffers(), copies, strict=True):
                 buffer.copy_(value)
             torch.cuda.empty_cache()
             self.size = (self.size + 1) // 2
         return totals if self.world.size == 1 else self._add_processes(totals)
 
     def _placed(self) -> Iterator[tuple[int, Share]]:
-        """Yield this process's shares, each after the place of its first image in what the process reads."""
+        """Yield this process's shares, each after the place of its first image in the batch that it reads."""
         at = 0
         for share in self.shares:
             at += share.reads_before(self.mixes)  # the image before, which another process trains on
@@ -142,13 +142,13 @@ class Gradients:
                     with self.autocast():
                         loss, metrics = self.objective(self.model, micro, step, self.total_steps)
                     # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of
-                    # the batch, the gradients add up to that of the mean over the whole batch.
+                    # the batch, the gradients add up to the gradient of the mean over the whole batch.
                     fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
                     (loss * fraction).backward()
                 for name, value in {"loss": loss, **metrics}.items():
                     before = totals.get(name, torch.zeros((), device=self.device))
                     totals[name] = before + value.detach() * fraction
-        self._set_rows(None)  # whoever trains on with the model gives it whole batches
+        self._set_rows(None)  # the next training images may be a whole batch
         return totals
 
     def _pass(self) -> AbstractContextManager[None]:
@@ -156,7 +156,7 @@ class Gradients:
         return self.world.activity.together(computes=True) if self.is_sharded else nullcontext()
 
     def _slice(self, batch: Batch, at: int, share: Share, start: int) -> Batch:
-        """Take from a share, whose first image is at place `at` of the batch, what is computed at a time."""
+        """Take at most `size` images of a share, from number `start` on; its first is at place `at`."""
         stop = min(start + self.size, len(share))
         before = None
         if self.mixes and stop - start < share.total:
@@ -182,17 +182,17 @@ class Gradients:
         # The gradients of a sharded model were added up as each pass computed them.
         groups = [group["params"] for group in self.optimizer.param_groups]
         parameters = [p for group in groups for p in group if p.requires_grad and not is_sharded(p)]
-        # What no process computed a gradient of has none, as with one process.
+        # A parameter that has a gradient in no process is left without, as with one process.
         has_gradient = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32)
         zero = torch.zeros((), device=self.device)
         summed = torch.stack([totals.get(name, zero).float() for name in names])
         self.world.add([has_gradient])
-        learned = [p for p, count in zip(parameters, has_gradient.tolist(), strict=True) if count]
-        for parameter in learned:
+        with_gradient = [p for p, count in zip(parameters, has_gradient.tolist(), strict=True) if count]
+        for parameter in with_gradient:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.world.add([summed])
-        self.world.add([p.grad for p in learned if p.grad is not None])
+        self.world.add([p.grad for p in with_gradient if p.grad is not None])
         return dict(zip(names, summed.unbind(), strict=True))
 
 
@@ -217,7 +217,7 @@ def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
 
 
 def step_seed(seed: int, step: int, part: int, image: int | None = None) -> int:
-    """Mix the run's seed, the step, the number of the micro-batch and that of its image into one seed.
+    """Mix the run's seed, the step and the numbers of the micro-batch and of its image into a seed.
 
     A hash, because sums would collide (seed 1 at step 2, seed 2 at step 1), and generators that are seeded
     with neighbouring numbers may begin alike.

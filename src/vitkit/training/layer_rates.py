@@ -1,4 +1,4 @@
-"""Learning rates by layer in fine-tuning: weights that are frozen, that learn slowly, that wait.
+"""Learning rates by layer in fine-tuning: weights that are frozen, learn slowly, or wait for the head.
 
 The layers are numbered as in BEiT and MAE (`util/lr_decay.py` there): 0 is all that comes before the first
 block, block i is i + 1, and the final norm, the pooling and the head come after the last one.
@@ -13,11 +13,11 @@ from vitkit.training.config import OptimizerConfig
 HEAD = ("head.", "pre_logits.")
 """Beginnings of the names of the head's parameters, the tanh layer of pre-training among them."""
 AFTER = ("norm.", "pooling.", *HEAD)
-"""The same of all that follows the last layer."""
+"""Beginnings of the names of all parameters after the last layer."""
 
 
 def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter, float]:
-    """Give the factor of each parameter's learning rate; 0 for those that are frozen.
+    """Compute the factor of each parameter's learning rate; 0 where it is frozen.
 
     Raises:
         VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.

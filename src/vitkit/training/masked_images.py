@@ -30,7 +30,7 @@ LEVELS = 8
 """Levels of a channel in 3 bits (B.1.2): 256 / 8 = 32 neighbouring pixel values make one."""
 NORMALIZED_TOLERANCE = 0.05
 """The largest distance from a whole pixel value, in levels of 256, at which normalised pixels still count as
-those of an image: float32 is off by less than 1e-4, while mixed images are off by up to 0.5."""
+an image's: float32 is off by less than 1e-4, while mixed images are off by up to 0.5."""
 MAE_EPS = 1e-6
 """Added to the variance of a patch by which its pixels are divided (MAE `models_mae.py`, `forward_loss`)."""
 
@@ -42,31 +42,31 @@ class Hidden:
     index: Tensor
     """`(B, M)` int64, the numbers of the hidden patches, rising."""
     shown: Tensor
-    """`(B, M)` int64, the patch that stands at the place of each: itself, another one, or -1 for none."""
+    """`(B, M)` int64, the patch that the model sees at each one's place: itself, another, or -1 for none."""
     outputs: Tensor
-    """`(B, M, O)`, what the model predicts."""
+    """`(B, M, O)`, the predictions: logits or pixels."""
     targets: Tensor
-    """`(B, M, T)`, what it should: int64 classes, or floats of which there are O."""
+    """`(B, M, T)`, the right answers: int64 classes, or pixels (then T = O)."""
 
 
 class Baseline(Protocol):
     """Losses that need no model: of knowing nothing, and of the best prediction that is the same everywhere.
 
-    Both are counted from the targets of some images.
+    They follow from the targets of some images.
     """
 
     def add(self, targets: Tensor) -> None:
         """Count the targets `(n, T)` of hidden patches."""
 
     def sums(self) -> Tensor:
-        """Return all that was counted, as one tensor `(S,)` of float64, which may be added to another's."""
+        """Return all counts as one tensor `(S,)` of float64; sums of different images may be added."""
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
         """Compute the loss of knowing nothing, and of the best constant prediction, from sums `(S,)`."""
 
 
 class MaskedImages(nn.Module):
-    """The base of the three objectives: hides patches, asks for predictions, and averages their losses.
+    """The base of the three objectives: hides patches, predicts them by a model, and averages the losses.
 
     Args:
         config: the options.
@@ -79,7 +79,8 @@ class MaskedImages(nn.Module):
         self.patch_shape = (model_config.in_channels, *model_config.patch_size)
         rows, columns = model_config.grid
         block = config.mask_block
-        self.units = (rows // block, columns // block)
+        self.units = (rows // block, columns // block)  # squares of patches, each hidden whole or not at all
+        # Minus 1e-9: a product that should be whole may lie a rounding error above, and would be rounded up.
         self.num_masked = math.ceil(self.units[0] * self.units[1] * config.mask_fraction - 1e-9) * block**2
 
     def forward(
@@ -108,9 +109,9 @@ class MaskedImages(nn.Module):
         """Turn predictions into pixel values.
 
         Args:
-            model: that made them.
+            model: the one that made them.
             hidden: the predictions.
-            patches: the right pixels of the hidden patches, `(B, M, C, p, q)` from 0 to 255.
+            patches: the true pixels of the hidden patches, `(B, M, C, p, q)` from 0 to 255.
 
         Returns:
             `(B, M, C, p, q)` from 0 to 255, in float32.
@@ -122,12 +123,12 @@ class MaskedImages(nn.Module):
         rows, columns = self.units
         noise = draw(model, len(images), rows * columns, images.device)
         block = self.config.mask_block
-        # The units with the lowest numbers; `stable`, because equal numbers would else be a matter of the
+        # The units with the lowest numbers; `stable`, as the order of equal ones would else depend on the
         # machine.
         unit = noise.argsort(dim=1, stable=True)[:, : self.num_masked // block**2]  # (B, units)
-        down = torch.arange(block, device=images.device)
-        row = (unit // columns * block)[:, :, None, None] + down[:, None]  # (B, units, block, 1)
-        column = (unit % columns * block)[:, :, None, None] + down  # (B, units, 1, block)
+        within = torch.arange(block, device=images.device)
+        row = (unit // columns * block)[:, :, None, None] + within[:, None]  # (B, units, block, 1)
+        column = (unit % columns * block)[:, :, None, None] + within  # (B, units, 1, block)
         index = row * self.model_config.grid[1] + column  # (B, units, block, block)
         return index.flatten(1).sort(1).values
 
@@ -140,24 +141,24 @@ class MaskedImages(nn.Module):
 
     @torch.no_grad()
     def picture(self, model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Show what the model sees of images, and what it predicts.
+        """Draw images as the model sees them, and with its predictions.
 
         Args:
-            model: that is trained.
+            model: the one that is trained.
             images: `(B, C, H, W)` uint8.
 
         Returns:
-            Two batches of images like the given ones, cut to whole patches: the first with grey in place of
-            hidden patches, or with the patch that stands in its place; the second with the predictions.
+            Two batches of such images, cut to whole patches. In place of each hidden patch the first has
+            grey, or the patch that the model sees there; the second has the prediction.
         """
         hidden = self.predict(model, images)
         stem, config = model.stem, self.model_config
         assert isinstance(stem, PatchStem)
         patches = stem.cut(images).float()  # (B, N, C * p * q)
-        right = take_patches(patches, hidden.index)
-        other = take_patches(patches, hidden.shown.clamp(min=0))
-        seen = torch.where(hidden.shown[..., None] < 0, 128.0, other)  # grey, the middle of 0 to 255
-        predicted = self.pixels(model, hidden, right.reshape(*right.shape[:2], *self.patch_shape)).flatten(2)
+        true = take_patches(patches, hidden.index)
+        shown = take_patches(patches, hidden.shown.clamp(min=0))
+        seen = torch.where(hidden.shown[..., None] < 0, 128.0, shown)  # grey, the middle of 0 to 255
+        predicted = self.pixels(model, hidden, true.reshape(*true.shape[:2], *self.patch_shape)).flatten(2)
         return tuple(  # type: ignore[return-value]
             _join(put_patches(patches, hidden.index, new), config).round().clamp(0, 255).to(torch.uint8)
             for new in (seen, predicted)
@@ -182,7 +183,7 @@ class MaskedPatches(MaskedImages):
         self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
         nn.init.normal_(self.mask_token, std=0.02)  # as position embeddings
         self.head = nn.Linear(model_config.width, outputs)
-        # Zeros, as the paper's classification heads have: the first loss is that of knowing nothing.
+        # Zeros, as in the paper's classification heads: the first loss is that of knowing nothing.
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -190,7 +191,7 @@ class MaskedPatches(MaskedImages):
         config, index = self.config, self.draw_hidden(model, images)
         count, patches = index.shape[1], math.prod(self.model_config.grid)
         kind = draw(model, len(images), count, images.device)  # (B, M), from 0 to 1
-        # A patch at another place, each of the others as likely: some places further, around the end.
+        # Another patch, each as likely: 1 to N - 1 places further, and from the last on to the first.
         steps = 1 + (draw(model, len(images), count, images.device) * (patches - 1)).long()
         is_mask = kind < config.token_fraction
         is_other = ~is_mask & (kind < config.token_fraction + config.other_fraction)
@@ -274,8 +275,8 @@ class SimMIM(MaskedImages):
 
 
 class MAE(MaskedImages):
-    """A masked autoencoder (He et al. 2022, arXiv 2111.06377): the model sees the other patches alone, and a
-    small decoder predicts the hidden ones from its tokens and a mask token."""
+    """A masked autoencoder (He et al. 2022, arXiv 2111.06377): the model sees the visible patches alone, and
+    a small decoder predicts the hidden ones from its tokens and a mask token."""
 
     config: MAEConfig
 
@@ -334,7 +335,7 @@ class MAE(MaskedImages):
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         outputs = hidden.outputs.float()
         if self.config.normalize_patches:
-            # With the mean and deviation of the right patch, as the authors draw theirs: the prediction has
+            # With the mean and deviation of the true patch, as the authors draw theirs: the prediction has
             # neither.
             mean, deviation = _patch_statistics(normalized(model, patches).flatten(2))
             outputs = outputs * deviation + mean
@@ -360,8 +361,8 @@ class ClassBaseline:
     """Baseline of a cross entropy: equal probabilities, and the frequencies of the classes.
 
     Args:
-        parts: T, classes that are predicted of a patch.
-        num_classes: of each.
+        parts: T, the predictions of a patch.
+        num_classes: classes of each prediction.
     """
 
     def __init__(self, parts: int, num_classes: int) -> None:
@@ -410,7 +411,7 @@ class AbsoluteBaseline:
     The numbers are normalised pixel values, of which there are 256: a histogram of each gives its median.
 
     Args:
-        model: that normalises the pixels.
+        model: the one that normalises the pixels.
     """
 
     def __init__(self, model: ViT) -> None:
@@ -430,19 +431,19 @@ class AbsoluteBaseline:
         return self.counts.flatten()
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
-        shares = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)
-        median = (shares.cumsum(1) < 0.5).sum(1, keepdim=True)
+        fractions = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)
+        median = (fractions.cumsum(1) < 0.5).sum(1, keepdim=True)
         levels = torch.arange(256, dtype=torch.float64)
-        nothing = (shares * (levels - self.mean).abs() / self.std).sum(1).mean()
-        constant = (shares * (levels - median).abs() / self.std).sum(1).mean()
+        nothing = (fractions * (levels - self.mean).abs() / self.std).sum(1).mean()
+        constant = (fractions * (levels - median).abs() / self.std).sum(1).mean()
         return float(nothing), float(constant)
 
 
 def draw(model: ViT, images: int, count: int, device: torch.device) -> Tensor:
     """Draw numbers from 0 to 1 for each image of a batch, `(B, count)`.
 
-    They are drawn for all of the batch that the images are a part of, so that they do not depend on how many
-    processes compute it, or how many images at a time.
+    They are drawn for the whole micro-batch that the images are a part of, so that they do not depend on the
+    number of processes, or of images at a time.
     """
     rows = model.batch_rows
     drawn = torch.rand(images if rows is None else rows.total, count, device=device)
@@ -455,7 +456,7 @@ def encode(model: ViT, patches: Tensor) -> Tensor:
 
 
 def normed(model: ViT, encoded: Tensor) -> Tensor:
-    """Norm encoded tokens where the model does that after pooling, which is not done here."""
+    """Norm encoded tokens, where the model would norm them after a pooling that is not done here."""
     return model.norm(encoded) if model.config.norm_after_pooling else encoded
 
 
@@ -473,7 +474,7 @@ def pixel_values(model: ViT, images: Tensor) -> Tensor:
     """Give images `(B, C, H, W)` as uint8: as they are, or normalised pixels turned back.
 
     Raises:
-        VitkitError: the pixels are no whole values, as those of mixed images are not.
+        VitkitError: the pixels are no whole values, as in mixed images.
     """
     if images.dtype == torch.uint8:
         return images
@@ -490,7 +491,7 @@ def pixel_values(model: ViT, images: Tensor) -> Tensor:
 
 
 def normalized(model: ViT, patches: Tensor) -> Tensor:
-    """Normalise the pixels of patches `(B, M, C, p, q)` as the model normalises those of images."""
+    """Normalise the pixels of patches `(B, M, C, p, q)` as the model normalises its images."""
     return (patches.float() - model.pixel_mean) / model.pixel_std
 
 
@@ -533,9 +534,9 @@ def class_colours(classes: Tensor, channels: int) -> Tensor:
 
 
 def _overlaps(cells: int, side: int) -> Tensor:
-    """Give how much of each pixel of a side lies in each of its equal parts, `(cells, side)` float64.
+    """Measure how much of each pixel of a side lies in each of `cells` equal parts, `(cells, side)` float64.
 
-    In units of which a pixel has `cells` and a part `side`, so that all are whole numbers.
+    The unit is 1 / `cells` of a pixel, so that pixels (`cells`) and parts (`side`) are whole numbers.
     """
     part, pixel = torch.arange(cells)[:, None], torch.arange(side)[None]
     until = torch.minimum((part + 1) * side, (pixel + 1) * cells)

@@ -2,8 +2,8 @@
 
 It holds no time and no speed, so it is the same bytes however often the run was stopped.
 
-A checkpoint knows length and hash of the log at its step. Lines beyond were written by steps that will be
-made again and are cut off; a log that does not begin with those bytes was damaged, and is set aside.
+A checkpoint records length and hash of the log at its step. Lines beyond were written by steps that will be
+made again and are cut off; a log that begins with other bytes was damaged, and is set aside.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from vitkit.training.checkpoint import Progress, set_aside
 
 
 class MetricsLog:
-    """The log, open for writing after its first `length` bytes; what is longer is cut off.
+    """The log, open for writing after its first `length` bytes; the rest is cut off.
 
     Raises:
         VitkitError: it cannot be opened or read, or is no regular file.
@@ -116,7 +116,7 @@ Log = MetricsLog | NoLog
 
 
 def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
-    """Make sure that the log begins with the bytes that a checkpoint knows.
+    """Make sure that the log begins with the bytes that a checkpoint recorded.
 
     A log that does not is renamed, never cut, and a new one begins with a line that says at which step.
 
@@ -127,25 +127,25 @@ def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
         VitkitError: the log cannot be read, or the disk refused.
     """
     expected = progress.log_bytes, progress.log_sha256
-    begun = json.dumps({"kind": "restart", "step": progress.step}).encode() + b"\n"
+    restart = json.dumps({"kind": "restart", "step": progress.step}).encode() + b"\n"
     try:
-        found = _prefix(path, progress.log_bytes)
-        if found is not None and expected in (found, (found[0], None)):
+        prefix = _prefix(path, progress.log_bytes)
+        if prefix is not None and expected in (prefix, (prefix[0], None)):
             return progress, []
-        begun_hash = hashlib.sha256(begun).hexdigest()
-        renewed = replace(progress, log_bytes=len(begun), log_sha256=begun_hash)
-        if _prefix(path, len(begun)) == (len(begun), begun_hash):
+        restart_hash = hashlib.sha256(restart).hexdigest()
+        renewed = replace(progress, log_bytes=len(restart), log_sha256=restart_hash)
+        if _prefix(path, len(restart)) == (len(restart), restart_hash):
             return renewed, []  # repaired before, by a run that was killed before its next checkpoint
-        kept = "is gone"
-        if found is not None:
-            kept = f"is not the one that was written: it is kept as {set_aside(path)}"
-        replace_file(path, [begun])
+        reason = "is gone"
+        if prefix is not None:
+            reason = f"is not the one that was written: it is kept as {set_aside(path)}"
+        replace_file(path, [restart])
     except OSError as error:
         raise VitkitError(
             f"{path} could not be read or renewed: {error.strerror or error}. Nothing was removed. Mend "
             "this, then run the same command again to continue."
         ) from error
-    return renewed, [f"{path} {kept}. A new one begins after step {progress.step}."]
+    return renewed, [f"{path} {reason}. A new one begins after step {progress.step}."]
 
 
 def _prefix(path: Path, length: int) -> tuple[int, str] | None:

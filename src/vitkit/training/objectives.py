@@ -1,6 +1,6 @@
 """The objectives of training: modules `(model, batch, step, total_steps) -> loss, metrics`.
 
-An objective is a module. Its parameters are trained and averaged with those of the model; they and its
+An objective is a module. Its parameters are trained and averaged with the model's; they and its
 buffers are kept in checkpoints, but never in the `model.safetensors` that a run ends with. It returns the
 mean loss over the images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness
 from PyTorch's default generator, which the trainer seeds for every step. It is called once for each
@@ -37,8 +37,8 @@ class Classification(nn.Module):
     Args:
         config: its options.
         num_classes: K.
-        labels: of the training images, `(N,)` in 0 to K - 1; their shares are what the options against
-            imbalance need. What follows from them is kept in checkpoints.
+        labels: of the training images, `(N,)` in 0 to K - 1, whose class frequencies the options against
+            imbalance need. Checkpoints hold the weights made from them, not the labels.
     """
 
     log_prior: Tensor | None
@@ -53,13 +53,13 @@ class Classification(nn.Module):
         if config.logit_adjustment or config.class_weights == "balanced":
             if labels is None:
                 raise VitkitError("Options against imbalance need the labels of the training images.")
-            # A class without images counts as one image: its share has no logarithm otherwise.
+            # A class without images counts as one image: the logarithm of its fraction would be infinite.
             counts = np.bincount(labels, minlength=num_classes).clip(min=1)
-            shares = torch.from_numpy(counts / counts.sum())
+            fractions = torch.from_numpy(counts / counts.sum())
             if config.logit_adjustment:
-                prior = shares.log().float()
+                prior = fractions.log().float()
             else:
-                weights = (1 / (num_classes * shares)).float()
+                weights = (1 / (num_classes * fractions)).float()
         self.register_buffer("log_prior", prior)
         self.register_buffer("class_weights", weights)
 
@@ -83,7 +83,9 @@ class Classification(nn.Module):
         else:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
         if self.class_weights is not None:
-            losses = losses * (targets @ self.class_weights)  # a mixed image weighs what its classes do
+            losses = losses * (
+                targets @ self.class_weights
+            )  # a mixed image has the mean weight of its classes
         correct = (logits.argmax(1) == batch.labels).float()
         return masked_mean(losses, batch.mask), {"accuracy": masked_mean(correct, batch.mask)}
 
@@ -119,13 +121,13 @@ class MultiLabel(nn.Module):
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Average the values `(B,)` of images that could be read, `mask` `(B,)`; 0 where there is none."""
-    # `where`, not a product: what is masked must not count even if it is infinite.
+    # `where`, not a product: infinity times 0 is not a number, and masked values must not count.
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 CUTMIX_PROBABILITY = 0.5
-"""The probability of CutMix for a batch where mixup is asked for too: timm's `switch_prob`
-(`data/mixup.py`), as in DeiT."""
+"""The probability of CutMix for a batch where mixup is on too: timm's `switch_prob` (`data/mixup.py`), as in
+DeiT."""
 
 
 def mix(
@@ -140,7 +142,7 @@ def mix(
         model: normalises the pixels before mixup.
         batch: the images, and the one before them where they are a part of a batch.
         soften: makes targets `(B, K)` of labels.
-        config: says what is mixed.
+        config: the strengths of mixup and CutMix.
 
     Returns:
         The images and targets.
@@ -162,14 +164,13 @@ def mix(
 
 
 def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Mix every image with its neighbour in the batch: one weight for all, that of the image itself the
-    larger.
+    """Mix every image with its neighbour in the batch, by one weight for all; the image's own is the larger.
 
     Args:
         images: `(B, C, H, W)`, floats.
         targets: `(B, K)`.
         mask: `(B,)`; an image is not mixed with one that could not be read.
-        alpha: parameter of the Beta distribution that the weight is drawn from.
+        alpha: both parameters of the Beta distribution that the weight is drawn from.
 
     Returns:
         The mixed images and targets, shaped as before (big_vision `utils.py:1146`).
@@ -185,17 +186,17 @@ def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[
 
 
 def cutmix(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Replace a box of every image by what its neighbour has there (Yun et al. 2019, section 3.1).
+    """Replace a box of every image by its neighbour's pixels there (Yun et al. 2019, section 3.1).
 
-    The box has the image's proportions and the share of its area that the Beta distribution draws; its centre
-    is anywhere, so it may be cut off at a side. Targets are mixed by the area that is really replaced, which
-    is the authors' code (`train.py`: "adjust lambda to exactly match pixel ratio") and timm's `correct_lam`.
+    The box has the image's proportions; its fraction of the area is 1 minus the number drawn. Its centre is
+    anywhere, so it may be cut off at a side. Targets are mixed by the area that is really replaced, as in the
+    authors' code (`train.py`: "adjust lambda to exactly match pixel ratio") and by timm's `correct_lam`.
 
     Args:
         images: `(B, C, H, W)`, of any type.
         targets: `(B, K)`, floats.
         mask: `(B,)`; an image gets no box of one that could not be read.
-        alpha: of the Beta distribution of the share that is kept.
+        alpha: both parameters of the Beta distribution of the fraction that an image keeps.
     """
     height, width = images.shape[-2:]
     side = math.sqrt(1 - torch.distributions.Beta(alpha, alpha).sample().item())
@@ -205,7 +206,6 @@ def cutmix(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple
     box = torch.zeros(height, width, dtype=torch.bool, device=images.device)
     box[max(top, 0) : max(top + rows, 0), max(left, 0) : max(left + columns, 0)] = True
     replaced = mask.roll(1)[:, None, None, None] & box  # (B, 1, H, W)
-    share = box.float().mean() * mask.roll(1)[:, None]  # (B, 1)
-    return torch.where(replaced, images.roll(1, 0), images), (1 - share) * targets + share * targets.roll(
-        1, 0
-    )
+    fraction = box.float().mean() * mask.roll(1)[:, None]  # (B, 1)
+    mixed = (1 - fraction) * targets + fraction * targets.roll(1, 0)
+    return torch.where(replaced, images.roll(1, 0), images), mixed

@@ -1,7 +1,7 @@
 """Optimisers, decay groups, clipping, schedules and Polyak averaging.
 
-The arithmetic follows the original's optax chains (original-code: vision_transformer `train.py:135-145`,
-big_vision `optax.py`): clip, optimiser, learning rate, decay.
+The arithmetic follows the original's optax chains (vision_transformer `train.py:135-145`, big_vision
+`optax.py`): clip, optimiser, learning rate, decay.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,12 +28,11 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     peak, warmup = np.float32(config.learning_rate), config.warmup_steps
     # From 0 at the end of the warm-up to 1 at the end of the run; a run may be all warm-up, hence the 1.
     progress = np.float32(min(max(step - warmup, 0) / max(total_steps - warmup, 1), 1.0))
-    one = np.float32(1)
     if config.schedule == "cosine":
-        rate = peak * np.float32(0.5) * (one + np.cos(np.float32(np.pi) * progress))
+        rate = peak * np.float32(0.5) * (np.float32(1) + np.cos(np.float32(np.pi) * progress))
     elif config.schedule == "linear":
         end = np.float32(config.linear_end)
-        rate = end + (peak - end) * (one - progress)
+        rate = end + (peak - end) * (np.float32(1) - progress)
     else:
         rate = peak
     if step < warmup:
@@ -51,9 +50,9 @@ def decay_groups(
 
     Args:
         model: its parameters are grouped, in the order in which it lists them.
-        config: the weight decay, and what decays.
-        scales: factors of the learning rate that are not 1, the `scale` of a group. Parameters with factor 0
-            are in no group.
+        config: the weight decay, and whether every parameter decays.
+        scales: the `scale` of a parameter's group, the factor of its learning rate; 1 where it is left out.
+            Parameters with factor 0 are in no group.
 
     Returns:
         Two groups for each factor, the decaying one first. Their order numbers the optimiser's state in
@@ -68,15 +67,15 @@ def decay_groups(
         and not isinstance(module, nn.LayerNorm | nn.GroupNorm)
     }
     groups: list[dict[str, Any]] = []
-    found = {parameter: (scales or {}).get(parameter, 1.0) for parameter in model.parameters()}
-    for scale in sorted({1.0, *found.values()} - {0.0}, reverse=True):
+    factors = {parameter: (scales or {}).get(parameter, 1.0) for parameter in model.parameters()}
+    for scale in sorted({1.0, *factors.values()} - {0.0}, reverse=True):
         decayed: list[nn.Parameter] = []
-        kept: list[nn.Parameter] = []
-        for parameter, own in found.items():
-            if own == scale:
-                (decayed if config.decay_all or id(parameter) in kernels else kept).append(parameter)
+        undecayed: list[nn.Parameter] = []
+        for parameter, factor in factors.items():
+            if factor == scale:
+                (decayed if config.decay_all or id(parameter) in kernels else undecayed).append(parameter)
         groups.append({"params": decayed, "weight_decay": config.weight_decay, "scale": scale})
-        groups.append({"params": kept, "weight_decay": 0.0, "scale": scale})
+        groups.append({"params": undecayed, "weight_decay": 0.0, "scale": scale})
     return groups
 
 
@@ -121,7 +120,7 @@ def state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> set[str]
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
     """List the matrices of a Transformer's blocks: the weights `(outputs, inputs)` of their dense layers.
 
-    Stem, positions, head, norms and biases are none, nor are the kernels of convolutions.
+    Stem, positions, head, norms, biases and the kernels of convolutions are not among them.
 
     Args:
         model: an `ImageModel`, or a module that has one.
@@ -202,8 +201,8 @@ class Muon(torch.optim.Optimizer):
                 of_part = [p for p in group["params"] if (id(p) in self.matrices) is is_hidden]
                 part.append({**group, "params": of_part})
         super().__init__([*hidden, *others], {"lr": 0.0, "weight_decay": 0.0})
-        # The two are given the groups of this optimiser themselves, and its state, so that whoever sets a
-        # rate or loads a state has one optimiser to do it with. The momentum is 0.95, as in the release.
+        # The two use the groups and the state of this optimiser, not copies, so that rates are set and states
+        # loaded in one place. The momentum is 0.95, as in the release.
         self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
         self.muon.state = self.adamw.state = self.state
@@ -261,16 +260,16 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
     PyTorch's `clip_grad_norm_` adds 1e-6 to the norm, and so gives other bits.
 
     Args:
-        parameters: those whose gradients share the norm; those without a gradient are passed over.
-        max_norm: the largest norm that stays; None: nothing is scaled.
+        parameters: all of which the norm is computed; without a gradient they are passed over.
+        max_norm: the largest norm that is not scaled down; None: nothing is scaled.
 
     Returns:
         The global norm before clipping, a scalar tensor.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = collect(torch.nn.utils.get_total_norm(gradients))
-    # On a CPU it costs nothing to ask, and a product with 1 would change nothing. On a GPU Python would wait
-    # for the answer, so there the product is always made, by 1 where the norm is within.
+    # On a CPU the comparison costs nothing, and it saves a product with 1. On a GPU Python would wait for it,
+    # so there the product is always computed, by 1 where the norm is within.
     within = norm.device.type == "cpu" and max_norm is not None and bool(norm < max_norm)
     if max_norm is not None and not within:
         scale = torch.where(norm < max_norm, 1.0, max_norm / norm)
@@ -282,7 +281,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
 def update_average(average: nn.Module, model: nn.Module, decay: float, updates: int) -> None:
     """Move the Polyak average of the weights a step towards the model: `average` is changed in place.
 
-    Buffers are not learned: the average has those of the model.
+    Buffers are not learned: the average takes the model's.
 
     Args:
         average: a copy of the model.
@@ -291,7 +290,7 @@ def update_average(average: nn.Module, model: nn.Module, decay: float, updates: 
         updates: n, the updates made before the last one.
     """
     # The decay rises with the number of updates, so that a short run is not averaged with its first weights.
-    # 1 and 10 are those of TensorFlow's ExponentialMovingAverage.
+    # The numbers 1 and 10 are TensorFlow's (`ExponentialMovingAverage`).
     decay = min(decay, (1 + updates) / (10 + updates))
     averages, weights = ([take_local(p) for p in part.parameters()] for part in (average, model))
     torch._foreach_lerp_(averages, weights, 1 - decay)

@@ -62,9 +62,9 @@ def divide(
     shares = []
     for part, offset in enumerate(range(0, batch_size, micro_batch_size or batch_size)):
         total = min(micro_batch_size or batch_size, batch_size - offset)
-        each, more = divmod(total, world.size)
-        start = world.rank * each + min(world.rank, more)
-        stop = start + each + (world.rank < more)
+        each, extra = divmod(total, world.size)
+        start = world.rank * each + min(world.rank, extra)
+        stop = start + each + (world.rank < extra)
         if stop > start or with_empty:
             shares.append(Share(part, start, stop, total, offset))
     return shares
@@ -74,9 +74,9 @@ def places_of(shares: Sequence[Share], mixes: bool) -> NDArray[np.int64]:
     """List the places of a batch that a process reads, for `vitkit.data.stream.loader.TrainLoader`.
 
     Args:
-        shares: of the process.
-        mixes: whether each image is mixed with the one before it. Then that of a share's first image is read
-            too, though another process trains on it, and comes before the others.
+        shares: the process's parts of the micro-batches.
+        mixes: whether each image is mixed with the one before it. Then the image before a share's first one
+            is read too, ahead of the share, though another process trains on it.
     """
     places = list[int]()
     for share in shares:

@@ -32,8 +32,8 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
         world: the processes.
         sharding: "fsdp"; or "hsdp", which divides among the processes of a machine, so that every machine
             has all of the model.
-        precision: of the computation. In bfloat16 the dense layers of a block are collected as what autocast
-            would make of them, which is half the size; gradients are added up in float32.
+        precision: of the computation. In bfloat16 the dense layers of a block are collected in bfloat16, to
+            which autocast would cast them, in half the bytes; gradients are added up in float32.
 
     Raises:
         VitkitError: the machines of "hsdp" have different numbers of processes.
@@ -42,8 +42,8 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    # PyTorch warns of blocks whose result is a view, such as axial ones, in case that somebody changes it in
-    # place. No model here does.
+    # PyTorch warns of blocks that return a view, such as axial ones, in case it is changed in place. No model
+    # here does that.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     shape: tuple[int, ...] = (world.size,)
     if sharding == "hsdp":
@@ -59,8 +59,8 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
     for block in _blocks(model):
         dense: list[nn.Module] = [part for part in block.modules() if type(part) is nn.Linear]
         if precision == "bfloat16" and dense:
-            # One group, which is collected at once. Norms and scales stay float32, with the rest of the
-            # model, as under autocast.
+            # One group, collected at once. Norms and scales stay float32, with the rest of the model, as
+            # under autocast.
             fully_shard(dense, mesh=mesh, mp_policy=halved)
         else:
             fully_shard(block, mesh=mesh)
@@ -85,7 +85,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def take_local(tensor: Any) -> Tensor:
-    """Give what this process has of a tensor: all of it, unless it is sharded."""
+    """Give this process's part of a tensor: all of it, unless it is sharded."""
     part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
     return part
 
@@ -100,7 +100,7 @@ def collect(tensor: Any) -> Tensor:
 def divide_like(value: Tensor, owner: Any) -> Tensor:
     """Take this process's part of a whole tensor, where the tensor that it replaces is sharded.
 
-    Tensors of another shape stay whole: whoever puts them in place says what is wrong.
+    Tensors of another shape stay whole: the caller refuses them.
     """
     if not is_sharded(owner) or value.shape != owner.shape:
         return value
@@ -110,14 +110,14 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
     # FSDP2 divides rows as `torch.chunk` does: the last processes may have fewer, or none.
     rows = -(-len(value) // mesh.size(mesh.ndim - 1))
     start = rows * mesh.get_local_rank(mesh.ndim - 1)
-    mine = value[start : start + rows].to(own.device, copy=True)
+    part = value[start : start + rows].to(own.device, copy=True)
     return DTensor.from_local(
-        mine, mesh, owner.placements, run_check=False, shape=value.shape, stride=owner.stride()
+        part, mesh, owner.placements, run_check=False, shape=value.shape, stride=owner.stride()
     )
 
 
 def skeleton_of(model: ImageModel) -> ImageModel:
-    """Copy a model without its numbers, for `assemble`."""
+    """Copy a model without the values of its tensors, for `assemble`."""
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): _without_numbers(tensor) for tensor in tensors})
 
@@ -131,7 +131,7 @@ def assemble(skeleton: ImageModel, weights: Mapping[str, Tensor], device: torch.
     """Build a whole model.
 
     Args:
-        skeleton: of `skeleton_of`.
+        skeleton: from `skeleton_of`.
         weights: its parameters by name. Sharded ones are collected, which all processes do at the same point.
         device: of the model.
     """

@@ -4,9 +4,9 @@ Whatever happens in step n follows from the weights, the states of optimiser and
 and n: the batch is a function of n, and so is the seed of all randomness in it. That is why a checkpoint
 needs no random state, and why a run that was killed ends with the same bits as one that was not.
 
-On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Whoever asks for them
-waits until the step is computed, and meanwhile nobody hands the GPU its next one; so `launch` sends them to
-the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
+On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Reading them waits until
+the step is computed, and meanwhile the GPU would get no next one; so `launch` sends them to the CPU, `_count`
+puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
 Two things follow. A step whose numbers are not finite must be skipped by the optimiser itself, before anybody
 has seen them: `skip_unless_finite`. And before a training line of the log or a checkpoint all is read, as it
 must hold the numbers of all steps. On a CPU, and with an optimiser that cannot skip a step, `lag` is 0 and
@@ -58,10 +58,10 @@ from vitkit.world import ALONE, World
 LOG = "metrics.jsonl"
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
 MICRO_BATCH = "micro_batch_size"
-"""The entry of a checkpoint's environment that says how many images fitted at a time, where fewer did than
-were asked for."""
+"""The entry of a checkpoint's environment with the images that are computed at a time, where a GPU's memory
+was too small for the micro-batch."""
 SHARDING = "sharding"
-"""The entry that says how the state was divided among processes, where it was."""
+"""The entry with the division of the state among processes, where it was divided."""
 
 
 IDS_SHOWN = 5
@@ -132,13 +132,13 @@ def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Te
 
 def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, float]) -> NonFiniteError:
     """Make the error of a step whose loss or gradients are not finite; it names some samples."""
-    found = batch.ids[batch.mask].tolist()
-    more = f" and {len(found) - IDS_SHOWN:,} more" if len(found) > IDS_SHOWN else ""
-    ids = ", ".join(map(str, found[:IDS_SHOWN])) + more
+    ids = batch.ids[batch.mask].tolist()
+    more = f" and {len(ids) - IDS_SHOWN:,} more" if len(ids) > IDS_SHOWN else ""
+    samples = ", ".join(map(str, ids[:IDS_SHOWN])) + more
     return NonFiniteError(
         f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
         f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
-        f"learning rate, longer warm-up or float32. Training samples of the batch: {ids}."
+        f"learning rate, longer warm-up or float32. Training samples of the batch: {samples}."
     )
 
 
@@ -148,8 +148,8 @@ def require_finite_weights(
     """Refuse weights that an update made infinite, which can happen though loss and gradients are finite.
 
     Args:
-        parameters: those of the model and of its objective.
-        buffers: those of the objective; integers among them are passed over.
+        parameters: of the model and of its objective.
+        buffers: of the objective; integers among them are passed over.
         step: the number of the update, for the message.
         world: the processes, each of which may have a part of the weights.
 
@@ -176,7 +176,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step as it is told to the caller of `fit`: numbers of the update, and what was done after it."""
+    """A step as `fit` reports it: the numbers of the update, and the measurements and checkpoint after it."""
 
     step: int
     """Updates made so far, this one included."""
@@ -189,7 +189,7 @@ class StepReport:
     learning_rate: float
     seconds: float
     """Duration of reading the batch and of the update, without validation and saving. Where numbers are read
-    a step later, the update is only launched in it and the one before waited for."""
+    a step later, it includes waiting for the update before and only launching this one."""
     measured: Mapping[str, Mapping[str, float]]
     """The numbers of each evaluator that measured after this step."""
     checkpoint: Path | None = None
@@ -208,7 +208,7 @@ class StepReport:
 
 
 class Trainer:
-    """Trains one model: owns it, its optimiser and progress; writes metrics and checkpoints to its run.
+    """Trains one model: owns it, its optimiser and its progress; writes metrics and checkpoints.
 
     Args:
         run: the run folder; `metrics.jsonl` and `checkpoints/` are written there.
@@ -284,7 +284,7 @@ class Trainer:
                     shard(whole, world, sharding, self.precision)
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
-            parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
+            parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         head = head_parameters(model) if optimizer_config.head_first else []
         # The parameters that are not trained in the first `head_first` steps, which train the head alone.
         self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
@@ -297,7 +297,7 @@ class Trainer:
         skips = can_skip_steps(optimizer) and self.skeleton is None
         self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
-        self.loss: float | None = None  # the last that was read
+        self.loss: float | None = None  # of the last step whose numbers were read
         if compute is not None:
             self.environment |= {"compute": to_json(compute)}
         self.gradients = Gradients(
@@ -312,7 +312,7 @@ class Trainer:
             mixes,
             world,
         )
-        self.wanted_size = self.gradients.size  # images at a time, unless the memory is too small for them
+        self.full_size = self.gradients.size  # images at a time, unless the memory is too small for them
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -338,8 +338,8 @@ class Trainer:
         """Continue from a checkpoint.
 
         Returns:
-            A sentence for each thing that differs from where the checkpoint was written, and by which the
-            last bits of the results may differ; and one if the metrics log was damaged since.
+            A sentence for each difference from the environment in which the checkpoint was written, since the
+            last bits of the results may differ by it; and one if the metrics log was damaged.
 
         Raises:
             VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
@@ -347,7 +347,7 @@ class Trainer:
         recorded = dict(load_checkpoint(checkpoint, self.state).environment)
         # As many images at a time as before the stop, even if more fit now: sums of other parts would have
         # other last bits, and dropout draws for each part.
-        if recorded.get(MICRO_BATCH, self.wanted_size) < self.wanted_size:
+        if recorded.get(MICRO_BATCH, self.full_size) < self.full_size:
             self.gradients.size = self.environment[MICRO_BATCH] = recorded[MICRO_BATCH]
         progress = self.state.progress
         # A shorter run than the checkpoint's would end at once, with weights of another schedule.
@@ -360,8 +360,8 @@ class Trainer:
         sentences = list[str]()
         if self.world.writes:
             self.state.progress, sentences = repair_log(self.run / LOG, progress)
-        # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
-        # name it; nor do later ones name ways that came after them.
+        # Checkpoints of the first version name no way of computing, as there was the plain one alone; later
+        # ones lack the fields that were added after them.
         plain = {**to_json(PLAIN), "precision": self.precision}
         recorded["compute"] = {**plain, **recorded.get("compute", {})}
         recorded.setdefault(SHARDING, "replicas")
@@ -376,7 +376,7 @@ class Trainer:
         """Train to the end, one report a step.
 
         Args:
-            interrupted: asked after every step; true commits a checkpoint and ends the loop.
+            interrupted: called after every step; true commits a checkpoint and ends the loop.
 
         Raises:
             NonFiniteError: the loss or the gradients are not finite; the step is not applied.
@@ -397,14 +397,14 @@ class Trainer:
                 # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
                 measured = self._evaluate(step + 1, log)
-                done = self._is_over(step + 1)  # asked after the validation, which may use up the patience
+                done = self._is_over(step + 1)  # after the validation, which may use up the patience
                 if done:
                     # Before the checkpoint, whose length of the log must include this line: a finished run is
                     # never continued, so nobody would write it later.
                     self._write_window(rate, log)
                 improved = state.progress.best_step == step + 1  # set by the evaluation just above
-                # Asked once: what it answers also decides whether the loop ends. A signal may have reached
-                # any of the processes, and process 0 looks at the clock.
+                # Called once, as the answer also decides whether the loop ends. A signal may have reached any
+                # of the processes, and process 0 looks at the clock.
                 due = self.world.writes and self._is_checkpoint_due(step + 1, saved_at)
                 stop, due = (count > 0 for count in self.world.total(interrupted(), due))
                 # A step that improved is saved too: the best weights must reach the disk, since the next
@@ -428,7 +428,7 @@ class Trainer:
                 )
                 if done or stop:
                     return
-                started = time.monotonic()  # here and not above: whoever reads the report takes time too
+                started = time.monotonic()  # here and not above: the caller takes time over the report too
         finally:
             try:
                 self.writer.wait()
@@ -438,13 +438,13 @@ class Trainer:
     def _is_over(self, step: int) -> bool:
         """Whether the run is over after `step` updates: all are made, or patience is used up."""
         patience = self.config.patience
-        given_up = patience is not None and self.state.progress.evaluations_since_best >= patience
-        return given_up or step == self.total_steps
+        impatient = patience is not None and self.state.progress.evaluations_since_best >= patience
+        return impatient or step == self.total_steps
 
     def _is_checkpoint_due(self, step: int, saved_at: float) -> bool:
         """Whether a checkpoint is to be made after `step` updates, by their number or by the clock.
 
-        The clock decides only when a checkpoint is made, never what is in it: no bits depend on it.
+        The clock decides only when a checkpoint is made, never its contents: no bits depend on it.
         """
         every = self.config.checkpoint_every or self.evaluate_every
         return step % every == 0 or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
@@ -455,7 +455,7 @@ class Trainer:
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
         # GPU, and weights that no checkpoint holds do no harm: the loss of the next step shows them.
         require_finite_weights(self.trained.parameters(), self.objective.buffers(), step, self.world)
-        # The log reaches the disk before the checkpoint that knows its length and hash does. The other way
+        # The log reaches the disk before the checkpoint that records its length and hash does. The other way
         # round, a power cut between the two would leave a checkpoint whose log is shorter than it says.
         length, digest = log.sync()
         self.state.progress = replace(
@@ -497,11 +497,11 @@ class Trainer:
             parameter.requires_grad_(self.skeleton is not None or not waits)
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
-        if self.gradients.size < self.wanted_size:  # written down: a resumed run adds up as this one does
+        if self.gradients.size < self.full_size:  # written down: a resumed run adds up as this one does
             self.environment[MICRO_BATCH] = self.gradients.size
         for parameter in self.waiting if waits else ():
             parameter.grad = None
-        # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
+        # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         numbers = send_numbers(totals, batch, step, rate)
         # Loss and norm are checked in every step and before the update, by the optimiser or here, so that no
@@ -514,7 +514,7 @@ class Trainer:
         if isinstance(self.objective, AfterStep):
             with torch.no_grad():
                 self.objective.after_step()
-        # Last, so that what the objective changes in `after_step` is averaged as it is now.
+        # Last, so that parameters that the objective changes in `after_step` are averaged after the change.
         averages = ((self.state.average, model), (self.state.averaged_objective, self.objective))
         for average, trained in averages:
             if average is not None and self.optimizer_config.polyak is not None:
@@ -522,7 +522,7 @@ class Trainer:
         return numbers
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Give the context in which the forward pass computes: bfloat16 or float32, as `precision` asks."""
+        """Give the context in which the forward pass computes: bfloat16 or float32, by `precision`."""
         return autocast(self.device, self.precision)
 
     def _count(self, numbers: StepNumbers, log: Log) -> float:
@@ -568,7 +568,7 @@ class Trainer:
             self.state.progress = replace(progress, window={}, window_steps=0)
 
     def _evaluate(self, step: int, log: Log) -> dict[str, Mapping[str, float]]:
-        """Run the evaluators that are due after `step` updates, and log what they measure.
+        """Run the evaluators that are due after `step` updates, and log their numbers.
 
         Returns:
             The numbers of each evaluator that was due, by its name.
@@ -593,5 +593,5 @@ class Trainer:
         return measured
 
     def _epoch(self, step: int) -> float:
-        """Give how often the training images have been seen after `step` updates."""
+        """Count the passes over the training images in `step` updates."""
         return step * self.config.batch_size / self.num_samples

@@ -20,7 +20,7 @@ class Task:
 
     name: TaskName = "classification"
     loss: LossFunction | Literal["none"] = "softmax"
-    """none where there are no logits that could mean anything."""
+    """none where the model has no logits."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Card:
     """A model's name and the meaning of its logits."""
 
     name: str = ""
-    """A name of the grammar, such as "ViT-B/16"; empty where none has the model's shapes."""
+    """A name of the zoo's grammar, such as "ViT-B/16"; empty where no name stands for the model's shapes."""
     class_names: tuple[str, ...] = ()
-    """The name of each logit's class, in order; empty where they are not known."""
+    """The name of each logit's class, in order; empty where they are not recorded."""
     task: Task | None = None
     """The task that the model was trained for; None where nothing records it."""
 

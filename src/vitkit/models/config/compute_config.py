@@ -1,6 +1,6 @@
 """The ways in which a model computes one result, as one value that a run writes down when it begins.
 
-The plain way is that of the first version, whose bits it keeps (`vit.py`, `parts.py`). Each of the others
+The plain way is the first version's, whose bits it keeps (`vit.py`, `parts.py`). Each of the others
 (`fast.py`) gives the same result up to rounding and is faster somewhere. No torch is needed here.
 """
 

@@ -49,7 +49,7 @@ class ImageConfig(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """The number of encoder blocks or residual units; those of a hybrid's backbone are not counted."""
+        """The number of encoder blocks or residual units; a hybrid's backbone is not counted."""
 
     @property
     def num_heads(self) -> int:
@@ -69,7 +69,7 @@ class ImageConfig(Protocol):
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two models with the same weights may still compute differently."""
+        """The numerics as phrases, in which two models with the same weights may differ."""
 
     @property
     def pools(self) -> bool:
@@ -77,7 +77,7 @@ class ImageConfig(Protocol):
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of what positions depend on: ("a grid", (14, 14)), or images and their size."""
+        """The name and size of the extent on which positions depend: ("a grid", (14, 14)), or images'."""
 
     @property
     def cut_off(self) -> str:
@@ -85,8 +85,8 @@ class ImageConfig(Protocol):
 
     @property
     def unmaskable(self) -> str:
-        """Why its patches cannot be hidden for self-supervision, in words that follow its name; empty where
-        they can."""
+        """The reason why its patches cannot be hidden for self-supervision, as a phrase after its name; empty
+        where they can."""
 
     def with_new_head(self, num_classes: int) -> Self:
         """Give the configuration with a linear head for other classes."""
@@ -120,7 +120,7 @@ def check_images(config: ImageConfig) -> None:
         or min(config.image_std) < FLOAT32_LEAST
     ):
         raise VitkitError(
-            "image_mean is of finite numbers and image_std of finite ones above 0, "
+            "image_mean holds finite numbers and image_std finite numbers above 0, "
             f"found {config.image_mean} and {config.image_std}."
         )
 

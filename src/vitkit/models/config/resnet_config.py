@@ -60,7 +60,7 @@ class BackboneConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two backbones with the same weights may compute differently."""
+        """The numerics as phrases, in which two backbones with the same weights may differ."""
         eps = f"{self.standardization_eps:g}"
         rule = f"(std + {eps})" if self.standardization == "std" else f"sqrt(var + {eps})"
         return f"GroupNorm epsilon {self.norm_eps:g}", f"kernels standardised as w / {rule}"
@@ -80,7 +80,7 @@ class ResNetConfig:
     root_width: int | None = None
     """Channels of the root; None: 64 times `width_factor`."""
     stage_widths: tuple[int, ...] | None = None
-    """Channels that leave each stage, four times those of its bottlenecks; None: 256, 512, ... times
+    """Channels that leave each stage, four times as many as its bottlenecks have; None: 256, 512, ... times
     `width_factor`."""
     groups: int = GROUPS
     """Groups of every GroupNorm."""
@@ -116,19 +116,19 @@ class ResNetConfig:
             _check_stages(self.layers, self.width_factor, self.groups)
         else:
             _check_layers(self.layers)
-        shared = (self.root_channels, *(width // 4 for width in self.stage_channels))
-        if any(width < self.groups or width % self.groups for width in shared) or any(
+        normed = (self.root_channels, *(width // 4 for width in self.stage_channels))
+        if any(width < self.groups or width % self.groups for width in normed) or any(
             width % 4 for width in self.stage_channels
         ):
             raise VitkitError(
-                f"GroupNorm shares channels among {self.groups} groups, and a bottleneck has a quarter of "
+                f"GroupNorm divides channels into {self.groups} groups, and a bottleneck has a quarter of "
                 f"its stage's channels: a root of {self.root_channels} and stages of {self.stage_channels} "
                 "do not fit."
             )
         channels = min(width // 4 for width in self.stage_channels)
         if self.mixing == "axial" and (self.num_heads < 1 or channels % (2 * self.num_heads)):
             raise VitkitError(
-                f"Axial attention shares {channels} channels, and half as many for queries and keys, among "
+                f"Axial attention divides {channels} channels, and half as many for queries and keys, among "
                 f"its heads equally: {self.num_heads} heads do not fit."
             )
 
@@ -145,7 +145,7 @@ class ResNetConfig:
 
     @property
     def width(self) -> int:
-        """Channels of the last stage: what the head sees."""
+        """Channels of the last stage, which the head sees."""
         return self.stage_channels[-1]
 
     @property
@@ -166,7 +166,7 @@ class ResNetConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two models with the same weights may compute differently."""
+        """The numerics as phrases, in which two models with the same weights may differ."""
         return (
             f"GroupNorm epsilon {self.norm_eps:g}",
             f"kernels standardised as w / sqrt(var + {self.standardization_eps:g})",
@@ -179,7 +179,7 @@ class ResNetConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of what the positions of axial attention depend on: the images."""
+        """The images and their size, on which the positions of axial attention depend."""
         return "images", self.image_size
 
     @property
@@ -218,7 +218,7 @@ def _check_stages(layers: tuple[int, ...], width_factor: float, groups: int) -> 
     channels = int(64 * width_factor)
     if channels < groups or channels % groups:
         raise VitkitError(
-            f"GroupNorm shares channels among {groups} groups: width_factor is 0.5, 1, 1.5 and so on, "
+            f"GroupNorm divides channels into {groups} groups: width_factor is 0.5, 1, 1.5 and so on, "
             f"found {width_factor}."
         )
 
@@ -230,7 +230,7 @@ def halve(size: tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class UnitShape:
-    """The sizes of one residual unit: all that is needed to build it, or to count what it costs."""
+    """The sizes of one residual unit: all that is needed to build it, or to count its operations."""
 
     stage: int
     in_channels: int
@@ -255,7 +255,8 @@ def unit_shapes(config: BackboneConfig | ResNetConfig, size: tuple[int, int] = (
 
     Args:
         config: layers and channels.
-        size: `(rows, columns)` after the root and its max-pooling, for whom the sizes of feature maps matter.
+        size: `(rows, columns)` after the root and its max-pooling; left out, the sizes of the units count for
+            nothing.
     """
     in_channels = config.root_channels
     for stage, (units, out_channels) in enumerate(zip(config.layers, config.stage_channels, strict=True)):

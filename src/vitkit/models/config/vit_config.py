@@ -44,7 +44,7 @@ class RotaryConfig:
     """
 
     pairs: Literal["interleaved", "halves"]
-    """The numbers that make a pair: neighbours; or a number of the first half and its like in the second."""
+    """The numbers that make a pair: neighbours; or number i of the first half and number i of the second."""
     coordinates: Literal["patches", "centered"]
     """Positions counted in patches from 0; or centres of patches from -1 to 1, times 2 pi."""
     temperature: float
@@ -81,7 +81,9 @@ class ViTConfig:
 
     family: ClassVar[str] = "ViT"
     first_filters: ClassVar[tuple[str, ...]] = (
-        *("stem.weight", "stem.root.weight", "stem.convolutions.0.weight"),
+        "stem.weight",
+        "stem.root.weight",
+        "stem.convolutions.0.weight",
     )
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
@@ -101,7 +103,7 @@ class ViTConfig:
     """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. None: as above."""
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
-    maximum; what a learned query attends to (MAP, big_vision); or every token."""
+    maximum; attention pooling by a learned query (MAP, big_vision); or every token."""
     register_tokens: int = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
@@ -109,7 +111,7 @@ class ViTConfig:
     position: PositionKind = "learned"
     """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
     rotary: RotaryConfig | None = None
-    """Rotary positions in every attention, besides those that are added or instead of them."""
+    """Rotary positions in every attention, with added positions or without."""
     position_at: PositionsAt = "stem"
     """The layers at which it is added: the first, each with its own, or each with the same (paper D.4)."""
     attention: Literal["full", "axial"] = "full"
@@ -159,7 +161,7 @@ class ViTConfig:
             if value > most:
                 raise VitkitError(f"A ViT has {name} of at most {most:,}, found {value:,}.")
         if self.width % self.num_heads:
-            raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
+            raise VitkitError(f"width {self.width} cannot be divided among {self.num_heads} heads equally.")
         if self.representation_size is not None and not 1 <= self.representation_size <= LARGEST:
             raise VitkitError(
                 f"representation_size is from 1 to {LARGEST:,} or none, found {self.representation_size}."
@@ -168,15 +170,15 @@ class ViTConfig:
             raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
         for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
-                raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
+                raise VitkitError(f"{name} is a fraction from 0 to below 1, found {getattr(self, name)}.")
 
     def _check_stem(self) -> None:
         """Refuse convolutions that cannot make patches."""
         if not self.stem_channels:
             if self.stem_strides:
                 raise VitkitError(
-                    f"stem_strides are those of stem_channels, found {self.stem_strides} and no channels: "
-                    "give both or neither."
+                    f"stem_strides belong to stem_channels, found {self.stem_strides} and no channels: give "
+                    "both or neither."
                 )
             return
         if self.backbone is not None:
@@ -237,11 +239,11 @@ class ViTConfig:
             )
         if self.rotary is not None and self.head_dim % 4:
             raise VitkitError(
-                f"Rotary positions share a head's numbers among row and column in pairs: {self.head_dim} "
+                f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
                 "numbers are no multiple of 4."
             )
         if self.extra_class_token and self.pool == "token":
-            raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
+            raise VitkitError("pool 'token' has a class token already: leave out extra_class_token.")
         if self.attention == "axial" and self.drop_path:
             raise VitkitError(
                 "Axial attention has no stochastic depth here, because rows of one image would be dropped "
@@ -277,12 +279,12 @@ class ViTConfig:
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens before those of the patches."""
+        """Tokens before the patches."""
         return self.class_token + self.register_tokens
 
     @property
     def prefix_positions(self) -> int:
-        """Rows of the position embedding before those of the grid."""
+        """Rows of the position embedding before the grid's."""
         positioned = self.class_token_position and self.position in ("learned", "learned_2d")
         return self.prefix_tokens if positioned else 0
 
@@ -301,7 +303,7 @@ class ViTConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases: what two models with the same weights may compute differently."""
+        """The numerics as phrases, in which two models with the same weights may differ."""
         forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
         lines = (f"GELU: {forms[self.gelu]}", f"LayerNorm epsilon {self.norm_eps:g}")
         return lines + (self.backbone.arithmetic if self.backbone else ())
@@ -312,7 +314,7 @@ class ViTConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of what positions depend on: the grid of patches."""
+        """The grid of patches and its size, on which positions depend."""
         return "a grid", self.grid
 
     @property
@@ -322,8 +324,8 @@ class ViTConfig:
         below, right = rows % self.patch_size[0], columns % self.patch_size[1]
         if not below and not right:
             return ""
-        what = "the backbone's feature map" if self.backbone else "the images"
-        return f"{below} rows below and {right} columns at the right of {what} fill no patch"
+        pixels = "the backbone's feature map" if self.backbone else "the images"
+        return f"{below} rows below and {right} columns at the right of {pixels} fill no patch"
 
     @property
     def unmaskable(self) -> str:
