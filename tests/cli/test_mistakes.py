@@ -100,6 +100,7 @@ def test_messages_of_options_name_them_as_they_are_written(capsys: pytest.Captur
     for line, words in (
         ("fewshot m --data digits --batch-size 0", "--seeds and --batch-size are at least 1, found 3 and 0."),
         ("train --data digits --runs 0", "--runs is at least 1"),
+        ("train --data digits --seed -1", "vitkit: --seed is 0 or more"),
         ("train --data digits --sweep-rates 0", "--sweep-rates are above 0"),
         ("predict m x --top 0", "--top is at least 1"),
     ):
