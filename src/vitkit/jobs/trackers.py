@@ -83,7 +83,7 @@ class TrackingListener(RelayingListener):
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         with ExitStack() as stack:
-            told = stack.enter_context(self.listener.run(folder, step, total))
+            relay = stack.enter_context(self.listener.run(folder, step, total))
             before = _measured_before(folder, step)
             logs = [stack.enter_context(self._open(name, folder, before)) for name in self._names(folder)]
 
@@ -91,7 +91,7 @@ class TrackingListener(RelayingListener):
 
             def measured(line: Mapping[str, Any]) -> None:
                 nonlocal last
-                told(line)
+                relay(line)
                 if last[0] != line["step"]:
                     last = (line["step"], set())
                 # The epoch of a step stands in its training line and in that of its validation.
@@ -288,11 +288,12 @@ def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listene
             fails = True
 
     def write(step: int, numbers: Numbers) -> None:
-        if fails or step <= record.step:
-            return  # steps that are made again after a kill were sent before
-        # Before they are sent: in a kill it is better to lose numbers of a step than to have them twice.
-        replace_json(path, to_json(replace(record, step=step)))
-        attempt(lambda: run.log(dict(numbers), step=step))
+        if step <= record.step:
+            return  # made again after a kill, to the numbers that were sent
+        if not fails:
+            # Before they are sent: in a kill it is better to lose numbers of a step than to have them twice.
+            replace_json(path, to_json(replace(record, step=step)))
+            attempt(lambda: run.log(dict(numbers), step=step))
 
     for step, numbers in before.items():
         write(step, numbers)
