@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitkit.listener import SILENT, Listener, Measured, Progress
+from vitkit.listener import SILENT, Listener, Measured, Progress, RelayingListener
 from vitkit.shown import escape
 from vitkit.text import format_bytes, format_duration, visible
 
@@ -227,32 +227,17 @@ def find_display() -> Callable[..., Any] | None:
     return display
 
 
-class AutomaticListener(Listener):
+class AutomaticListener(RelayingListener):
     """Hears a job that was given no listener: shown in a notebook, and silent in a script."""
 
-    def note(self, sentence: str) -> None:
-        _listener_here().note(sentence)
+    def __init__(self) -> None:
+        """Wait with the choice until something is to be heard: the kernel may not run yet."""
 
-    def warn(self, sentence: str) -> None:
-        _listener_here().warn(sentence)
-
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        _listener_here().show(rows)
-
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with _listener_here().progress(what, total, unit=unit) as progress:
-            yield progress
-
-    @contextmanager
-    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
-        with _listener_here().run(folder, step, total) as measured:
-            yield measured
-
-
-def _listener_here() -> Listener:
-    display = find_display()
-    return SILENT if display is None else NotebookListener(display)
+    @property
+    def listener(self) -> Listener:  # type: ignore[override]
+        """The listener of the place where the program runs."""
+        display = find_display()
+        return SILENT if display is None else NotebookListener(display)
 
 
 AUTOMATIC = AutomaticListener()

@@ -42,7 +42,8 @@ def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> No
     assert checked.returncode == 0 and not checked.stderr
     assert offered(script, "vitkit", "") == [*VERBS, "--help"]
     assert offered(script, "vitkit", "fine") == ["finetune"]
-    assert offered(script, "vitkit", "data", "") == ["check"]
+    assert offered(script, "vitkit", "data", "") == ["check", "show"]
+    assert offered(script, "vitkit", "data", "show", "x", "--vers") == ["--versions"]
     assert offered(script, "vitkit", "train", "--data", "x", "--epo") == ["--epochs"]
     assert offered(script, "vitkit", "train", "--recip") == ["--recipe"]
     assert offered(script, "vitkit", "train", "--no-fl") == ["--no-flip"]

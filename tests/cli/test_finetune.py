@@ -94,7 +94,8 @@ def test_the_recipes_of_the_paper_can_be_changed_like_any(
 
 
 def test_images_without_their_option_are_told_it(capsys: pytest.CaptureFixture[str]) -> None:
-    said = fails(["finetune", "start", "my photos", "--epochs", "3"], capsys)
+    assert run(["finetune", "start", "my photos", "--epochs", "3"]) == 2
+    said = capsys.readouterr().err
     assert "The images are given with --data: vitkit finetune start --data 'my photos'." in said
 
 

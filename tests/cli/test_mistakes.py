@@ -30,6 +30,11 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("train --pretrained --data digits", "vitkit finetune START --data PATH"),
         ("evaluate m --n-jobs 4", "Here it is --processes."),
         ("predict m x --topk 3", "Here it is --top."),
+        ("predict --source x", "vitkit predict has no option --source. IMAGE is given without an option."),
+        ("predict --model m x", "vitkit predict has no option --model. MODEL is given without an option."),
+        ("convert m --output x", "OUT is given without an option."),
+        ("train --warmup-epochs 5", "for a number of steps: --warmup-steps."),
+        ("train --accum-steps 5", "in parts of --micro-batch-size images."),
         # Misspelt: of the verb that was called, with the options of training that a study takes too.
         ("train --epochz 3", "Did you mean --epochs?"),
         ("train --recepie digits", "Did you mean --recipe?"),
@@ -68,6 +73,11 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("evaluate m n", "Nothing of vitkit evaluate is left for n to stand for."),
         ("reproduce table80", "Did you mean table8?"),
         ("trian", "no command is named 'trian'"),
+        ("data", "After 'vitkit data' comes 'check PATH' or 'show PATH', found nothing."),
+        (
+            "finetune weights photos",
+            "The images are given with --data: vitkit finetune weights --data photos",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_what_was_meant(
@@ -90,6 +100,7 @@ def test_messages_of_options_name_them_as_they_are_written(capsys: pytest.Captur
     for line, words in (
         ("fewshot m --data digits --batch-size 0", "--seeds and --batch-size are at least 1, found 3 and 0."),
         ("train --data digits --runs 0", "--runs is at least 1"),
+        ("train --data digits --seed -1", "vitkit: --seed is 0 or more"),
         ("train --data digits --sweep-rates 0", "--sweep-rates are above 0"),
         ("predict m x --top 0", "--top is at least 1"),
     ):

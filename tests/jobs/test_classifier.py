@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.base import clone
@@ -63,6 +64,7 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / f"{number}.png")
     forms: list[Any] = [
+        torch.from_numpy(images),
         images[..., None],
         np.repeat(images[..., None], 3, axis=3),
         [tmp_path / f"{number}.png" for number in range(4)],
@@ -85,6 +87,7 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
         ("photos", "Expected an array of images or a list of paths, found 'photos'"),
         (["nowhere.png", "nowhere.png"], "nowhere.png cannot be read"),
         ([np.zeros((8, 8), np.uint8)] * 2, r"into one array \(numpy.stack\)"),
+        (np.array([["1.png"], ["2.png"]], object), "Expected the paths of image files in a list"),
     ],
 )
 def test_what_is_no_images_is_refused(images: Any, said: str, tmp_path: Path) -> None:
@@ -101,8 +104,18 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         vitkit.ViTClassifier(**TINY).fit(images, labels[1:])
     with pytest.raises(VitkitError, match="two classes or more, found 1"):
         vitkit.ViTClassifier(**TINY).fit(images, ["cat"] * 16)
+    for wrong in (np.arange(16) / 8, np.array([1, "cat"] * 8, object)):
+        with pytest.raises(VitkitError, match="Expected names or numbers of classes as labels: "):
+            vitkit.ViTClassifier(**TINY).fit(images, wrong)
     with pytest.raises(VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
         vitkit.ViTClassifier(**TINY, unit_range=True).fit(np.array([[[0.0]], [[2.0]]]), [0, 1])
+
+
+def test_a_file_that_cannot_be_read_is_named(fitted: vitkit.ViTClassifier, tmp_path: Path) -> None:
+    Image.fromarray(bright_and_dark()[0][0]).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.raises(VitkitError, match=r"bad\.png: not an image"):
+        fitted.predict([tmp_path / "good.png", tmp_path / "bad.png"])
 
 
 def test_nothing_is_answered_before_it_is_fitted() -> None:
@@ -154,7 +167,8 @@ def test_scikit_learn_selects_and_composes_it() -> None:
     images, labels = bright_and_dark()
     pipeline = Pipeline([("vit", vitkit.ViTClassifier(**TINY))])
     assert cross_val_score(pipeline, images, labels, cv=2).shape == (2,)
-    search = GridSearchCV(pipeline, {"vit__freeze": [None, "nothing"]}, cv=2, error_score="raise")
+    grid = {"vit__freeze": [None, "nothing"], "vit__batch_size": np.arange(8, 9)}  # numbers of numpy
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
     assert search.fit(images, labels).best_score_ > 0.5
 
 

@@ -92,6 +92,19 @@ def test_a_generator_is_answered_while_it_runs(
     same(predictor(image for image in images), predictor.many(images))
 
 
+def test_one_image_in_place_of_several_is_refused(
+    predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    drawn = Image.fromarray(images[0])
+    for one in (images[0], torch.from_numpy(images[0]), drawn, png(images[0]), "a.png", tmp_path):
+        with pytest.raises(VitkitError, match=r"many\(\) takes several images"):
+            predictor.many(one)  # type: ignore[arg-type]
+        with pytest.raises(VitkitError, match=r"stream\(\) takes several images"):
+            predictor.stream(one)  # type: ignore[arg-type]
+    with pytest.raises(VitkitError, match=r"give a generator to stream\(\)"):
+        predictor.many(iter(images))  # type: ignore[arg-type]
+
+
 def test_an_image_that_cannot_be_read_ends_a_stream_after_those_before_it(
     predictor: vitkit.Predictor, images: NDArray[np.uint8]
 ) -> None:
@@ -109,7 +122,12 @@ def test_floats_are_taken_where_it_is_said(predictor: vitkit.Predictor, images: 
     units = images[0] / 255
     assert predictor(units, unit_range=True) == predictor(images[0])
     assert predictor(units.astype(np.float32), unit_range=True) == predictor(images[0])
-    assert predictor(torch.from_numpy(units).permute(2, 0, 1), unit_range=True) == predictor(images[0])
+    tensor = torch.from_numpy(units).permute(2, 0, 1)
+    for form in (tensor, tensor.bfloat16(), tensor.float().requires_grad_()):
+        assert [guess.name for guess in predictor(form, unit_range=True)] == [
+            guess.name for guess in predictor(images[0])
+        ]
+    assert predictor(tensor, unit_range=True) == predictor(images[0])
     with pytest.raises(
         VitkitError, match=r"with unit_range=True of floats in 0\.\.1; found \(12, 9, 3\) of float64"
     ):

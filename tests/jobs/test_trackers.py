@@ -173,6 +173,23 @@ def test_without_a_network_the_numbers_wait_in_the_run_folder(
     assert fake.begun[0]["dir"] == str(tmp_path / "run")
 
 
+def test_a_package_that_fails_on_the_way_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, heard = fake_wandb(monkeypatch), Hearing()
+
+    def fail(*_: object, **__: object) -> None:
+        raise BrokenPipeError("the service has gone")
+
+    failing = types.SimpleNamespace(log=fail, finish=fail)
+    monkeypatch.setattr(fake, "init", lambda **_: failing)
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", "csv", listener=heard))
+    (warning,) = [sentence for sentence in heard.warnings if "Weights & Biases" in sentence]
+    assert "takes no more numbers (the service has gone): the run goes on" in warning
+    assert len((tmp_path / "run" / "log.csv").read_text().splitlines()) == 7
+    assert json.loads((tmp_path / "run" / "wandb.json").read_text())["step"] == 1
+
+
 def test_a_run_that_was_given_away_sends_nothing_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

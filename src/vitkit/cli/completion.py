@@ -65,6 +65,8 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
     else:
         home = importlib.import_module(module)
         options = describe(home.Command)
+        if verb == "data":
+            options = (*options, *describe(home.Show))
         if verb in ("ablate", "scale"):  # they take the options of training too
             options = (*options, *train.describe_training())
     return tuple({option.name: option for option in options if not option.is_positional}.values())
@@ -92,7 +94,7 @@ _vitkit() {{
       esac ;;
     esac
   fi
-  if [ "$verb" = data ] && [ "$COMP_CWORD" -eq 2 ]; then words="check"; fi
+  if [ "$verb" = data ] && [ "$COMP_CWORD" -eq 2 ]; then words="check show"; fi
   if [ -n "$words" ]; then COMPREPLY=($(compgen -W "$words" -- "$word")); fi
 }}
 complete -o default -F _vitkit vitkit

@@ -12,10 +12,10 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import ASKING, HelpPage
+from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import importing, parse, parse_study
 from vitkit.cli.train import describe_training, study_base
 from vitkit.data.config import DecodeRule
-from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import AUGMENTATION
 from vitkit.jobs.options import DataCheckOptions, DataShowOptions
 from vitkit.jobs.recipes import recipe
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, check a data set and print what was found; or draw some of its images."""
     if not arguments or arguments[0] not in ("check", "show", *ASKING):
         found = f"'{arguments[0]}'" if arguments else "nothing"
-        raise VitkitError(f"After 'vitkit data' comes 'check PATH' or 'show PATH', found {found}.")
+        raise WrongCommandLine(f"After 'vitkit data' comes 'check PATH' or 'show PATH', found {found}.")
     if arguments[0] == "show":
         _show(arguments[1:])
         return

@@ -4,7 +4,7 @@ import shlex
 
 from vitkit.cli import train
 from vitkit.cli.help import ASKING
-from vitkit.errors import VitkitError
+from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.jobs.finetune_options import sort_out
 
 BESIDE_START = ("--data", "--resume", *ASKING)
@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> None:
         first, *others = arguments
         if others and not others[0].startswith("-"):
             start, data = shlex.quote(first), shlex.quote(others[0])
-            raise VitkitError(
+            raise WrongCommandLine(
                 f"The images are given with --data: vitkit finetune {start} --data {data}. What stands first "
                 "are the weights to begin from; alone, it may be the images."
             )

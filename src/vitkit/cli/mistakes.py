@@ -23,10 +23,6 @@ OTHER_NAMES = {
         "b", "bs", "batch", "train-batch-size", "per-device-train-batch-size", "per-gpu-train-batch-size",
         "per-device-eval-batch-size",
     ),
-    "--micro-batch-size": (
-        "accum-steps", "accum-iter", "grad-accum-steps", "gradient-accumulation-steps",
-        "accumulate-grad-batches",
-    ),
     "--epochs": ("epoch", "e", "n-epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-iter"),
     "--steps": ("iters", "iterations", "max-steps", "num-steps", "total-steps", "n-steps"),
     "--image-size": (
@@ -34,7 +30,7 @@ OTHER_NAMES = {
     ),
     "--optimizer": ("opt", "optim", "solver", "optimiser"),
     "--schedule": ("sched", "lr-scheduler", "lr-scheduler-type", "scheduler"),
-    "--warmup-steps": ("warmup", "warmup-epochs", "num-warmup-steps", "warmup-ratio"),
+    "--warmup-steps": ("warmup", "num-warmup-steps"),
     "--workers": ("j", "num-workers", "dataloader-num-workers", "data-workers", "nw"),
     "--label-smoothing": ("smoothing", "label-smoothing-factor"),
     "--dropout": ("drop", "drop-rate"),
@@ -45,7 +41,7 @@ OTHER_NAMES = {
     "--flip": ("hflip", "fliplr", "horizontal-flip"),
     "--clip-norm": ("clip-grad", "grad-clip", "max-grad-norm", "gradient-clip-val"),
     "--polyak": ("ema", "model-ema", "model-ema-decay", "ema-decay"),
-    "--layer-decay": ("lr-decay", "layerwise-decay", "llrd"),
+    "--layer-decay": ("layerwise-decay", "llrd"),
     "--freeze-layers": ("freeze-blocks", "num-frozen-layers"),
     "--out": ("o", "output", "output-dir", "save-dir", "project", "outdir", "out-dir", "logdir", "workdir"),
     "--data": (
@@ -89,6 +85,9 @@ MEANT = {
     "num-classes": "The number of classes follows from the images.",
     "patch-size": "The patch size is a part of the model's name: --model ViT-S/8.",
     "momentum-decay": "The decay of Adam's means is --beta1 and --beta2.",
+    "warmup-epochs": "The learning rate is warmed up for a number of steps: --warmup-steps.",
+    "accum-steps": "A batch is computed in parts of --micro-batch-size images.",
+    "lr-decay": "The learning rate falls as --schedule says; from layer to layer by --layer-decay.",
     "do-train": "Each verb does one thing: vitkit train, vitkit evaluate, vitkit predict.",
     "do-eval": "Each verb does one thing: vitkit train, vitkit evaluate, vitkit predict.",
     "exist-ok": "The same command again goes on with its run; another run needs another --out.",
@@ -105,6 +104,11 @@ MEANT |= {
     "nc": MEANT["num-classes"],
     "v": MEANT["verbose"],
     "use-pretrained": MEANT["pretrained"],
+    "warmup-ratio": MEANT["warmup-epochs"],
+    "accum-iter": MEANT["accum-steps"],
+    "grad-accum-steps": MEANT["accum-steps"],
+    "gradient-accumulation-steps": MEANT["accum-steps"],
+    "accumulate-grad-batches": MEANT["accum-steps"],
 }
 
 
@@ -159,8 +163,23 @@ def _unknown_option(verb: str, written: str, options: Sequence[Option]) -> str:
     """Say that a verb has no such option, and which one it has instead."""
     names = [name for option in options for name in option.names]
     name = written.lstrip("-").replace("_", "-").lower()
-    ours = next((ours for ours, others in OTHER_NAMES.items() if name in others and ours in names), None)
+    words = {
+        f"--{word}": option.name
+        for option in options
+        if option.is_positional
+        for word in (option.field, option.name.lower())
+    }
+    ours = next(
+        (
+            ours
+            for ours, others in OTHER_NAMES.items()
+            if name in (ours[2:], *others) and ours in (*names, *words)
+        ),
+        "",
+    )
     hint = f"Here it is {ours}." if ours else MEANT.get(name)
+    if ours in words:
+        hint = f"{words[ours]} is given without an option."
     if hint is None:
         bare = {one.removeprefix("--").rpartition(".")[2]: one for one in reversed(names)}
         near = difflib.get_close_matches(name, bare, n=1, cutoff=0.7)

@@ -187,7 +187,7 @@ def _parse(
         mistake = find_mistake(verb, arguments, every_option(), usage(verb, options(), page))
         raise WrongCommandLine(mistake or _words_of_box(printed.getvalue())) from None
     except VitkitError as error:
-        raise _in_options(error, every_option()) from None
+        raise _in_options(error, every_option(), arguments) from None
     if others is None:
         return leave_alone(parsed), []
     parsed, left = parsed
@@ -213,9 +213,12 @@ def _words_of_box(text: str) -> str:
     return "; ".join(itertools.takewhile(lambda sentence: not sentence.startswith(ends), sentences))
 
 
-def _in_options(error: VitkitError, options: Sequence[Option]) -> VitkitError:
+def _in_options(error: VitkitError, options: Sequence[Option], arguments: Sequence[str]) -> VitkitError:
     """Write the names of fields in a message as the options that they are on the command line."""
-    names = {option.field: option.name for option in options if not option.is_positional}
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    # Of several options of one field, such as --seed and --splits.seed, the one that was given.
+    ordered = sorted(options, key=lambda option: option.name in given)
+    names = {option.field: option.name for option in ordered if not option.is_positional}
     message = re.sub(
         # A name of several words anywhere, and any name that begins the sentence.
         r"^[a-z]\w*(?=:| (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from vitkit.data.advice import suggest_recipe
@@ -115,12 +116,16 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from vitkit.jobs.train import train
 
         labels = np.asarray(y)
-        encoded = [*_encoded(X, self.unit_range)]
+        encoded = _encoded(X, self.unit_range)
         if labels.shape != (len(encoded),):
             raise VitkitError(
                 f"Expected one label for each of {len(encoded)} images, found labels of the shape "
                 f"{labels.shape}."
             )
+        try:
+            check_classification_targets(y)
+        except (TypeError, ValueError) as error:  # measured values, or labels that have no order
+            raise VitkitError(f"Expected names or numbers of classes as labels: {error}") from error
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise VitkitError(
@@ -146,7 +151,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         predictor = self._load()
         number_of = {name: number for number, name in enumerate(predictor.class_names)}
-        images = [*_encoded(X, self.unit_range)]
+        # Files are read a few at a time, and named where they cannot be.
+        images: Sequence[Path | bytes] = _paths(X) or _encoded(X, self.unit_range)
         probabilities = np.zeros((len(images), len(number_of)))
         for first in range(0, len(images), AT_A_TIME):
             guesses = predictor.many(images[first : first + AT_A_TIME], top=len(number_of))
@@ -172,7 +178,11 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         seed = 0 if self.random_state is None else _seed(self.random_state)
         options = {"splits_val_fraction": 0.0, "splits_test_fraction": 0.0, "select": "last", "seed": seed}
-        options |= given | dict(self.options or {})
+        # A search over numpy.arange gives numbers of numpy.
+        options |= {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in (given | dict(self.options or {})).items()
+        }
         if self.start is not None:
             from vitkit.jobs.finetune import finetune_run
 
@@ -222,15 +232,32 @@ def _sizes(encoded: Sequence[bytes]) -> list[tuple[int, int]]:
     return sizes
 
 
-def _encoded(images: Any, unit_range: bool) -> list[bytes]:
-    """Return the bytes of image files: those of paths as they stand there, of arrays as PNG."""
+def _paths(images: Any) -> list[Path] | None:
+    """Return the paths of image files; None where the images are an array of pixels."""
     if isinstance(images, str | Path | bytes):
         raise VitkitError(
             f"Expected an array of images or a list of paths, found {images!r}. For a folder use "
             "vitkit.train or vitkit.finetune."
         )
-    if not hasattr(images, "ndim") or images.dtype.kind in "OU":  # paths, in a list or an array of them
-        return [_read(path) for path in images]
+    listed = np.asarray(images) if hasattr(images, "ndim") else images
+    if isinstance(listed, np.ndarray) and listed.dtype.kind not in "OUT":  # objects and both kinds of text
+        return None
+    paths: list[Path] = []
+    for path in listed:
+        if not isinstance(path, str | Path):
+            raise VitkitError(
+                f"Expected the paths of image files in a list, found {type(path).__name__}. Put images of "
+                "one size into one array (numpy.stack), and others into files."
+            )
+        paths.append(Path(path))
+    return paths
+
+
+def _encoded(images: Any, unit_range: bool) -> list[bytes]:
+    """Return the bytes of image files: those of paths as they stand there, of arrays as PNG."""
+    paths = _paths(images)
+    if paths is not None:
+        return [*map(_read, paths)]
     array = np.asarray(images)
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]
@@ -257,15 +284,10 @@ def _png(image: NDArray[np.uint8]) -> bytes:
     return stream.getvalue()
 
 
-def _read(path: Any) -> bytes:
+def _read(path: Path) -> bytes:
     """Read one image file."""
-    if not isinstance(path, str | Path):
-        raise VitkitError(
-            f"Expected the paths of image files in a list, found {type(path).__name__}. Put images of one "
-            "size into one array (numpy.stack), and others into files."
-        )
     try:
-        return Path(path).read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
 

@@ -30,7 +30,8 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     `transform` is the place for that.
 
     Args:
-        data: digits (built in), a folder of class folders, a .csv or .parquet files.
+        data: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv or .parquet
+            files.
         split: train, val or test.
         model: the model that the images are for, which knows how they are cut and resized.
         size: of the images in pixels, one number or `(height, width)`; left out, the model's, else 224.

@@ -423,8 +423,8 @@ class DataCheckOptions(JobOptions):
     """The options of a check of a data set; the texts below the fields are their help."""
 
     path: str
-    """images to check: digits (built in), a folder of class folders, a .csv, or a folder of .parquet
-    files."""
+    """images to check: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv, or a
+    folder of .parquet files."""
     splits: Splits = field(default_factory=Splits)
     """how missing splits would be made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
@@ -439,7 +439,8 @@ class DataShowOptions(JobOptions):
     help."""
 
     path: str
-    """images to show: digits (built in), a folder of class folders, a .csv, or a folder of .parquet files."""
+    """images to show: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv, or a
+    folder of .parquet files."""
     _: KW_ONLY
     start: str = ""
     """weights whose fine-tuning is shown: a run folder, a file, an address or a name of vitkit starts."""

@@ -313,9 +313,7 @@ class Predictor:
 
     def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
         """Do the same for several images at once: a list or tuple, an array or tensor of four dimensions."""
-        if isinstance(images, str | bytes | os.PathLike | Image.Image) or getattr(images, "ndim", 4) != 4:
-            raise VitkitError("many() takes several images: give a list, of one image too.")
-        _refuse_top(top)
+        _check_arguments(images, top, "many")
         if not len(images):
             return []
         return self._guess([self._ready(image, unit_range) for image in images], top)
@@ -333,7 +331,7 @@ class Predictor:
         While a batch is computed, the next one is decoded. The images are asked for here, in the caller's
         thread, and two batches ahead: `batch_size=1` answers soonest.
         """
-        _refuse_top(top)
+        _check_arguments(images, top, "stream")
         if batch_size < 1:
             raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
         return self._stream(iter(images), top, batch_size, unit_range)
@@ -387,7 +385,10 @@ class Predictor:
         if isinstance(image, Image.Image):
             return decode_image(image, rule)
         if _is_tensor(image):
-            return _from_array(image.cpu().numpy(), rule.channels, unit_range, channels_first=True)
+            image = image.detach().cpu()
+            if image.is_floating_point() and image.dtype.itemsize < 4:
+                image = image.float()  # numpy has no bfloat16
+            return _from_array(image.numpy(), rule.channels, unit_range, channels_first=True)
         if isinstance(image, np.ndarray):
             return _from_array(image, rule.channels, unit_range, channels_first=False)
         if isinstance(image, str) and image[:5].lower() == "data:":
@@ -412,7 +413,15 @@ class Predictor:
         )
 
 
-def _refuse_top(top: int) -> None:
+def _check_arguments(images: Any, top: int, function: str) -> None:
+    """Refuse one image in place of several, whose rows or letters would be taken for images."""
+    is_one = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or hasattr(
+        images, "read"
+    )
+    if is_one or getattr(images, "ndim", 4) != 4:
+        raise VitkitError(f"{function}() takes several images: give a list, of one image too.")
+    if function == "many" and not hasattr(images, "__len__"):
+        raise VitkitError("many() takes a list: give a generator to stream().")
     if top < 1:
         raise VitkitError(f"top is at least 1, found {top}.")
 

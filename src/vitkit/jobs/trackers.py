@@ -83,7 +83,7 @@ class TrackingListener(RelayingListener):
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         with ExitStack() as stack:
-            told = stack.enter_context(self.listener.run(folder, step, total))
+            relay = stack.enter_context(self.listener.run(folder, step, total))
             before = _measured_before(folder, step)
             logs = [stack.enter_context(self._open(name, folder, before)) for name in self._names(folder)]
 
@@ -91,7 +91,7 @@ class TrackingListener(RelayingListener):
 
             def measured(line: Mapping[str, Any]) -> None:
                 nonlocal last
-                told(line)
+                relay(line)
                 if last[0] != line["step"]:
                     last = (line["step"], set())
                 # The epoch of a step stands in its training line and in that of its validation.
@@ -272,12 +272,28 @@ def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listene
         )
         run = wandb.init(**options, mode="offline")
 
+    fails = False
+
+    def attempt(call: Callable[[], object]) -> None:
+        """Call the package, of which no failure ends a run."""
+        nonlocal fails
+        try:
+            call()
+        except Exception as error:  # of a package that raises many kinds, BrokenPipeError among them
+            if not fails:
+                listener.warn(
+                    f"Weights & Biases takes no more numbers ({first_line(error)}): the run goes on without "
+                    "it. All numbers are in metrics.jsonl."
+                )
+            fails = True
+
     def write(step: int, numbers: Numbers) -> None:
         if step <= record.step:
             return  # made again after a kill, to the numbers that were sent
-        # Before they are sent: in a kill it is better to lose numbers of a step than to have them twice.
-        replace_json(path, to_json(replace(record, step=step)))
-        run.log(dict(numbers), step=step)
+        if not fails:
+            # Before they are sent: in a kill it is better to lose numbers of a step than to have them twice.
+            replace_json(path, to_json(replace(record, step=step)))
+            attempt(lambda: run.log(dict(numbers), step=step))
 
     for step, numbers in before.items():
         write(step, numbers)
@@ -286,4 +302,4 @@ def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listene
         yield write
         code = 0
     finally:
-        run.finish(exit_code=code)
+        attempt(lambda: run.finish(exit_code=code))

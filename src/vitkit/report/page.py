@@ -50,8 +50,8 @@ from vitkit.text import join_names
 from vitkit.weights.card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
-REJECTS_SHOWN = 200
-LEVELS_SHOWN = 8
+REJECTS_SHOWN = 200  # of a data set that is damaged as a whole, as many as anybody reads
+LEVELS_SHOWN = 8  # of nested settings: ours have three, and what a stranger made may have thousands
 THUMBNAIL = 192  # pixels
 ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
 
@@ -134,21 +134,22 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     model, card = content.model, to_give_away(card_of(content.model))
     evaluation, task = _evaluation(content), task_of(model.card)
     say("results")
-    answers = NOTHING_ANSWERED
+    task_report = NOTHING_ANSWERED
     if task.answering is not None:
-        answers = task.answering.report(content.evaluations, None if evaluation is None else evaluation.split)
+        split = None if evaluation is None else evaluation.split
+        task_report = task.answering.report(content.evaluations, split)
     elif isinstance(task.learning, ShowsExamples):
         validations = [line for line in content.metrics if line["kind"] == "validation"]
-        answers = task.learning.report(content.examples, validations)
+        task_report = task.learning.report(content.examples, validations)
     say("training curves")
     page: dict[str, Any] = {
         "title": content.title,
         "model_name": model.card.name or "ViT",
         "start": card.origin.get("start", {}).get("from"),
         "evaluation": evaluation,
-        "told": answers,
-        "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in answers.answer],
-        "facts": [*answers.facts, *((value, name) for name, value in _facts(content))],
+        "task_report": task_report,
+        "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in task_report.answer],
+        "facts": [*task_report.facts, *((value, name) for name, value in _facts(content))],
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
         "altered": _altered(content.config),
@@ -174,12 +175,12 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "environment": content.environment,
     }
     say("pictures of images")
-    sections = (*fewshot_sections(content.followed, content.config), *answers.sections)
+    sections = (*fewshot_sections(content.followed, content.config), *task_report.sections)
     page["sections"] = [_drawn(section, evaluation) for section in sections]
     if evaluation is not None:
         say("attention rollout")
         page["rollouts"] = (
-            rollouts(model, evaluation, answers.attention) if inspect.has_attention_maps(model) else []
+            rollouts(model, evaluation, task_report.attention) if inspect.has_attention_maps(model) else []
         )
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)

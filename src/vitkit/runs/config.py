@@ -35,8 +35,8 @@ EvaluatorConfig = FewShotTracking
 each has to say."""
 
 WHICH_IMAGES = (
-    "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths and "
-    "labels, or a folder of .parquet files."
+    "Which images? Give data (--data): digits (built in), a folder of class folders or a .zip or .tar of "
+    "one, a .csv of paths and labels, or a folder of .parquet files."
 )
 """The words for a run that does not say what its images are."""
 
@@ -142,8 +142,8 @@ class Run:
     """Options of training; those left out are the recipe's."""
 
     data: str = ""
-    """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet;
-    for multi-label a .csv or a folder of images with a text file of labels each."""
+    """Images with labels: "digits" (built in), a folder of class folders or a .zip or .tar of one, a .csv
+    or a folder of .parquet; for multi-label a .csv or a folder of images with a text file of labels each."""
     task: TaskName = "classification"
     """The task that is learned: classification, one class for each image; multi-label, any number of labels.
     """

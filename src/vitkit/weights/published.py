@@ -106,11 +106,11 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
     found = tuple(start for start in found if any(fnmatch.fnmatch(start.name, one) for one in wanted))
     if model is not None:
         models = [one.model for one in found if fnmatch.fnmatch(one.model.lower(), model.lower())]
-        found = _those("model", found, model, models)
+        found = _with_values("model", found, model, models)
     if data is not None:
         sets, words = {one.data for one in found}, _letters(data)
         exact = [one for one in sets if _letters(one) == words]
-        found = _those("data", found, data, exact or [one for one in sets if words in _letters(one)])
+        found = _with_values("data", found, data, exact or [one for one in sets if words in _letters(one)])
     return found
 
 
@@ -192,7 +192,7 @@ def _start(row: dict[str, str]) -> PublishedStart:
     )
 
 
-def _those(
+def _with_values(
     what: str, found: Sequence[PublishedStart], wanted: str, values: Sequence[str]
 ) -> tuple[PublishedStart, ...]:
     """Return the starts whose field `what` has one of the values; an error where none has."""

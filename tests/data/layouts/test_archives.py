@@ -112,7 +112,7 @@ def test_a_run_trains_on_an_archive_and_goes_on_with_it(tmp_path: Path) -> None:
         ("../cat/9.png", "leads out of it"),
         ("/cat/9.png", "leads out of it"),
         ("cat/../../9.png", "leads out of it"),
-        ("cat/2.png", "2 files named 'cat/2.png'"),
+        ("cat/2.png", "two files named 'cat/2.png'"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -179,6 +179,18 @@ def _can_be_read(samples: object, index: int) -> bool:
     except DecodeError:
         return False
     return True
+
+
+def test_a_member_of_negative_size_does_not_lead_back_to_itself(tmp_path: Path) -> None:
+    archive = tarred(tmp_path / "a.tar", {"cat/1.png": png(1), "ox/1.png": png(2)})
+    content = bytearray(archive.read_bytes())
+    header = content.index(b"ox/1.png")
+    content[header + 124 : header + 136] = (256**12 - 512).to_bytes(12)  # -512, in base 256
+    content[header + 148 : header + 156] = b" " * 8  # as the sum of all bytes is counted
+    content[header + 148 : header + 156] = b"%06o\0 " % sum(content[header : header + 512])
+    archive.write_bytes(content)
+    with pytest.raises(VitkitError, match="cannot be read as an archive: a member of negative size"):
+        open_data(str(archive))
 
 
 @pytest.mark.parametrize(

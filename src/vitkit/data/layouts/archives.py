@@ -5,6 +5,7 @@ member is unpacked in memory, alone, to the size that the archive says and no fu
 """
 
 import os
+import posixpath
 import stat
 import tarfile
 import zipfile
@@ -21,7 +22,7 @@ from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.data.layouts.folders import ClassImages, is_array, is_image, list_classes, split_roots
 from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, SplitListing, Texts, is_ignored
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.text import pluralize, visible
+from vitkit.text import visible
 
 ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 """Endings of archives, of which the compressed ones of tar are refused with advice."""
@@ -199,6 +200,8 @@ def _tar_members(path: Path) -> Iterator[_Member]:
         )
     with regular_file(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
         for info in archive:
+            if info.size < 0:  # its next member would be one before it, for ever
+                raise tarfile.HeaderError("a member of negative size")
             if info.isreg() and not info.issparse():
                 name = info.name.removeprefix("./")  # as `tar cf photos.tar .` names them
                 yield _Member(name, info.offset_data, info.size, info.size, _STORED, -1)
@@ -233,19 +236,15 @@ def _check_names(path: Path, members: Sequence[_Member]) -> None:
                 "name. Pack the folder of class folders again."
             )
         if name in names:
-            raise VitkitError(
-                f"{path} holds {pluralize(2, 'file')} named '{visible(name[:80])}'. Pack the folder again."
-            )
+            raise VitkitError(f"{path} holds two files named '{visible(name[:80])}'. Pack the folder again.")
         names.add(name)
 
 
 def _folder_around(names: Sequence[str], labelled: bool) -> str:
     """Find the folder, or several in each other, around all files of an archive: "photos/"; "" if none."""
-    around = ""
-    while labelled:
-        tops = {name.removeprefix(around).partition("/")[0] for name in names}
-        deeper = [name for name in names if name.removeprefix(around).count("/") > 1]
-        if len(tops) != 1 or not deeper or min(tops).lower() in SPLIT_NAMES:
-            return around
-        around += f"{min(tops)}/"
-    return around
+    common = posixpath.commonpath([posixpath.dirname(name) for name in names] or [""])
+    # The last folder above the images is a class, even where there is no other.
+    most = max((name.count("/") for name in names), default=0) - 1 if labelled else 0
+    shared = common.split("/") if common else []
+    splits = (depth for depth, folder in enumerate(shared) if folder.lower() in SPLIT_NAMES)
+    return "".join(f"{folder}/" for folder in shared[: min(most, next(splits, most))])

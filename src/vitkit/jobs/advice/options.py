@@ -13,8 +13,8 @@ class AdviseOptions(CacheOptions, DeviceOptions, JobOptions):
     """The options of advice before training; the texts below the fields are their help."""
 
     data: str
-    """images to train on: digits (built in), a folder of class folders, a .csv, or a folder of .parquet
-    files."""
+    """images to train on: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv,
+    or a folder of .parquet files."""
     starts: StrPaths = ()
     """run folders, files or addresses of weights to begin from; of several the best one is advised."""
     _: KW_ONLY

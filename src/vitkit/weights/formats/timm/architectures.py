@@ -84,7 +84,7 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
         size: of images in pixels, one number or `(height, width)`.
 
     Raises:
-        VitkitError: the images are too small for it, or timm has no such size.
+        VitkitError: the images are too small for it, or no model here has its name.
     """
     config = model_config(name_here(name.architecture) or name.architecture, num_classes, size)
     numerics: dict[str, Any] = {"gelu": "erf", "standardization_eps": STANDARDIZATION_EPS}
