@@ -63,7 +63,7 @@ def test_data_check_says_what_to_do(photos: Path, capsys: pytest.CaptureFixture[
 
 
 def test_photo_2_comes_before_photo_10(photos: Path) -> None:
-    names = [path.name for path in find_images([str(photos / "cats")])]
+    names = [image.path.name for image in find_images([str(photos / "cats")])]
     assert names == [f"photo {i}.png" for i in range(12)]
 
 
