@@ -68,6 +68,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("evaluate m n", "Nothing of vitkit evaluate is left for n to stand for."),
         ("reproduce table80", "Did you mean table8?"),
         ("trian", "no command is named 'trian'"),
+        ("val", "no command is named 'val'. Here it is 'evaluate'."),
     ],
 )
 def test_what_is_wrong_is_told_with_what_was_meant(

@@ -58,6 +58,7 @@ def test_data_check_says_what_to_do(photos: Path, capsys: pytest.CaptureFixture[
     shown = " ".join(capsys.readouterr().out.split())
     assert "14 training images: do not train from scratch" in shown
     assert f"Next: vitkit finetune '{photos}'" in shown
+    assert "vit-ti16-augreg-in21k (39 MB), vit-s16-augreg-in21k (120 MB)" in shown
     assert run(["data", "check", "digits"]) == 0
     assert "Next: vitkit train --recipe digits --data digits" in " ".join(capsys.readouterr().out.split())
 
