@@ -58,7 +58,7 @@ OTHER_VERBS = {
     "data check": ("check", "dedup"),
     "starts": ("weights", "checkpoints", "zoo"),
 }
-"""What other tools call our verbs."""
+"""Words of other tools for the verbs of vitkit."""
 
 WRONG_OPTIONS = 2
 """The exit code of a command line that is wrong."""

@@ -25,7 +25,7 @@ class NamedImage:
     files: Files | None = None
     """The images of the archive or the Parquet files that hold it; None: it is a file of its own."""
     number: int = 0
-    """Which one of `files` it is."""
+    """Its number in `files`."""
 
     @property
     def holder(self) -> Path:
