@@ -78,6 +78,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
             "finetune weights photos",
             "The images are given with --data: vitkit finetune weights --data photos",
         ),
+        ("val", "no command is named 'val'. Here it is 'evaluate'."),
     ],
 )
 def test_what_is_wrong_is_told_with_what_was_meant(

@@ -77,6 +77,19 @@ def vitkit_in_a_shell(command: str, **environment: str) -> subprocess.CompletedP
     )
 
 
+# The end
+
+
+def test_what_was_imported_is_not_searched_for_garbage_at_the_end() -> None:
+    """Exit handlers still run, and the exit code is that of the command."""
+    program = (
+        "import atexit, gc, sys; from vitkit.__main__ import main; sys.argv = ['vitkit', 'recipez']; "
+        "atexit.register(lambda: print('left to search:', gc.get_freeze_count() == 0)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (2, "left to search: False\n")
+
+
 # Streams
 
 

@@ -58,12 +58,13 @@ def test_data_check_says_what_to_do(photos: Path, capsys: pytest.CaptureFixture[
     shown = " ".join(capsys.readouterr().out.split())
     assert "14 training images: do not train from scratch" in shown
     assert f"Next: vitkit finetune '{photos}'" in shown
+    assert "vit-ti16-augreg-in21k (39 MB), vit-s16-augreg-in21k (120 MB)" in shown
     assert run(["data", "check", "digits"]) == 0
     assert "Next: vitkit train --recipe digits --data digits" in " ".join(capsys.readouterr().out.split())
 
 
 def test_photo_2_comes_before_photo_10(photos: Path) -> None:
-    names = [path.name for path in find_images([str(photos / "cats")])]
+    names = [image.path.name for image in find_images([str(photos / "cats")])]
     assert names == [f"photo {i}.png" for i in range(12)]
 
 

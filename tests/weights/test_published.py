@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import vitkit
+from vitkit.cli import console
 from vitkit.cli.main import run
 from vitkit.cli.starts import print_starts
 from vitkit.errors import VitkitError
@@ -197,6 +198,17 @@ def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
 def test_a_name_that_is_none_is_answered_with_near_ones(wrong: str, words: str) -> None:
     with pytest.raises(VitkitError, match=words):
         vitkit.load_model(wrong)
+
+
+@pytest.mark.parametrize(("columns", "headings"), [(80, 4), (110, 5), (160, 7)])
+def test_a_narrow_terminal_is_shown_fewer_columns_and_whole_words(
+    columns: int, headings: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "out", console.Terminal(width=columns))
+    assert run(["starts"]) == 0
+    printed = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed
+    assert len(re.split(r"\s{2,}", printed.splitlines()[0].strip())) == headings
 
 
 def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:

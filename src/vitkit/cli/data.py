@@ -143,8 +143,12 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
     quoted, lists = shlex.quote(options.path), "vitkit recipes lists others"
     command = f"vitkit train --recipe {recipe} --data {quoted}"
     if found.advice:
-        names = " or ".join(start.name for start in default_starts())
-        command, lists = f"vitkit finetune {quoted}", f"from {names}, the largest that this machine can"
+        starts = ", ".join(f"{start.name} ({start.megabytes:,.0f} MB)" for start in default_starts())
+        command = f"vitkit finetune {quoted}"
+        lists = (
+            f"from {starts}: it takes the largest that this machine fine-tunes within an hour, and asks "
+            "before it fetches that"
+        )
     if options.task != "classification":
         command += f" --task {options.task}"
     if not any(found.counts.values()):  # no class was counted: images alone are learned from

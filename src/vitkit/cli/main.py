@@ -47,6 +47,19 @@ VERBS = {
     "completion": ("let the shell complete verbs and options", "vitkit.cli.completion"),
 }
 
+OTHER_VERBS = {
+    "train": ("fit",),
+    "evaluate": ("val", "validate", "test", "score"),
+    "predict": ("infer", "inference", "classify"),
+    "embed": ("features", "embeddings", "extract"),
+    "fewshot": ("probe", "knn", "linear-probe"),
+    "inspect": ("attention", "rollout", "visualize", "explain"),
+    "bench": ("benchmark", "profile", "speed"),
+    "data check": ("check", "dedup"),
+    "starts": ("weights", "checkpoints", "zoo"),
+}
+"""Words of other tools for the verbs of vitkit."""
+
 WRONG_OPTIONS = 2
 """The exit code of a command line that is wrong."""
 MEMORY = (
@@ -133,6 +146,9 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         print(f"vitkit {__version__}")
         return 0
     if verb not in VERBS:
+        meant = next((ours for ours, others in OTHER_VERBS.items() if verb in others), None)
+        if meant is not None:
+            return failed(f"no command is named '{verb}'. Here it is '{meant}'.", WRONG_OPTIONS)
         return failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", WRONG_OPTIONS)
     for argument in rest:
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):

@@ -55,14 +55,30 @@ def main(arguments: list[str]) -> None:
 
 def print_starts(found: Sequence[PublishedStart]) -> None:
     """Print checkpoints as a table; where they are few, with their addresses."""
-    table = Table("start", "model", "trained on", "by", "pixels", "classes", "parameters", box=None)
+    rows = [
+        {
+            "start": start.name,
+            "model": start.model,
+            "trained on": start.data,
+            "by": start.training,
+            "pixels": str(start.image_size),
+            "classes": f"{start.classes:,}" if start.classes else "no head",
+            "parameters": f"{start.parameters:,}",
+        }
+        for start in found
+    ]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    # Cut words help nobody: on a narrow terminal columns are left out that the name of a start says too.
+    for spare in ("by", "classes", "trained on"):
+        if sum(widths.values()) + 2 * (len(widths) - 1) > console.out.width:
+            del widths[spare]
+    table = Table(*widths, box=None, pad_edge=False)
     table.columns[0].no_wrap = True  # it is what one copies
-    for column in table.columns[4:]:
-        column.justify = "right"
-    for start in found:
-        classes = f"{start.classes:,}" if start.classes else "no head"
-        pixels, parameters = str(start.image_size), f"{start.parameters:,}"
-        table.add_row(start.name, start.model, start.data, start.training, pixels, classes, parameters)
+    for column in table.columns:
+        if column.header in ("pixels", "classes", "parameters"):
+            column.justify = "right"
+    for row in rows:
+        table.add_row(*(row[name] for name in widths))
     console.out.print(table)
     pinned = sum(start.is_pinned for start in found)
     console.out.print(f"\n{pinned} of {len(found)} are pinned to a SHA-256.", markup=False)

@@ -122,12 +122,12 @@ def _images(
     pixels: list[NDArray[np.uint8]] = []
     if sources:
         reason = ""
-        for path in list(find_images(sources))[:IMAGES]:
+        for image in list(find_images(sources))[:IMAGES]:
             try:
-                pixels.append(preprocess(decode(path, preprocessing.decode), preprocessing))
-                names.append(path.name)
+                pixels.append(preprocess(decode(image.content(), preprocessing.decode), preprocessing))
+                names.append(image.path.name)
             except DecodeError as error:
-                reason = f"{path}: {error}"
+                reason = f"{image.path}: {error}"
                 listener.note(reason)
         if not names:
             raise VitkitError(f"None of the images can be read. The last one: {reason}")

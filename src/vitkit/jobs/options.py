@@ -567,7 +567,8 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
     images: Sequence[StrPath]
-    """image files, folders, or - for a list of paths on standard input."""
+    """image files, folders, .zip or .tar files, Parquet files, a .csv of paths; or - for a list of those on
+    standard input."""
     top: int = 5
     """number of classes to name for each image; a multi-label model always names all labels."""
     batch_size: int = 32
@@ -642,7 +643,8 @@ class InspectOptions(CheckpointOptions, JobOptions):
     path: StrPath
     """a run folder, or any checkpoint that vitkit convert reads."""
     images: Sequence[StrPath] | None = None
-    """image files or folders for the attention pictures; left out, test images of the run."""
+    """image files, folders, or what vitkit predict takes, for the attention pictures; left out, test images
+    of the run."""
     out: StrPath | None = None
     """folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint."""
 

@@ -20,7 +20,7 @@ from PIL import Image
 from vitkit.config import to_json
 from vitkit.data.channels import from_rgb, from_units
 from vitkit.data.decode.image import decode, decode_image
-from vitkit.data.layouts.image_paths import find_images, refuse_address
+from vitkit.data.layouts.image_paths import NamedImage, find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
 from vitkit.engines.engine_model import EngineModel
@@ -60,9 +60,10 @@ SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """An image file and what it was found to show."""
+    """An image and what it was found to show."""
 
     path: Path
+    """Its file, or its place in an archive or a Parquet file: photos.zip/cats/1.jpg."""
     answering: Answering[Any, Any]
     """The model's, which knows how guesses are told."""
     guesses: list[Guess]
@@ -82,15 +83,15 @@ def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
         VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
             cannot be read are no error: they are yielded with the reason.
     """
-    predictor, paths = _open(options)
-    with options.listener.progress("predicting", len(paths)) as progress:
-        for start in range(0, len(paths), options.batch_size):
-            batch = paths[start : start + options.batch_size]
+    predictor, images = _open(options)
+    with options.listener.progress("predicting", len(images)) as progress:
+        for start in range(0, len(images), options.batch_size):
+            batch = images[start : start + options.batch_size]
             yield from _predict_batch(predictor, batch, options.top)
             progress(start + len(batch))
 
 
-def _open(options: PredictOptions) -> "tuple[Predictor, list[Path]]":
+def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model of a prediction, and list its images."""
     predictor = Predictor(**as_arguments(PredictingOptions, options))
     for note in predictor.notes:
@@ -99,19 +100,21 @@ def _open(options: PredictOptions) -> "tuple[Predictor, list[Path]]":
         return predictor, list(find_images(as_names(options.images)))
 
 
-def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> Iterator[PredictedImage]:
-    """Predict those of the files that can be read, all at once."""
+def _predict_batch(
+    predictor: "Predictor", images: Sequence[NamedImage], top: int
+) -> Iterator[PredictedImage]:
+    """Predict those of the images that can be read, all at once."""
     pixels: dict[int, NDArray[np.uint8]] = {}
     reasons: dict[int, str] = {}
-    for i, path in enumerate(paths):
+    for i, image in enumerate(images):
         try:
-            pixels[i] = decode(path, predictor.preprocessing.decode)
+            pixels[i] = decode(image.content(), predictor.preprocessing.decode)
         except DecodeError as error:
             reasons[i] = str(error)
     guesses = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
     classes = len(predictor.class_names)
-    for i, path in enumerate(paths):
-        yield PredictedImage(path, predictor.answering, guesses.get(i, []), reasons.get(i), classes)
+    for i, image in enumerate(images):
+        yield PredictedImage(image.path, predictor.answering, guesses.get(i, []), reasons.get(i), classes)
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,8 @@ class PredictionRows:
         from vitkit.jobs.parts import PartsRecord, part_rows
 
         options = self.options
-        predictor, paths = _open(options)
-        names = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
+        predictor, images = _open(options)
+        names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
         columns = pa.schema(
             {
                 "image": pa.string(),
@@ -143,16 +146,16 @@ class PredictionRows:
         )
 
         def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-            images: list[PredictedImage] = []
+            predicted: list[PredictedImage] = []
             for start in range(first, last, options.batch_size):
-                batch = paths[start : min(start + options.batch_size, last)]
-                images += _predict_batch(predictor, batch, options.top)
-                progress(len(images))
+                batch = images[start : min(start + options.batch_size, last)]
+                predicted += _predict_batch(predictor, batch, options.top)
+                progress(len(predicted))
             rows = {
                 "image": names[first:last],
-                "classes": [[guess.name for guess in image.guesses] for image in images],
-                "probabilities": [[guess.probability for guess in image.guesses] for image in images],
-                "error": [image.reason for image in images],
+                "classes": [[guess.name for guess in image.guesses] for image in predicted],
+                "probabilities": [[guess.probability for guess in image.guesses] for image in predicted],
+                "error": [image.reason for image in predicted],
             }
             return pa.table(rows, columns)
 
@@ -162,23 +165,23 @@ class PredictionRows:
             "precision": options.precision,
             "image_size": list(height_and_width(options.image_size) or ()),
             "max_pixels": predictor.preprocessing.decode.max_pixels,
-            "images": _hash_images(paths),
+            "images": _hash_images(images),
             "top": options.top,
             "batch_size": options.batch_size,
         }
-        return PartsRecord(facts, len(paths), part_rows(options.batch_size)), compute
+        return PartsRecord(facts, len(images), part_rows(options.batch_size)), compute
 
 
-def _hash_images(paths: Sequence[Path]) -> str:
-    """Hash the places of images, their sizes and times of change: others are predicted anew."""
+def _hash_images(images: Sequence[NamedImage]) -> str:
+    """Hash the places of images, sizes and times of change of their files: others are predicted anew."""
     digest = hashlib.sha256()
-    for path in paths:
+    for image in images:
         try:
-            state = path.stat()
+            state = image.holder.stat()
             facts = f"{state.st_size} {state.st_mtime_ns}"
         except (OSError, ValueError):
             facts = "missing"
-        digest.update(os.fsencode(path.absolute()) + b"\0" + facts.encode() + b"\0")
+        digest.update(os.fsencode(image.path.absolute()) + b"\0" + facts.encode() + b"\0")
     return digest.hexdigest()
 
 

@@ -180,6 +180,25 @@ def test_a_column_without_image_files_is_refused(images: Any, tmp_path: Path) ->
         read(write(tmp_path, [0, 1], images=images))
 
 
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        ("Image", "Label"),
+        ("img", "class_name"),
+        ("jpg", "cls"),
+        ("pixel_values", "labels"),
+        ("photo", "Category"),
+    ],
+)
+def test_columns_of_other_tools_are_known(images: str, labels: str, tmp_path: Path) -> None:
+    files = [{"bytes": image_bytes(number), "path": None} for number in range(2)]
+    table = pa.table({"note": ["x", "y"], images: files, labels: ["cat", "dog"]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    data = read(tmp_path)
+    assert data.class_names == ("cat", "dog")
+    assert data.splits["train"].file(1) == image_bytes(1)
+
+
 # --- damage ---------------------------------------------------------------------------------------
 
 

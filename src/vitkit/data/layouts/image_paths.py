@@ -1,33 +1,86 @@
-"""Find the image files that a person names, one by one or as folders."""
+"""Find the images that a person names: files, folders of them, and what archives, tables and Parquet hold."""
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
 from vitkit.data.layouts.folders import image_files
+from vitkit.data.layouts.parquet import list_parquet
+from vitkit.data.layouts.tables import list_csv
+from vitkit.data.listing import Files, Listing, Paths, files_below
 from vitkit.data.paths import expand_home
 from vitkit.errors import VitkitError
 
 
-def find_images(names: Iterable[str]) -> Iterator[Path]:
-    """Yield the image files that are named: files themselves, and of folders every image below.
+@dataclass(frozen=True)
+class NamedImage:
+    """An image that a person named, by itself or by what holds it."""
+
+    path: Path
+    """Its file; of an image in an archive or a Parquet file its place there: photos.zip/cats/1.jpg."""
+    files: Files | None = None
+    """The images of the archive or the Parquet files that hold it; None: it is a file of its own."""
+    number: int = 0
+    """Its number in `files`."""
+
+    @property
+    def holder(self) -> Path:
+        """The file on the disk: its own, or the one that holds it."""
+        return self.path if self.files is None else self.files.path(self.number)
+
+    def content(self) -> Path | bytes:
+        """Return its file, or its bytes.
+
+        Raises:
+            DecodeError: what holds it cannot be read there.
+        """
+        return self.path if self.files is None else self.files.file(self.number)
+
+
+def find_images(names: Iterable[str]) -> Iterator[NamedImage]:
+    """Yield the images that are named: files themselves, of folders every image below, and the images of a
+    .zip or .tar, of a .csv of paths, of a .parquet or of a folder of those.
 
     In a folder "photo 2" comes before "photo 10".
     A file that is not there is yielded too, to be reported beside those that cannot be read.
 
     Raises:
-        VitkitError: a name is an address, or there is no image below a folder.
+        VitkitError: a name is an address, there is no image below a folder, or an archive or a table cannot
+            be read.
     """
     for name in names:
         refuse_address(name)
         path = expand_home(name)
-        if not path.is_dir():
-            yield path
-            continue
-        files = image_files(path)
-        if not files:
-            raise VitkitError(f"No image below {path}.")
-        yield from sorted(files, key=_natural)
+        ending = path.name.lower() if path.is_file() else ""
+        if path.is_dir() and (files := image_files(path)):
+            yield from map(NamedImage, sorted(files, key=_natural))
+        elif path.is_dir():
+            parquet = files_below(path, lambda name: name.lower().endswith(".parquet"))
+            if not parquet:
+                raise VitkitError(f"No image below {path}.")
+            yield from _listed(path, list_parquet(path, parquet, labelled=False))
+        elif ending.endswith(".parquet"):
+            yield from _listed(path.parent, list_parquet(path.parent, [path], labelled=False))
+        elif ending.endswith(".csv"):
+            yield from _listed(path.parent, list_csv(path, labelled=False))
+        elif ending.endswith(ARCHIVE_ENDINGS):
+            yield from _listed(path, list_archive(path, partial=True, labelled=False))
+        else:
+            yield NamedImage(path)
+
+
+def _listed(root: Path, listing: Listing) -> Iterator[NamedImage]:
+    """Yield the images of a listing, of all splits in the order in which they stand there."""
+    files = listing.files
+    for number in np.sort(np.concatenate([numbers for numbers, _ in listing.splits.values()])).tolist():
+        if isinstance(files, Paths):
+            yield NamedImage(files.path(number))
+        else:
+            yield NamedImage(root / files.key(number), files, number)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

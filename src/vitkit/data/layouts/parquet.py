@@ -19,13 +19,24 @@ from numpy.typing import NDArray
 
 from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
 from vitkit.data.layouts.parquet_pages import page_sizes
-from vitkit.data.layouts.tables import by_split, check_label, find_column, find_group_column, named_by_value
+from vitkit.data.layouts.tables import (
+    LABEL_COLUMNS,
+    by_split,
+    check_label,
+    find_column,
+    find_group_column,
+    named_by_value,
+    plain_name,
+)
 from vitkit.data.listing import SPLIT_NAMES, Listing, SplitListing, number_groups
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import format_bytes, join_names, pluralize, visible
 
-_PARQUET_IMAGE_COLUMNS = ("image", "img", "images")
-_PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
+_PARQUET_IMAGE_COLUMNS = (
+    *("image", "img", "images", "image_bytes", "image_data", "pixel_values", "picture", "photo", "bytes"),
+    *("jpg", "jpeg", "png", "webp"),  # as shards of WebDataset name them, which have "cls" beside
+)
+_PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *LABEL_COLUMNS)
 _PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
 _LARGEST_PAGE = 128 << 20
 """Bytes of a page, unpacked. Writers want 1 MB, but pyarrow looks at the size after 1,024 images alone. So a
@@ -268,7 +279,9 @@ def list_parquet(
     needed or read, and rows without one count like all others.
     """
     files = [_read_metadata(path) for path in paths]
-    columns = {name: name for name in files[0].schema.names}
+    header = files[0].schema.names
+    # A name that is plain as it stands comes before one that becomes plain: "label" before "Label".
+    columns = {plain_name(name): name for name in header} | {name: name for name in header}
     image_column = find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
     needed = [image_column]
     if labelled:

@@ -24,7 +24,7 @@ _PATH_COLUMNS = (
     *("path", "image", "file", "filename", "image_path", "file_name", "filepath", "file_path"),
     *("img", "img_path", "image_file", "image_name", "image_filename"),
 )
-_LABEL_COLUMNS = (
+LABEL_COLUMNS = (
     *("label", "class", "target", "class_name", "label_name", "category", "category_name"),
     *("classname", "class_label"),
 )
@@ -199,7 +199,7 @@ def read_csv(
 def _columns_left_out(columns: Mapping[str, str], paths: str, labels: str | None) -> list[str]:
     """Say which columns were read where others could have been meant, and that boxes are not."""
     notes = []
-    for read, names, what in ((paths, _PATH_COLUMNS, "paths"), (labels, _LABEL_COLUMNS, "labels")):
+    for read, names, what in ((paths, _PATH_COLUMNS, "paths"), (labels, LABEL_COLUMNS, "labels")):
         others = [columns[name] for name in names if name in columns and columns[name] != read]
         if read is not None and others:
             notes.append(f"The {what} are those of the column {read}; not read: {join_names(others)}.")
@@ -231,7 +231,7 @@ def _lines(path: Path, stream: TextIO) -> Iterator[str]:
 
 def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
     """Return the names of the columns as they are written, by their plain names."""
-    plain = [_plain_name(name) for name in header]
+    plain = [plain_name(name) for name in header]
     twice = sorted({name for name in plain if name and plain.count(name) > 1})
     if twice:
         raise VitkitError(
@@ -263,13 +263,13 @@ def _too_many_cells(where: str, expected: int, surplus: int, delimiter: str) -> 
     )
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return the name of a column in lower case and with underscores: "File Name" is "file_name"."""
     return re.sub(r"[ -]", "_", name.strip().lower())
 
 
 def find_group_column(path: Path, columns: dict[str, str], group: str) -> str:
-    name = next((name for name in (group.lower(), _plain_name(group)) if name in columns), None)
+    name = next((name for name in (group.lower(), plain_name(group)) if name in columns), None)
     if name is None:
         raise VitkitError(
             f"{path} has no column {group!r} to keep groups together by (--splits.group), only "
@@ -284,13 +284,13 @@ def _shown(columns: Mapping[str, str]) -> str:
 
 def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> str:
     if several_labels:
-        return find_column(path, columns, (*_LABEL_SET_COLUMNS, *_LABEL_COLUMNS), "label")
-    if not columns.keys() & {*_LABEL_COLUMNS} and columns.keys() & {*_LABEL_SET_COLUMNS}:
+        return find_column(path, columns, (*_LABEL_SET_COLUMNS, *LABEL_COLUMNS), "label")
+    if not columns.keys() & {*LABEL_COLUMNS} and columns.keys() & {*_LABEL_SET_COLUMNS}:
         raise VitkitError(
-            f"{path}: no label column. Expected one of {', '.join(_LABEL_COLUMNS)} in the header line, found "
+            f"{path}: no label column. Expected one of {', '.join(LABEL_COLUMNS)} in the header line, found "
             f"{_shown(columns)}. If an image has several labels, give --task multi-label."
         )
-    return find_column(path, columns, _LABEL_COLUMNS, "label")
+    return find_column(path, columns, LABEL_COLUMNS, "label")
 
 
 def find_column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: str) -> str:
@@ -298,8 +298,8 @@ def find_column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], wh
         if name in columns:
             return columns[name]
     raise VitkitError(
-        f"{path}: no {what} column. Expected one of {', '.join(wanted)} in the header line, "
-        f"found {_shown(columns) or 'nothing'}."
+        f"{path}: no {what} column. Expected one of {', '.join(dict.fromkeys(wanted))}, found "
+        f"{_shown(columns) or 'nothing'}. Rename the one that is meant."
     )
 
 
