@@ -63,8 +63,15 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
     command, of_training = parse_study(Command, arguments, "scale", HELP, describe_training)
     of_training += ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
-    base = recipe(command.recipe) if command.recipe else Run()
-    run, given = study_base(of_training, command.recipe, base, "the scale lab", "--seeds", command.listener)
+    name = command.recipe
+    # Images of another task are not proposed a recipe of classification.
+    if not (name or command.start or any(option.startswith("--task") for option in of_training)):
+        with importing():
+            from vitkit.jobs.study.scale import propose_recipe
+
+        name = propose_recipe(str(command.data), command.listener)
+    base = recipe(name) if name else Run()
+    run, given = study_base(of_training, name, base, "the scale lab", "--seeds", command.listener)
     length = given & {"--steps", "--epochs"}
     if command.budget is not None and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without {min(length)}.")

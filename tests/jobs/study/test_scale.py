@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import vitkit.jobs.series.series as series_job
 import vitkit.jobs.study.scale as job
@@ -17,10 +18,12 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import Point, fit_power_law
+from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import ScaleOptions
-from vitkit.jobs.study.scale import ScalePlan, plan_scale, run_scale
+from vitkit.jobs.study.scale import ScalePlan, base_run, plan_scale, propose_recipe, run_scale
 from vitkit.jobs.study.scale_result import Measured, Scale, conclusions, point_table, remarks
 from vitkit.jobs.study.study import Arm
+from vitkit.listener import SILENT
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
@@ -74,6 +77,17 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 def plan(**changes: Any) -> ScalePlan:
     return plan_scale(options(**changes))
+
+
+def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> None:
+    for side, recipe in ((12, "small-images"), (32, "small-images-conv"), (300, "photos")):
+        for name in ("cat", "dog"):
+            folder = tmp_path / str(side) / name
+            folder.mkdir(parents=True)
+            Image.new("RGB", (side, side)).save(folder / "1.png")
+            Image.new("RGB", (side, side), "red").save(folder / "2.png")
+        assert propose_recipe(str(tmp_path / str(side)), SILENT) == recipe
+    assert base_run(ScaleOptions("digits")).model == named_recipe("digits").model
 
 
 def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Run]) -> None:

@@ -73,8 +73,8 @@ class ScaleOptions(MachineOptions, JobOptions):
     data: StrPath
     """images, as for vitkit train --data: digits (built in), a folder of class folders, a .csv, .parquet."""
     recipe: Recipe = ""
-    """what each point is trained by: a recipe, as vitkit recipes lists them; left out, what vitkit train
-    takes without one. From Python also a Run."""
+    """what each point is trained by: a recipe, as vitkit recipes lists them; left out, the one that vitkit
+    data check proposes for these images. From Python also a Run."""
     _: KW_ONLY
     along: Axis = "data"
     """what grows from point to point. data: the training images, a third of them at most, and then all.

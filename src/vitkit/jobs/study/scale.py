@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from vitkit.config import to_json
+from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.config import NEWEST_RULE
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
@@ -48,6 +49,7 @@ from vitkit.jobs.study.study import (
     read_study,
 )
 from vitkit.jobs.train import check_run
+from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
 from vitkit.runs.budget import Pace, measure_pace, with_steps
@@ -170,12 +172,26 @@ def base_run(options: ScaleOptions) -> Run:
     """Make the run that the points differ from: that of the recipe, or what suits the start."""
     if isinstance(options.recipe, Run):
         run = options.recipe
+    elif options.start and not options.recipe:
+        run = Run()
     else:
-        run = named_recipe(options.recipe) if options.recipe else Run()
+        run = named_recipe(options.recipe or propose_recipe(str(options.data), options.listener))
     run = replace(run, data=str(options.data))
     if options.start:
         run = suit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
     return with_absolute_paths(replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE)))
+
+
+def propose_recipe(data: str, listener: Listener) -> str:
+    """Name the recipe that suits the size of the images, as `vitkit data check` does.
+
+    Raises:
+        VitkitError: there are no such images.
+    """
+    if data == "digits":
+        return "digits"
+    with listener.progress("looking at the images"):
+        return suggest_recipe(sample_sizes(Request().images(Run(data=data)).splits["train"]))
 
 
 def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData:
