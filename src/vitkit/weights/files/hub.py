@@ -4,8 +4,9 @@ import glob
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -64,11 +65,12 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
             shards = set(map(str, read_json_object(index).get("weight_map", {}).values()))
             needed |= {str(folder / shard) for shard in shards} & set(announced)
         patterns = [glob.escape(name) for name in sorted(needed)]
-        snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
         weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
         digests = {}
-        for name in weights:
-            digests[name] = _verified(hub, repository, revision, snapshot, name, announced[name])
+        with _bars_on_screens(hub):
+            snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+            for name in weights:
+                digests[name] = _verified(hub, repository, revision, snapshot, name, announced[name])
     except errors.GatedRepoError as error:
         raise VitkitError(
             f"{address} is open only to those who accepted its terms: do so at "
@@ -116,6 +118,20 @@ def require_hub(address: str) -> Any:
     except ImportError as error:
         raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
     return huggingface_hub
+
+
+@contextmanager
+def _bars_on_screens(hub: Any) -> Iterator[None]:
+    """Leave the Hub's bars to terminals and notebooks: in a file, each of their steps would be a line."""
+    has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
+    if has_screen or hub.utils.are_progress_bars_disabled():
+        yield
+        return
+    hub.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        hub.utils.enable_progress_bars()
 
 
 def is_on_disk(address: str) -> bool:
