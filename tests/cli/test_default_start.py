@@ -2,7 +2,6 @@
 
 import io
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,16 +139,6 @@ def test_a_person_who_does_not_agree_gets_nothing(
     assert run(["finetune", str(photos), "--out", str(tmp_path / "run"), *QUICK]) == 1
     assert "nobody has said that it may be fetched" in terminal.getvalue()
     assert mirror == [] and not (tmp_path / "run").exists()
-
-
-def test_nobody_is_asked_for_what_cannot_be_fetched(
-    photos: Path, mirror: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    terminal = answers("y\n", monkeypatch)
-    assert run(["finetune", str(photos), *QUICK]) == 1
-    assert "needs the package huggingface_hub: pip install" in terminal.getvalue()
-    assert "[y/N]" not in terminal.getvalue() and mirror == []
 
 
 def test_what_is_here_is_not_asked_for(

@@ -1080,8 +1080,3 @@ def test_the_hubs_answers(failure: Exception, words: str, hub: Hub) -> None:
 @pytest.mark.parametrize("address", ["hf:name", "hf:", "hf:org/name@", "hf:org/na me"])
 def test_addresses_that_name_no_model(address: str, hub: Hub) -> None:
     refused(address, "expected hf:org/name")
-
-
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused("hf:org/name", "pip install huggingface_hub", "pip install -e '.[hub]'")

@@ -581,11 +581,14 @@ def _begin_from_default(
         listener=listener,
     )
     listener.show(chosen.rows())
-    if not (chosen.is_here or asked.dry_run):
-        chosen.require_library()  # before anybody is asked in vain
-        if not (asked.yes or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")):
-            named = f"vitkit finetune START --data {shlex.quote(asked.run.data)}"
-            raise chosen.refusal(f"{line} --yes", named)
+    if not (
+        chosen.is_here
+        or asked.dry_run
+        or asked.yes
+        or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
+    ):
+        named = f"vitkit finetune START --data {shlex.quote(asked.run.data)}"
+        raise chosen.refusal(f"{line} --yes", named)
     return replace(asked, run=replace(asked.run, start=replace(asked.run.start, start=chosen.start.name)))
 
 

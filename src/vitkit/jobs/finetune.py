@@ -117,7 +117,6 @@ def _settle_start_and_data(
     listener.show(chosen.rows())
     if chosen.is_here:
         return replace(begun, start=chosen.start.name), data
-    chosen.require_library()
     if not options.download:
         raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
     return replace(begun, start=chosen.start.name), data

@@ -27,7 +27,6 @@ from vitkit.runs.plan import Request
 from vitkit.runs.series_record import read_series
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.card import fit_preprocessing
-from vitkit.weights.files.hub import require_hub
 from vitkit.weights.files.remote import is_kept
 from vitkit.weights.published import PublishedStart, default_starts
 
@@ -120,15 +119,6 @@ class DefaultStart:
             lines.append(f"next best: {self.runner_up.start.name}, {self.runner_up.cost}")
         where = "on this machine already" if self.is_here else f"to be fetched, {self.size}, {start.address}"
         return [("chosen", [*lines, f"weights: {where}"])]
-
-    def require_library(self) -> None:
-        """Refuse to ask for what cannot be fetched.
-
-        Raises:
-            VitkitError: the library that fetches it is not installed.
-        """
-        if self.start.address.startswith("hf:"):
-            require_hub(self.start.address)
 
     def refusal(self, permit: str, command: str) -> VitkitError:
         """Make the error for weights that nobody has allowed to fetch.

@@ -23,7 +23,6 @@ _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_INSTALL = "pip install huggingface_hub, or in your clone of vitkit: pip install -e '.[hub]'"
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,9 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
             be.
     """
     repository, revision, inside = _parts(address)
-    hub = require_hub(address)
-    errors = hub.errors
+    import huggingface_hub as hub
+    from huggingface_hub import errors
+
     try:
         announced = _announced(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
@@ -106,20 +106,6 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
     }
 
 
-def require_hub(address: str) -> Any:
-    """Import the Hub's own library, which an address of the Hub needs.
-
-    Raises:
-        VitkitError: it is not installed.
-    """
-    try:
-        import huggingface_hub
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
-    return huggingface_hub
-
-
 @contextmanager
 def _bars_on_screens(hub: Any) -> Iterator[None]:
     """Leave the Hub's bars to terminals and notebooks: in a file, each of their steps would be a line."""
@@ -136,10 +122,8 @@ def _bars_on_screens(hub: Any) -> Iterator[None]:
 
 def is_on_disk(address: str) -> bool:
     """Whether weights that an address of the Hub names are in its cache on this machine; nobody is asked."""
-    try:
-        import huggingface_hub as hub
-    except ImportError:
-        return False
+    import huggingface_hub as hub
+
     repository, revision, inside = _parts(address)
     try:
         folder = Path(
