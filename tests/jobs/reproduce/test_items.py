@@ -58,7 +58,7 @@ def test_the_claims_of_every_study_are_about_its_arms(name: ItemName, tmp_path: 
 def test_families_cost_about_the_same_an_image(tmp_path: Path) -> None:
     design, _ = arms_of("fig4", tmp_path)
     costs = {one.line: flops(one.run, 10) for one in design.variants}
-    assert set(costs) == {"vit", "bit", "hybrid"}
+    assert set(costs) == {"ViT", "BiT", "hybrid"}
     assert max(costs.values()) < 2 * min(costs.values())
 
 

@@ -182,6 +182,10 @@ def _families(base: Base) -> dict[str, tuple[str, Run]]:
     }
 
 
+LINES = {"vit": "ViT", "bit": "BiT", "hybrid": "hybrid", "large": "larger ViT"}
+"""The families as a figure names its lines."""
+
+
 def _model(base: Base, name: str, scale: int) -> Run:
     """Give the base another model, for enlarged images."""
     height, width = base.run.preprocessing.image_size
@@ -233,7 +237,7 @@ def data_size_regularised(base: Base) -> Design:
                         f"{family}-{fraction:g}-{choice}",
                         f"{text}smoothing {smoothing:g}",
                         tuned,
-                        family,
+                        LINES[family],
                         fraction,
                     )
                 )
@@ -261,7 +265,7 @@ def data_size(base: Base) -> Design:
             f"{family}-{fraction:g}",
             f"{label}, {fraction:.3g} of the images",
             _on_subset(run, fraction),
-            family,
+            LINES[family],
             fraction,
         )
         for family, (label, run) in _families(base).items()
@@ -288,7 +292,7 @@ def matched_compute(base: Base) -> Design:
             f"{family}-{length}x",
             f"{label}, {length} times the compute",
             run,
-            family,
+            LINES[family],
             length,
             length * cost / flops(run, base.num_classes),
         )
