@@ -34,6 +34,7 @@ def test_few_images_are_said_to_be_few(count: int, classes: int, words: str) -> 
 def test_the_recipe_fits_the_sizes() -> None:
     assert suggest_recipe([(32, 32)] * 5 + [(480, 640)]) == "small-images-conv"
     assert suggest_recipe([(28, 28)]) == "small-images-conv"
+    assert suggest_recipe([(28, 28)], has_model=True) == "small-images"
     assert suggest_recipe([(8, 8)]) == suggest_recipe([(64, 48)]) == "small-images"
     assert suggest_recipe([(32, 32)] + [(480, 640)] * 5) == "photos" == suggest_recipe([])
 

@@ -69,7 +69,8 @@ def main(arguments: list[str]) -> None:
         with importing():
             from vitkit.jobs.study.scale import propose_recipe
 
-        name = propose_recipe(str(command.data), command.listener)
+        has_model = any(option.partition("=")[0] == "--model" for option in of_training)
+        name = propose_recipe(str(command.data), command.listener, has_model)
     base = recipe(name) if name else Run()
     run, given = study_base(of_training, name, base, "the scale lab", "--seeds", command.listener)
     length = given & {"--steps", "--epochs"}

@@ -56,10 +56,15 @@ def where_to_ask(spec: str, start: str = "") -> str:
     return f"What to expect of it: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}."
 
 
-def suggest_recipe(sizes: Sequence[tuple[int, int]]) -> str:
-    """Name the recipe that fits the median of these image sizes, (height, width) in pixels."""
+def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) -> str:
+    """Name the recipe that fits the median of these image sizes, (height, width) in pixels.
+
+    Args:
+        sizes: of some images.
+        has_model: Whether a model is chosen already: the convolutional stem of a recipe is for its own model.
+    """
     side = usual_side(sizes)
-    if side in LIKE_CIFAR:
+    if side in LIKE_CIFAR and not has_model:
         return "small-images-conv"
     return "small-images" if 0 < side <= SMALL_SIDE else "photos"
 

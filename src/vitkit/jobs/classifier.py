@@ -187,9 +187,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             from vitkit.jobs.finetune import finetune_run
 
             return finetune_run(self.start, str(table), recipe=self.recipe or "", **options)
-        chosen = self.recipe or suggest_recipe(_sizes(encoded))
-        if chosen == "small-images-conv" and self.model and not self.recipe:
-            chosen = "small-images"  # the stem of the other is for its own model
+        chosen = self.recipe or suggest_recipe(_sizes(encoded), has_model=bool(self.model))
         return with_options(recipe(chosen), {"data": str(table), **options})
 
     def _load(self) -> "Predictor":

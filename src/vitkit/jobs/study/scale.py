@@ -182,7 +182,7 @@ def base_run(options: ScaleOptions) -> Run:
     return with_absolute_paths(replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE)))
 
 
-def propose_recipe(data: str, listener: Listener) -> str:
+def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> str:
     """Name the recipe that suits the size of the images, as `vitkit data check` does.
 
     Raises:
@@ -191,7 +191,7 @@ def propose_recipe(data: str, listener: Listener) -> str:
     if data == "digits":
         return "digits"
     with listener.progress("looking at the images"):
-        return suggest_recipe(sample_sizes(Request().images(Run(data=data)).splits["train"]))
+        return suggest_recipe(sample_sizes(Request().images(Run(data=data)).splits["train"]), has_model)
 
 
 def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData:
