@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from vitkit.cli import console
 from vitkit.cli.main import run
+from vitkit.cli.train import lay_out
 from vitkit.data.stream.batch import Batch
+from vitkit.tasks.page import Table
 from vitkit.training.trainer import StepNumbers, Trainer
 
 VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight_decay=0")
@@ -156,3 +159,32 @@ def test_an_ablation_killed_at_any_moment_ends_in_the_same_bits(
         process.wait()
     done = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
     assert results(folder, done.stdout) == results(whole, printed(capsys, whole))
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_a_table_of_arms_loses_no_word(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headings = (
+        "arm",
+        "learning rate",
+        "mean accuracy",
+        "difference",
+        "95 % interval",
+        "p by Holm",
+        "detectable",
+    )
+    cells = (
+        "longer without pre-training",
+        "0.001",
+        "72.78%",
+        "+15.34",
+        "+13.77 to +16.91",
+        "below 0.001",
+        "2.17",
+    )
+    monkeypatch.setattr(console.out, "width", width)
+    console.out.print(lay_out(Table(headings, (cells,))))
+    shown = capsys.readouterr().out
+    assert all(word in shown for cell in (*headings, *cells) for word in cell.split())
+    assert max(map(len, shown.splitlines())) <= width

@@ -114,7 +114,7 @@ def _print(ablation: "Ablation") -> None:
     from vitkit.jobs.study.comparison import arm_table, conclusions
 
     console.out.print()
-    console.out.print(lay_out(arm_table(ablation.comparison, by_seed=False)))
+    console.out.print(lay_out(arm_table(ablation.comparison, compact=True)))
     sentences = [ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison)]
     console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
     best = max((ablation.comparison.base, *ablation.comparison.arms), key=lambda arm: arm.mean or 0.0)

@@ -466,7 +466,7 @@ def _compare_and_tell(asked: Asked, line: str, listener: Listener) -> None:
         listener=listener,
     )
     console.out.print()
-    console.out.print(lay_out(arm_table(helped.comparison, by_seed=False)))
+    console.out.print(lay_out(arm_table(helped.comparison, compact=True)))
     console.out.print("", *helped.answers(), sep="\n", markup=False, soft_wrap=True)
     console.out.print(
         "",
@@ -797,6 +797,17 @@ def lay_out(table: "page.Table") -> Table:
     shown = Table(*map(escape, table.headings), box=None)
     for column in shown.columns[1:-1]:
         column.justify = "right"
-    for row in table.rows:
-        shown.add_row(*(escape(cell if isinstance(cell, str) else cell.text) for cell in row))
+    rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
+    # ones take what they need, so that the names in the first one are broken before intervals are.
+    columns = list(zip(shown.columns, table.headings, *rows, strict=True))
+    longest = [
+        max((len(word) for cell in cells for word in cell.split()), default=1) for _, *cells in columns
+    ]
+    free = console.out.width - sum(longest) - 2 * len(columns)  # a blank at each side
+    for (column, *cells), least in reversed(list(zip(columns, longest, strict=True))):
+        extra = max(0, min(free, max(map(len, cells)) - least))
+        column.width, free = least + extra, free - extra
     return shown

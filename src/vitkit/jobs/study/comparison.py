@@ -207,14 +207,15 @@ def _lost(comparison: Comparison, arm: ArmResult) -> str:
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
 
 
-def arm_table(comparison: Comparison, by_seed: bool = True) -> Table:
+def arm_table(comparison: Comparison, compact: bool = False) -> Table:
     """Make the table of the arms: rate, score by seed and mean, difference with its interval and p.
 
     Args:
         comparison: of the arms.
-        by_seed: Whether each seed has its column, for which a terminal has no room.
+        compact: Whether to leave out what a terminal has no room for: the scores of single seeds, and each p
+            before Holm's correction.
     """
-    shown = comparison.seeds if by_seed else ()
+    shown = () if compact else comparison.seeds
     headings = (
         "arm",
         "learning rate",
@@ -222,7 +223,7 @@ def arm_table(comparison: Comparison, by_seed: bool = True) -> Table:
         f"mean {comparison.score}",
         "difference",
         "95 % interval",
-        "p",
+        *(() if compact else ("p",)),
         "p by Holm",
         "detectable",
     )
@@ -234,21 +235,27 @@ def arm_table(comparison: Comparison, by_seed: bool = True) -> Table:
             for seed in shown
         ]
         rows.append(
-            (arm.label, rate, *cells, share(comparison, arm.mean), *_difference_cells(comparison, arm))
+            (
+                arm.label,
+                rate,
+                *cells,
+                share(comparison, arm.mean),
+                *_difference_cells(comparison, arm, compact),
+            )
         )
     return Table(headings, tuple(rows))
 
 
-def _difference_cells(comparison: Comparison, arm: ArmResult) -> tuple[str, ...]:
+def _difference_cells(comparison: Comparison, arm: ArmResult, compact: bool) -> tuple[str, ...]:
     """Write the difference of an arm from the base, its interval, its two p and what would have shown."""
     difference = arm.difference
     if difference is None:
-        return ("–",) * 5
+        return ("–",) * (4 if compact else 5)
     low, high = (points(comparison, value, signed=True) for value in difference.interval)
     return (
         points(comparison, difference.mean, signed=True),
         f"{low} to {high}",
-        shown_p(difference.p),
+        *(() if compact else (shown_p(difference.p),)),
         shown_p(arm.adjusted_p),
         points(comparison, difference.detectable),
     )
