@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
+from vitkit.cli.checks import require_images
 from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import importing, parse_study
 from vitkit.cli.train import describe_training, lay_out, study_base
@@ -63,6 +64,7 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
     command, of_training = parse_study(Command, arguments, "scale", HELP, describe_training)
     of_training += ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
+    require_images(command.data)
     name = command.recipe
     # Images of another task are not proposed a recipe of classification.
     if not (name or command.start or any(option.startswith("--task") for option in of_training)):

@@ -109,7 +109,8 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     """Give a function the name of its job, the parameters of its options, and a docstring of both."""
     function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
     function.__module__ = job.__module__
-    before = list(inspect.signature(job).parameters.values())[:-1]  # self
+    names = list(inspect.signature(job).parameters)
+    before = list(inspect.signature(job).parameters.values())[: names.index("options")]  # self
     parameters = [
         parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
         if parameter.name == "options"
