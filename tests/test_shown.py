@@ -66,6 +66,7 @@ def test_an_evaluation_says_what_the_command_line_says(run: Path) -> None:
 def test_a_predictor_and_its_guesses_are_short(run: Path) -> None:
     predictor = vitkit.Predictor(run, device="cpu")
     assert repr(predictor) == "<Predictor: ViT-16x1x2/4, 10 classes, 8x8 pixels, on cpu>"
+    assert "<p>ViT-16x1x2/4, 10 classes" in predictor._repr_html_()
     guesses = predictor(np.zeros((8, 8, 3), np.uint8), top=2)
     assert re.fullmatch(r"\[(Guess\(name='\d', probability=0\.\d{1,5}\)(, )?){2}\]", repr(guesses))
 

@@ -38,9 +38,10 @@ from vitkit.jobs.options import (
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
+from vitkit.shown import Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
-from vitkit.text import format_size, pluralize, visible
+from vitkit.text import format_size, pluralize
 from vitkit.weights.card import preprocessing_of
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
     return images, images - sum(column.null_count for column in errors), continued
 
 
-class Predictor:
+class Predictor(Shown):
     """A model ready to name what is in an image, with the preprocessing it was trained with.
 
     >>> predictor = vitkit.Predictor("runs/digits")
@@ -276,10 +277,10 @@ class Predictor:
                 )
         self.class_names = self.card.class_names or tuple(f"class {i}" for i in range(count))
 
-    def __repr__(self) -> str:
+    def in_words(self) -> str:
+        """Say which model it is, of how many classes, for which pixels, and where it computes."""
         name, classes = self.model.card.name, pluralize(len(self.class_names), "class", "classes")
-        size = format_size(self.preprocessing.image_size)
-        return f"<Predictor: {visible(name)}, {classes}, {size} pixels, on {self.device}>"
+        return f"{name}, {classes}, {format_size(self.preprocessing.image_size)} pixels, on {self.device}"
 
     @overload
     def __call__(
