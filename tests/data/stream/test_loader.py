@@ -302,14 +302,16 @@ def test_a_stopped_worker_is_named_where_the_others_wait_for_it() -> None:
         def decode(self, index: int) -> NDArray[np.uint8]:
             worker = get_worker_info()
             assert worker is not None
-            if worker.id == 1:
-                stopped.value = os.getpid()
-                os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(600)  # the first worker makes the batch that is awaited
+            if index >= 10:  # after a batch of each worker, so that both are there when the time is counted
+                if worker.id == 1:
+                    time.sleep(0.5)  # its thread that sends has sent the batch before
+                    stopped.value = os.getpid()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(600)  # the first worker makes the batch that is awaited
             return super().decode(index)
 
-    with pytest.raises(VitkitError, match="Batch 0 did not come") as refusal:
-        list(evaluation_batches(Locked(10), PREPROCESSING, 5, workers=2, worker_timeout=2))
+    with pytest.raises(VitkitError, match="Batch [12] did not come") as refusal:
+        list(evaluation_batches(Locked(20), PREPROCESSING, 5, workers=2, worker_timeout=2))
     assert f"process {stopped.value} hangs" in str(refusal.value)
 
 
