@@ -310,7 +310,7 @@ def test_a_stopped_worker_is_named_where_the_others_wait_for_it() -> None:
                 time.sleep(600)  # the first worker makes the batch that is awaited
             return super().decode(index)
 
-    with pytest.raises(VitkitError, match="Batch [12] did not come") as refusal:
+    with pytest.raises(VitkitError, match=r"Batch [12] did not come") as refusal:
         list(evaluation_batches(Locked(20), PREPROCESSING, 5, workers=2, worker_timeout=2))
     assert f"process {stopped.value} hangs" in str(refusal.value)
 
