@@ -97,7 +97,12 @@ class RelayingListener(Listener):
     """Hands everything on to a listener; whoever extends it overrides what it changes."""
 
     def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+        self._listener = listener
+
+    @property
+    def listener(self) -> Listener:
+        """The listener that hears everything."""
+        return self._listener
 
     def note(self, sentence: str) -> None:
         self.listener.note(sentence)

@@ -234,7 +234,7 @@ class AutomaticListener(RelayingListener):
         """Wait with the choice until something is to be heard: the kernel may not run yet."""
 
     @property
-    def listener(self) -> Listener:  # type: ignore[override]
+    def listener(self) -> Listener:
         """The listener of the place where the program runs."""
         display = find_display()
         return SILENT if display is None else NotebookListener(display)

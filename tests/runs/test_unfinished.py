@@ -60,9 +60,7 @@ def test_the_best_committed_weights_are_used_and_named(
     step = step_of_best(stopped)
     expected = load_weights(stopped / "checkpoints" / f"step-{step:08d}")
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
-    assert (
-        f"this run has not finished: the weights are those of step {step}, the best validation" in caplog.text
-    )
+    assert f"this run has not finished: its weights come from step {step}, the best validation" in caplog.text
     assert model.card.class_names == tuple("0123456789")
     assert contents(stopped) == before
 

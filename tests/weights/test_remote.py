@@ -920,7 +920,7 @@ def test_bars_are_drawn_on_screens_alone(hub: Hub, has_screen: bool, monkeypatch
     monkeypatch.setattr(sys.stderr, "isatty", lambda: has_screen)
     fetch("hf:org/name")
     assert hub.drew_bars == [has_screen]
-    assert hub.draws_bars  # those of the caller's own downloads
+    assert hub.draws_bars  # in the caller's own downloads
 
 
 @pytest.mark.parametrize(

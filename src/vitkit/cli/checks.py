@@ -37,7 +37,7 @@ def require_models(names: Iterable[str]) -> None:
 
 
 def require_images(*paths: str | Path | None) -> None:
-    """Refuse images that are not there; what is left out is not asked for.
+    """Refuse images that are not there; an option that is left out refuses nothing.
 
     Raises:
         VitkitError: there is no such file or folder.

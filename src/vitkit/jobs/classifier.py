@@ -252,7 +252,7 @@ def _paths(images: Any) -> list[Path] | None:
 
 
 def _encoded(images: Any, unit_range: bool) -> list[bytes]:
-    """Return the bytes of image files: those of paths as they stand there, of arrays as PNG."""
+    """Return the bytes of image files: paths are read as they are, arrays are written as PNG."""
     paths = _paths(images)
     if paths is not None:
         return [*map(_read, paths)]

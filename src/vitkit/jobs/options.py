@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -109,8 +109,8 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     """Give a function the name of its job, the parameters of its options, and a docstring of both."""
     function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
     function.__module__ = job.__module__
-    names = list(inspect.signature(job).parameters)
-    before = list(inspect.signature(job).parameters.values())[: names.index("options")]  # self
+    of_job = inspect.signature(job).parameters.values()
+    before = list(takewhile(lambda parameter: parameter.name != "options", of_job))  # self
     parameters = [
         parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
         if parameter.name == "options"

@@ -61,7 +61,7 @@ SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """An image and what it was found to show."""
+    """An image and its guesses, or the reason why it has none."""
 
     path: Path
     """Its file, or its place in an archive or a Parquet file: photos.zip/cats/1.jpg."""
@@ -104,7 +104,7 @@ def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
 def _predict_batch(
     predictor: "Predictor", images: Sequence[NamedImage], top: int
 ) -> Iterator[PredictedImage]:
-    """Predict those of the images that can be read, all at once."""
+    """Predict the images of a batch that can be read, all at once."""
     pixels: dict[int, NDArray[np.uint8]] = {}
     reasons: dict[int, str] = {}
     for i, image in enumerate(images):

@@ -38,7 +38,7 @@ def with_statistics(config: ModelConfig, mean: Statistics, std: Statistics) -> M
 def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
     """Give a configuration for images of another number of channels.
 
-    Of its pixel statistics one channel gets the averages; several get them repeated in turn.
+    One channel gets the averages of its pixel statistics; several get them repeated in turn.
 
     Raises:
         VitkitError: there is no rule for these numbers.

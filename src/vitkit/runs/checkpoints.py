@@ -347,5 +347,5 @@ def _identity(place: Place, snapshot: Snapshot) -> Identity:
     name, config = run_model(run, len(record.class_names), folder)
     card = run_card(run, record, record.fingerprint, name)
     card = replace(card, origin={**card.origin, "weights": f"{snapshot}, of a run that has not finished"})
-    note = f"this run has not finished: the weights are those of {snapshot}"
+    note = f"this run has not finished: its weights come from {snapshot}"
     return Identity(snapshot.file, "vitkit", config, card, {}, (note,))

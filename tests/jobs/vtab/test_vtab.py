@@ -130,7 +130,7 @@ def test_a_partial_mean_says_so_everywhere() -> None:
     said = list(remarks(found))
     assert said[0].startswith("The mean is partial: 1 of 19 tasks. It is no VTAB score")
     assert said[1].startswith("Tasks absent, without a folder: Caltech101 (caltech101), Flowers102")
-    assert said[2] == "Tasks not asked for: DTD (dtd)."
+    assert said[2] == "Tasks left out by --tasks: DTD (dtd)."
     names = [row[1] for row in found.csv_rows()]
     assert names[1:] == [
         "CIFAR-100",

@@ -241,7 +241,7 @@ def _sources(found: ModelComparison) -> list[str]:
 
 
 def _classes(found: ModelComparison) -> str:
-    """Say in which classes a gain or a loss was found."""
+    """Say in which classes the two models differ."""
     sure = [change for change in found.classes if change.differs]
     over = f"McNemar's exact test of each of {len(found.classes):,} classes, p by Holm"
     if not sure:

@@ -108,7 +108,7 @@ class Vtab(Shown):
     absent: tuple[TaskFolder, ...]
     """Tasks that have no folder."""
     not_asked: tuple[TaskFolder, ...]
-    """Tasks that have a folder and were not asked for."""
+    """Tasks that have a folder and are not among the chosen ones."""
 
     def in_words(self) -> str:
         """Name the mean over the tasks, and how many there are."""
@@ -206,7 +206,7 @@ def remarks(vtab: Vtab) -> Iterator[str]:
             "paper's means stand for the same tasks here."
         )
         yield from _named("absent, without a folder", vtab.absent)
-        yield from _named("not asked for", vtab.not_asked)
+        yield from _named("left out by --tasks", vtab.not_asked)
     if vtab.departures:
         yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
     if vtab.protocol == "paper":
