@@ -10,7 +10,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import describe_training, lay_out, study_base
+from vitkit.cli.train import describe_training, study_base
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments, read_field_texts
 from vitkit.jobs.recipes import recipe
@@ -114,7 +114,7 @@ def _print(ablation: "Ablation") -> None:
     from vitkit.jobs.study.comparison import arm_table, conclusions
 
     console.out.print()
-    console.out.print(lay_out(arm_table(ablation.comparison, compact=True)))
+    console.out.print(console.lay_out(arm_table(ablation.comparison, compact=True)))
     sentences = [ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison)]
     console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
     best = max((ablation.comparison.base, *ablation.comparison.arms), key=lambda arm: arm.mean or 0.0)

@@ -11,7 +11,6 @@ from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
-from vitkit.cli.train import lay_out
 from vitkit.jobs.compare.options import CompareOptions
 from vitkit.text import pluralize
 
@@ -72,7 +71,7 @@ def _print(found: "ModelComparison") -> None:
     )
 
     answer, *sentences = conclusions(found)
-    measures = lay_out(measure_table(found))
+    measures = console.lay_out(measure_table(found))
     measures.columns[1].justify = "left"  # words and intervals: there is no digit to align
     console.out.print(measures)
     console.out.print(f"\n[bold]{escape(answer)}[/]", soft_wrap=True)
@@ -81,7 +80,7 @@ def _print(found: "ModelComparison") -> None:
     changed = class_table(found, CLASSES_SHOWN)
     if changed.rows:
         console.out.print()
-        classes = lay_out(changed)
+        classes = console.lay_out(changed)
         classes.columns[-1].justify = "right"
         console.out.print(classes)
         if len(found.classes) > len(changed.rows):
@@ -90,7 +89,7 @@ def _print(found: "ModelComparison") -> None:
     options = option_table(found)
     if options is not None:
         console.out.print()
-        console.out.print(lay_out(options))
+        console.out.print(console.lay_out(options))
     elif found.options is not None:
         console.out.print("\nThe two were trained with the same options.")
     better = found.second if found.difference.mean > 0 else found.first

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.cells import cell_len
 from rich.console import (
@@ -20,6 +20,7 @@ from rich.console import (
     OverflowMethod,
     RenderableType,
 )
+from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -34,12 +35,15 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
 from vitkit.weights.published import find_start_named, is_address
+
+if TYPE_CHECKING:
+    from vitkit.tasks import page
 
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
@@ -141,6 +145,27 @@ out = Terminal(highlight=False, emoji=False, width=_width(sys.stdout))
 """Results."""
 err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_width(sys.stderr))
 """Progress and messages: never mixed into what a pipe reads."""
+
+
+def lay_out(table: "page.Table") -> Table:
+    """Lay a table out for the terminal; all columns but the first and the last stand at the right."""
+    shown = Table(*map(escape, table.headings), box=None)
+    for column in shown.columns[1:-1]:
+        column.justify = "right"
+    rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
+    # ones take what they need, so that the names in the first one are broken before intervals are.
+    columns = list(zip(shown.columns, table.headings, *rows, strict=True))
+    longest = [
+        max((len(word) for cell in cells for word in cell.split()), default=1) for _, *cells in columns
+    ]
+    free = out.width - sum(longest) - 2 * len(columns)  # a blank at each side
+    for (column, *cells), least in reversed(list(zip(columns, longest, strict=True))):
+        extra = max(0, min(free, max(map(len, cells)) - least))
+        column.width, free = least + extra, free - extra
+    return shown
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

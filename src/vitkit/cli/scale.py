@@ -10,7 +10,7 @@ from vitkit.cli import console
 from vitkit.cli.checks import require_images
 from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import describe_training, lay_out, study_base
+from vitkit.cli.train import describe_training, study_base
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
@@ -103,7 +103,7 @@ def _print(result: "Scale") -> None:
     from vitkit.jobs.study.scale_result import conclusions, point_table, remarks
 
     console.out.print()
-    console.out.print(lay_out(point_table(result)))
+    console.out.print(console.lay_out(point_table(result)))
     sentences = [*conclusions(result), *remarks(result)]
     console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
     held_out = result.folder / result.held_out.folder

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import tyro
-from rich.markup import escape
-from rich.table import Table
 
 from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
@@ -49,7 +47,6 @@ from vitkit.training.config import (
 if TYPE_CHECKING:
     from vitkit.runs.plan import Request
     from vitkit.runs.series_record import Series
-    from vitkit.tasks import page
 
 
 # A run again, with what the option parser has to know: only the splits' options carry a prefix, because
@@ -466,7 +463,7 @@ def _compare_and_tell(asked: Asked, line: str, listener: Listener) -> None:
         listener=listener,
     )
     console.out.print()
-    console.out.print(lay_out(arm_table(helped.comparison, compact=True)))
+    console.out.print(console.lay_out(arm_table(helped.comparison, compact=True)))
     console.out.print("", *helped.answers(), sep="\n", markup=False, soft_wrap=True)
     console.out.print(
         "",
@@ -776,9 +773,9 @@ def _print(folder: Path, series: "Series") -> None:
 
     console.out.print()
     if series.rates:
-        console.out.print(lay_out(rate_table(series)))
+        console.out.print(console.lay_out(rate_table(series)))
     console.out.print(*series.reasons, sep="\n", markup=False, soft_wrap=True)
-    console.out.print(lay_out(member_table(series)))
+    console.out.print(console.lay_out(member_table(series)))
     console.out.print(*conclusions(series), sep="\n", markup=False, soft_wrap=True)
     first = next(one for one in series.members if one.finished)
     of_series = series.options.cross_validate is None
@@ -790,24 +787,3 @@ def _print(folder: Path, series: "Series") -> None:
         f"         vitkit inspect {shlex.quote(str(folder / first.folder))}",
     ]
     console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
-
-
-def lay_out(table: "page.Table") -> Table:
-    """Lay a table out for the terminal; all columns but the first and the last stand at the right."""
-    shown = Table(*map(escape, table.headings), box=None)
-    for column in shown.columns[1:-1]:
-        column.justify = "right"
-    rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
-    for row in rows:
-        shown.add_row(*map(escape, row))
-    # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
-    # ones take what they need, so that the names in the first one are broken before intervals are.
-    columns = list(zip(shown.columns, table.headings, *rows, strict=True))
-    longest = [
-        max((len(word) for cell in cells for word in cell.split()), default=1) for _, *cells in columns
-    ]
-    free = console.out.width - sum(longest) - 2 * len(columns)  # a blank at each side
-    for (column, *cells), least in reversed(list(zip(columns, longest, strict=True))):
-        extra = max(0, min(free, max(map(len, cells)) - least))
-        column.width, free = least + extra, free - extra
-    return shown
