@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data.augment import RandomView
 from vitkit.data.check import bad_files_allowed
 from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode.image import decode
@@ -22,7 +23,7 @@ from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
-from vitkit.data.transforms import RandomView, preprocess
+from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
 from vitkit.world import ALONE, World
