@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.fixture_files import load_fixture, write_npz
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from tests.weights.test_official import random_model, same_bits, without
 from vitkit import load_model
 from vitkit.data.config import Preprocessing

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from tests.pixel_cases import source
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
