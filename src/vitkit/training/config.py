@@ -316,7 +316,7 @@ class TrainingConfig:
     checkpoint_minutes: float = 10.0
     """Minutes after which a checkpoint is written even before the next such step."""
     keep: int = 2
-    """Number of latest checkpoints that are kept, besides the best one."""
+    """Number of latest checkpoints that are not removed, besides the best one."""
     patience: int | None = None
     """Validations in a row without a better accuracy after which training stops; left out, it never stops
     early."""
