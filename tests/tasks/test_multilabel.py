@@ -23,7 +23,7 @@ from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.runs.config import Run, StartConfig
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 LABELS = ("bar", "disc", "square")
 COLOURS = {"bar": (50, 80, 240), "disc": (40, 200, 60), "square": (230, 40, 40)}

@@ -14,7 +14,7 @@ from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
 from vitkit.text import pluralize
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""

@@ -21,7 +21,7 @@ from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.answering import Answering, Result, SplitPredictions
-from vitkit.weights.card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
+from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
 from vitkit.weights.pretraining import TRAINING_IMAGES
 
 if TYPE_CHECKING:

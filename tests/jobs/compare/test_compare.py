@@ -27,7 +27,7 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.model_card import ModelCard, card_of
 
 SMALL = Run(
     data="digits",
