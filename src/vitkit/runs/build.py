@@ -171,7 +171,7 @@ def build_trainer(
         called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
         compute_as(parts.model, called)
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
-    # its copy takes memory for nothing (docs/results.md).
+    # its copy takes memory for nothing (docs/results/speed.md).
     has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
     return Trainer(
         parts.folder,
