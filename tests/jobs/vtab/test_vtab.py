@@ -398,7 +398,7 @@ def test_the_command_prints_the_table(
 
 def ends(out: Path) -> dict[str, bytes]:
     """The files that tell what came out, without what tells of clock and place."""
-    names = ("model.safetensors", "metrics.jsonl", "test.npz", "val.json", "test.json", "vtab.csv")
+    names = ("model.safetensors", "metrics.jsonl", "test.logits.npy", "val.json", "test.json", "vtab.csv")
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.name in names}
 
 
