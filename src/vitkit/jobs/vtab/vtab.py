@@ -242,10 +242,8 @@ def _train_task(
         Arm(task.folder, task.folder, task_run(options, task), series_options),
         folder.parent,
         place,
-        device=options.device,
-        threads=options.threads,
-        command="vitkit.vtab(...)",
-        listener=listener,
+        options,
+        "vitkit.vtab(...)",
     )
     assert series.chosen is not None  # a series that has ended has chosen
     answering = find_task("classification").answering
