@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 WNIDS = imagenet_wnids()
 SIDE = 8
