@@ -326,7 +326,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.jobs.train import train
         from vitkit.runs.outlook import describe_images
         from vitkit.runs.plan import Request
-        from vitkit.weights.files.remote import is_kept
+        from vitkit.weights.files.download import is_kept
 
     listener = log_to(*asked.hearing.log, listener=listener)
     request = Request(*(place for place in (begun, trained) if place is not None))
@@ -417,7 +417,7 @@ def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
     Raises:
         VitkitError: it is so.
     """
-    from vitkit.weights.files.remote import is_kept
+    from vitkit.weights.files.download import is_kept
 
     start = asked.run.start.start
     if asked.series.is_series or asked.then.then or is_series:

@@ -28,7 +28,7 @@ from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.text import format_size
 from vitkit.weights.card import ModelCard, fit_preprocessing
 from vitkit.weights.files.checksum import Checksum
-from vitkit.weights.files.remote import fetch_any
+from vitkit.weights.files.download import fetch_any
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native

@@ -27,7 +27,7 @@ from vitkit.runs.plan import Request
 from vitkit.runs.series_record import read_series
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.card import fit_preprocessing
-from vitkit.weights.files.remote import is_kept
+from vitkit.weights.files.download import is_kept
 from vitkit.weights.published import PublishedStart, default_starts
 
 PATIENCE = 3600.0
