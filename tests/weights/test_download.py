@@ -24,7 +24,7 @@ from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.files.download import fetch, is_kept
+from vitkit.weights.files.download import fetch, is_local
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ def test_a_file_is_fetched_once(server: Server) -> None:
 def test_what_is_kept_is_known_without_asking(server: Server) -> None:
     server.files["/m/x.npz"] = Hosted(npz())
     address = server.url("/m/x.npz")
-    assert not is_kept(address) and not server.requests
+    assert not is_local(address) and not server.requests
     fetched = fetch(address)
     count = len(server.requests)
-    assert is_kept(address) and is_kept(f"{address}#sha256={'0' * 64}") and is_kept(fetched.path)
-    assert not is_kept(server.url("/m/y.npz")) and len(server.requests) == count
+    assert is_local(address) and is_local(f"{address}#sha256={'0' * 64}") and is_local(fetched.path)
+    assert not is_local(server.url("/m/y.npz")) and len(server.requests) == count
 
 
 def test_a_cut_download_goes_on(server: Server) -> None:

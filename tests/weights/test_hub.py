@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from tests.helpers.file_server import refused
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.files.download import fetch, is_kept
+from vitkit.weights.files.download import fetch, is_local
 
 WEIGHTS = save({"x": torch.ones(3)})
 
@@ -175,13 +175,13 @@ def test_one_format_is_fetched(files: list[str], needed: list[str], hub: Hub) ->
 
 def test_weights_in_the_hubs_cache_are_known_without_a_request(hub: Hub) -> None:
     hub.files = {"config.json": b"{}", "model.safetensors": WEIGHTS}
-    assert not is_kept("hf:org/name")
+    assert not is_local("hf:org/name")
     hub.snapshot_download("org/name", allow_patterns=["config.json"])
-    assert not is_kept("hf:org/name")  # what stands beside the weights is not them
+    assert not is_local("hf:org/name")  # what stands beside the weights is not them
     fetch("hf:org/name")
     hub.failure = ConnectionError("no network")
-    assert is_kept("hf:org/name") and is_kept("hf:org/name/model.safetensors")
-    assert not is_kept("hf:org/name/other.npz")
+    assert is_local("hf:org/name") and is_local("hf:org/name/model.safetensors")
+    assert not is_local("hf:org/name/other.npz")
 
 
 def test_revisions_files_and_folders(hub: Hub) -> None:
@@ -237,10 +237,10 @@ def test_what_a_commit_of_the_hub_holds_never_changes(hub: Hub) -> None:
 def test_the_web_address_of_a_file_is_an_address_of_the_hub(kind: str, hub: Hub) -> None:
     hub.files = {"model.safetensors": WEIGHTS, "a/x y.npz": WEIGHTS}
     page = f"https://huggingface.co/org/name/{kind}/refs%2Fpr%2F1"
-    assert not is_kept(f"{page}/model.safetensors")
+    assert not is_local(f"{page}/model.safetensors")
     fetched = fetch(Path(f"{page}/model.safetensors?download=true"))  # pathlib takes one slash away
     assert fetched.origin["source"] == f"hf:org/name@{hub.commit}/model.safetensors"
-    assert is_kept(f"{page}/model.safetensors") and hub.revisions == ["refs/pr/1"]
+    assert is_local(f"{page}/model.safetensors") and hub.revisions == ["refs/pr/1"]
     assert fetch(f"{page}/a/x%20y.npz").path.name == "x y.npz"
     refused(f"{page}/model.safetensors#sha256={'0' * 64}", f"with the SHA-256 {'0' * 64}", "not used")
 

@@ -1,7 +1,8 @@
 """Checkpoint formats as tables of name pairs, read by loading, saving and the accounting of keys alike.
 
 A row is one parameter of vitkit's model, the tensors of the file that it is made of, and the way there and
-back. A format is a function that makes the rows, how it is recognised, and what of a model it cannot store.
+back. A format is a function that makes the rows, a test that recognises its files, and a list of the parts of
+a model that it cannot store.
 """
 
 import re
@@ -49,7 +50,7 @@ class NotRecordedError(VitkitError):
 
 @dataclass(frozen=True)
 class Hints:
-    """Options of loading that help to read a file which does not record its image size or number of heads."""
+    """The image size and number of heads that a user gives for a file that does not record them."""
 
     image_size: tuple[int, int] | None = None
     """`(height, width)` in pixels that the user gives. Where the file's positions fit its grid exactly, it
@@ -77,10 +78,10 @@ class Translation:
 
 @dataclass(frozen=True)
 class Holding:
-    """One family's models in one format: writing them, and what of them the format cannot store.
+    """One family's models in one format: how they are written, and the parts that the format cannot store.
 
-    write: (model, path, notes) -> the path written. It is called for a model of which nothing is unsupported;
-        what the file cannot record of the card is added to the notes.
+    write: (model, path, notes) -> the path written. It is called if nothing of the model is unsupported;
+        the notes receive the parts of the card that the file cannot record.
     unsupported: parts of the architecture that this format cannot store, as phrases for an error; empty if
         `write` can store it.
     lost_numerics: numerics (epsilons, GELU's form, pixel statistics) that this format does not record, as

@@ -2,9 +2,9 @@
 
 `hf:org/name[@revision][/file]`, and the web address of a file on the Hub, go through huggingface_hub and its
 cache; `gs://` and `s3://` through fsspec. Other `https://` and `http://` addresses need Python alone, because
-they need what those libraries leave out: a download that was cut goes on from the last byte, if the server
-says that the file is still the same (RFC 9110, `If-Range`), and a connection that brings next to nothing is
-cut. The SHA-256 of a downloaded file is recorded: the file must keep it.
+both libraries leave out two things: a download that was cut goes on from the last byte, if the server says
+that the file is still the same (RFC 9110, `If-Range`), and a connection that brings too little is cut. The
+SHA-256 of a downloaded file is recorded: the file must keep it.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files.cache import cache_folder, described, file_digest, read_note, recorded_digest
-from vitkit.weights.files.hub import from_hub, is_on_disk
-from vitkit.weights.files.source import SETTINGS, disguise
+from vitkit.weights.files.hub import from_hub, is_in_cache
+from vitkit.weights.files.source import SETTINGS, explain_no_weights
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import find_start_named
 
@@ -82,7 +82,7 @@ class Fetched:
 
     path: Path
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """`source`, the address without what may be secret in it, and `sha256` (of several files: by name); empty
+    """`source`, the address without passwords and signatures, and `sha256` (of several files: by name); empty
     for what was a path to begin with."""
     image_size: tuple[int, int] | None = None
     """Pixels that a published checkpoint was made for: not every file records them."""
@@ -152,7 +152,7 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     return Fetched(fetched.path, fetched.origin, size)
 
 
-def is_kept(path: str | Path) -> bool:
+def is_local(path: str | Path) -> bool:
     """Whether a checkpoint is on this machine, so that reading it fetches no weights; no server is asked."""
     start = find_start_named(path)
     if start is not None and (cache_folder() / "starts" / start.name).is_dir():
@@ -161,7 +161,7 @@ def is_kept(path: str | Path) -> bool:
     if Path(address).exists():
         return True
     if address.startswith("hf:"):
-        return is_on_disk(address)
+        return is_in_cache(address)
     return bool(_ADDRESS.match(address)) and _target(address).exists()
 
 
@@ -307,7 +307,7 @@ def _download(address: str, shown: str, target: Path, progress: Progress | None,
             "%s: %s; trying again in %g s (attempt %d of %d)", shown, reason, pause, failures + 1, ATTEMPTS
         )
         time.sleep(pause)
-    digest, fault = file_digest(part), disguise(part)
+    digest, fault = file_digest(part), explain_no_weights(part)
     if digest != (expected or digest):
         fault = f"its SHA-256 is {digest}, expected {expected}: it is another file, or a damaged one"
     if fault:

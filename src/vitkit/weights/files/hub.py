@@ -41,7 +41,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     import huggingface_hub as hub
     from huggingface_hub import errors
 
-    first = {} if expected else _remembered(address)
+    first = {} if expected else _read_first_fetch(address)
     try:
         announced = _announced(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
@@ -88,7 +88,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
         raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
     if not expected and not first:
-        _remember(address, {"address": address, "source": exact, "sha256": digests})
+        _record_first_fetch(address, {"address": address, "source": exact, "sha256": digests})
     return snapshot / chosen, {
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
@@ -97,7 +97,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
 
 @contextmanager
 def _bars_on_screens(hub: Any) -> Iterator[None]:
-    """Leave the Hub's bars to terminals and notebooks: in a file, each of their steps would be a line."""
+    """Show the Hub's bars on terminals and in notebooks alone: in a file, each of their steps is a line."""
     has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
     if has_screen or hub.utils.are_progress_bars_disabled():
         yield
@@ -109,8 +109,8 @@ def _bars_on_screens(hub: Any) -> Iterator[None]:
         hub.utils.enable_progress_bars()
 
 
-def is_on_disk(address: str) -> bool:
-    """Whether weights that an address of the Hub names are in its cache on this machine; nobody is asked."""
+def is_in_cache(address: str) -> bool:
+    """Whether the Hub's cache on this machine holds the weights of an address; no server is asked."""
     import huggingface_hub as hub
 
     repository, revision, inside = _parts(address)
@@ -123,20 +123,20 @@ def is_on_disk(address: str) -> bool:
 
 
 def _first_fetch(address: str) -> Path:
-    """Return the path of the record of what an address was when it was first fetched."""
+    """Return the path of the record of an address's first fetch."""
     return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
 
 
-def _remembered(address: str) -> dict[str, Any]:
-    """Read what an address was when it was first fetched; empty where that is not known."""
+def _read_first_fetch(address: str) -> dict[str, Any]:
+    """Read the record of an address's first fetch; empty where there is none."""
     record = read_note(_first_fetch(address))
     digests = record.get("sha256")
     return record if isinstance(digests, dict) and digests and isinstance(record.get("source"), str) else {}
 
 
-def _remember(address: str, record: Mapping[str, Any]) -> None:
+def _record_first_fetch(address: str, record: Mapping[str, Any]) -> None:
     path = _first_fetch(address)
-    with suppress(OSError):  # a cache that may not be written: then nothing is compared next time
+    with suppress(OSError):  # the cache cannot be written: the next fetch compares nothing
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_json(path, record)
 
@@ -161,7 +161,7 @@ def _other_weights(
 
 
 def _parts(address: str) -> tuple[str, str | None, str]:
-    """Model, revision and path inside it."""
+    """Split an address into model, revision and path inside it."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise VitkitError(

@@ -1,7 +1,7 @@
 """Folders of Hugging Face's transformers, read and written: ViT and BiT.
 
 Parameters have the names that every release of transformers writes to files; the names that its modules have
-had since release 5 are read too. What is written, transformers' `from_pretrained` loads.
+had since release 5 are read too. Transformers' `from_pretrained` loads the written folders.
 
 A DeiT without distillation is a ViT there; what they call deit has a distillation token and is refused.
 
@@ -484,8 +484,8 @@ def make_card(
     rule = read_rule(source, processor, config.image_size)
     assumed: list[Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
-        whose = "the default of their image processor"
-        assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
+        custom = "the default of their image processor"
+        assumed.append(assumed_statistics(config.image_mean, config.image_std, custom))
     if not source.preprocessor:
         assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
     return ModelCard(class_names=names, task=task, preprocessing=rule, assumed=tuple(assumed))

@@ -2,7 +2,7 @@
 
 Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), the hybrids with a
 GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's usual arithmetic is assumed
-and `card.origin` says so. What timm has and we have not is refused by name: distillation tokens, gated MLPs,
+and `card.origin` says so. Parts that vitkit lacks are refused by name: distillation tokens, gated MLPs,
 norms of queries and keys, parallel blocks, relative and learned rotary positions.
 
 Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `resnetv2.py`.
@@ -44,7 +44,7 @@ from vitkit.weights.table import (
 )
 
 UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
-"""Architectures whose numerics differ where their tensors may not."""
+"""Architectures with other numerics, whose tensors may have the same names and shapes."""
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
@@ -442,8 +442,8 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     doubts = []
     if custom:
         _require_custom(source, settings, config)
-        whose = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
-        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {whose}")
+        origin = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
+        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {origin}")
     return Translation(config, bit_rows(config), _card(settings, config, doubts))
 
 
