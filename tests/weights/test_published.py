@@ -192,6 +192,7 @@ def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
         ("vit-b16", "like that: vit-b16-in21k, vit-b16-in21k-in1k-224"),
         ("ViT-B/16", "ViT-B/16 is the name of a model: vitkit starts --model ViT-B/16"),
         ("google/vit-x", "On the hub it may be hf:google/vit-x."),
+        ("vit_base_patch16_clip_224.openai", "may be hf:timm/vit_base_patch16_clip_224.openai.$"),
         ("my_weights", "No checkpoint at my_weights.$"),
     ],
 )

@@ -145,9 +145,14 @@ def hides_published(path: str | Path) -> bool:
 
 def missing_checkpoint(path: Path) -> VitkitError:
     """Make the error for a path without a checkpoint, with the published checkpoints that may be meant."""
+    near = near_published(path)
     hub = re.fullmatch(r"(?!vit|bit|resnet)[\w-]+/[\w.-]+", str(path), re.IGNORECASE)
     hint = f" On the hub it may be hf:{path}." if hub and not path.parent.exists() else ""
-    return VitkitError(f"No checkpoint at {path}.{near_published(path)}{hint}")
+    if not near and re.fullmatch(
+        r"\w+_patch\w+\.\w+", str(path)
+    ):  # a model of timm, with the tag of its weights
+        hint = f" On the hub it may be hf:timm/{path}."
+    return VitkitError(f"No checkpoint at {path}.{near}{hint}")
 
 
 def near_published(path: Path) -> str:
