@@ -106,11 +106,11 @@ def test_killed_when_the_file_has_changed(server: Server, monkeypatch: pytest.Mo
     new, room = npz(fill=2.0), download._room
     attempts: list[int] = []
 
-    def killed(size: int, total: int | None, folder: Path) -> int:
+    def killed(size: int, total: int | None, folder: Path, most: int) -> int:
         attempts.append(size)
         if len(attempts) == 2:
             raise KeyboardInterrupt
-        return room(size, total, folder)
+        return room(size, total, folder, most)
 
     server.files["/x.npz"] = Hosted(npz(), cuts=[100_000], after_cut=Hosted(new, etag='"2"'))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -346,8 +346,9 @@ def test_what_a_server_says_is_shown_not_obeyed(
 
 def test_a_body_without_end_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", shown(100_000))
+    monkeypatch.setattr(download, "CHUNK", 1000)
     server.files["/x.npz"] = Hosted(npz(), length=0)
-    refused(server.url("/x.npz"), "has not ended after", "does not say how long")
+    refused(server.url("/x.npz"), "has not ended after 50,", "does not say how long")
     assert not list(cache_folder().rglob("*.part"))
 
 
@@ -358,7 +359,7 @@ def test_room_is_made_sure_of_before_the_first_byte(server: Server, monkeypatch:
         refused(server.url("/x.npz"), f"needs {len(npz()):,} more bytes", "100,000 free", "VITKIT_CACHE")
     with monkeypatch.context() as patch:
         patch.setattr(download, "MAX_WEIGHTS", 1000)
-        refused(server.url("/x.npz"), "weights may have 1,000")
+        refused(server.url("/x.npz"), "at most 1,000 are read")
     assert not list(cache_folder().rglob("*.part"))
     assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
 
@@ -380,7 +381,7 @@ def test_settings_that_are_too_large_are_left_out_with_words(
     server.files["/model.safetensors"] = Hosted(save({"x": torch.ones(3)}))
     server.files["/config.json"] = Hosted(json.dumps({"x": "y" * 2000}).encode())
     path = fetch(server.url("/model.safetensors")).path
-    assert "config.json beside the weights is left out: it is larger than 1,000 bytes" in caplog.text
+    assert "config.json beside the weights is left out: the server announces 2,009 bytes" in caplog.text
     assert not (path.parent / "config.json").exists()
 
 
@@ -464,13 +465,21 @@ def test_a_file_of_a_store_is_fetched_once(store: type[Store]) -> None:
     assert fetch("gs://bucket/x.npz") == fetched
 
 
+def test_settings_are_fetched_from_a_store_too(store: type[Store]) -> None:
+    for name, data in (("model.safetensors", save({"x": torch.ones(3)})), ("config.json", b'{"a": 1}')):
+        Store().pipe_file(f"/bucket/{name}", data)
+    folder = fetch("gs://bucket/model.safetensors").path.parent
+    assert json.loads((folder / "config.json").read_text()) == {"a": 1}
+    assert not list(folder.glob("*.part"))
+
+
 def test_a_file_of_a_store_that_ends_too_early_is_not_taken(
     store: type[Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.size = len(npz()) + 5
     refused("gs://bucket/x.npz", "it ended after", "Nothing was changed")
     monkeypatch.setattr(download, "MAX_WEIGHTS", 1000)
-    refused("gs://bucket/x.npz", "weights may have 1,000")
+    refused("gs://bucket/x.npz", "at most 1,000 are read")
     assert not list(cache_folder().rglob("x.npz"))
 
 

@@ -76,6 +76,10 @@ class _RefusedError(Exception):
     """The answer will be the same next time."""
 
 
+class _AbsentError(_RefusedError):
+    """There is no such file, or none for us."""
+
+
 @dataclass(frozen=True)
 class Fetched:
     """A checkpoint that is now on this machine."""
@@ -206,7 +210,7 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
             digest = _cached_digest(target, shown)
             if digest is None or digest != (expected or digest):
                 digest = _download(address, shown, target, progress, expected or _first_digest(target))
-                if parts.scheme in ("http", "https") and not name.endswith(".npz"):
+                if not name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
@@ -282,10 +286,7 @@ def _download(address: str, shown: str, target: Path, progress: Progress | None,
     failures, longest = 0, 0
     while True:
         try:
-            if address.startswith("http"):
-                _attempt(address, part, note, progress)
-            else:
-                _copy_from_store(address, part, progress)
+            _transfer(address, part, note, MAX_WEIGHTS, progress)
             break
         except _RefusedError as error:
             raise VitkitError(f"{shown} cannot be fetched: {error}.{closed} Nothing was changed.") from error
@@ -327,12 +328,22 @@ def _download(address: str, shown: str, target: Path, progress: Progress | None,
     return digest
 
 
-def _attempt(address: str, part: Path, note: Path, progress: Progress | None) -> None:
+def _transfer(address: str, part: Path, note: Path, most: int, progress: Progress | None = None) -> None:
     """Request the missing bytes once; returns when the file is whole.
 
+    Args:
+        address: of the file.
+        part: where its bytes are written.
+        note: version and size of the file that the bytes in `part` belong to.
+        most: bytes that the file may have.
+        progress: called as bytes come in.
+
     Raises:
-        _CutError, _RefusedError: it is not.
+        _CutError, _RefusedError: it is not whole.
     """
+    if not address.startswith("http"):
+        _copy_from_store(address, part, most, progress)
+        return
     facts = read_note(note)
     version, total = facts.get("version"), facts.get("total")
     size = part.stat().st_size if part.exists() and version else 0
@@ -352,7 +363,7 @@ def _attempt(address: str, part: Path, note: Path, progress: Progress | None) ->
             length = headers.get("Content-Length", "")
             size, total = 0, int(length) if re.fullmatch(r"\d{1,30}", length) else None
             replace_json(note, {"version": mark, "total": total})
-        limit = _room(size, total, part.parent)
+        limit = _room(size, total, part.parent, most)
         with part.open("ab") as file:
             try:
                 for piece in _pieces(response):
@@ -374,16 +385,16 @@ def _attempt(address: str, part: Path, note: Path, progress: Progress | None) ->
         raise _CutError(f"it ended after {size:,} of {total:,} bytes")
 
 
-def _room(size: int, total: int | None, folder: Path) -> int:
+def _room(size: int, total: int | None, folder: Path, most: int) -> int:
     """Return how many bytes a file may have: all that the server announces, if the disk has room for them.
 
     A body of unannounced length may fill half of what is free.
     """
     free = shutil.disk_usage(folder).free
     if total is None:
-        return min(MAX_WEIGHTS, size + free // 2)
-    if total > MAX_WEIGHTS:
-        raise _RefusedError(f"the server announces {total:,} bytes, and weights may have {MAX_WEIGHTS:,}")
+        return min(most, size + free // 2)
+    if total > most:
+        raise _RefusedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
     if total - size > free:
         raise _RefusedError(
             f"it needs {total - size:,} more bytes, and {folder} has {free:,} free: make room there, or "
@@ -405,7 +416,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(request, file, code, message, headers, url)
 
 
-def _request(address: str, start: int = 0, version: str | None = None) -> Any:
+def _request(address: str, start: int, version: str | None) -> Any:
     """Request a file from byte `start` on if it is still the same version, else all of it.
 
     Raises:
@@ -424,7 +435,7 @@ def _request(address: str, start: int = 0, version: str | None = None) -> Any:
         reasons = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
         reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
         again = error.code >= 500 or error.code in (408, 429)
-        raise (_CutError if again else _RefusedError)(reason) from error
+        raise (_CutError if again else _AbsentError)(reason) from error
     except http.client.InvalidURL as error:
         raise _RefusedError(first_line(error)) from error
     except (OSError, http.client.HTTPException) as error:
@@ -460,26 +471,25 @@ def _pieces(response: Any) -> Iterator[bytes]:
 
 def _fetch_settings(parts: SplitResult, folder: Path) -> None:
     """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
+    part, note = folder / "settings.part", folder / ".settings.part.json"
     for name in SETTINGS:
         beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
-        received = b""
+        part.unlink(missing_ok=True)
+        note.unlink(missing_ok=True)
         try:
-            with _request(beside) as response:
-                for piece in _pieces(response):
-                    received += piece
-                    if len(received) > MAX_SETTINGS:
-                        raise _CutError(f"it is larger than {MAX_SETTINGS:,} bytes")
-            data = json.loads(received)
-        except _CutError as error:  # it may be there: the user learns that the model is read without it
+            _transfer(beside, part, note, MAX_SETTINGS)
+            data = json.loads(part.read_bytes())
+            if isinstance(data, dict):
+                replace_json(folder / name, data)
+        except (_AbsentError, ValueError, RecursionError):
+            continue
+        except (_CutError, _RefusedError) as error:  # the user learns that the model is read without it
             _retries.warning("%s beside the weights is left out: %s", name, error)
-            continue
-        except (_RefusedError, ValueError, RecursionError):
-            continue
-        if isinstance(data, dict):
-            replace_json(folder / name, data)
+    part.unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
 
 
-def _copy_from_store(address: str, part: Path, progress: Progress | None) -> None:
+def _copy_from_store(address: str, part: Path, most: int, progress: Progress | None) -> None:
     """Copy a file of a store that fsspec knows; its packages repeat what fails for a moment.
 
     Raises:
@@ -500,15 +510,15 @@ def _copy_from_store(address: str, part: Path, progress: Progress | None) -> Non
         raise _RefusedError(f"{package} cannot be used: {first_line(error)}") from error
     try:
         total = int(system.info(inside)["size"])
-        _room(0, total, part.parent)
+        _room(0, total, part.parent, most)
         shown = {"shown": lambda total, size, **_: progress and progress(size, total)}
         system.get_file(inside, str(part), callback=fsspec.callbacks.Callback(hooks=shown))
     except _RefusedError:
         raise
     except FileNotFoundError as error:
-        raise _RefusedError("there is no such file") from error
+        raise _AbsentError("there is no such file") from error
     except PermissionError as error:
-        raise _RefusedError("access is refused, or needs a login") from error
+        raise _AbsentError("access is refused, or needs a login") from error
     except Exception as error:
         anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)" if scheme == "s3" else ""
         raise _CutError(f"the store cannot be reached: {first_line(error)}{anonymous}") from error
