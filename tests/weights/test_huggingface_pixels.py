@@ -18,8 +18,8 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import card_of, preprocessing_of
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.helpers.timm_files import TINY, config_json, folder_of, state
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.weights import save_model
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 
 SWIGLU = {"weight": (88, 32), "bias": (88,)}
 

@@ -13,7 +13,7 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.weights import LoadOptions, load, save_model
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 
 
 def test_what_a_file_without_a_config_does_not_say_is_said(

@@ -21,7 +21,6 @@ from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
-from vitkit.weights.card import ModelCard, Task
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.pixels import (
@@ -41,6 +40,7 @@ from vitkit.weights.formats.huggingface.settings import (
     settings_of,
 )
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
+from vitkit.weights.model_card import ModelCard, Task
 from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,
