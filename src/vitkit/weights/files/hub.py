@@ -43,7 +43,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
 
     first = {} if expected else _read_first_fetch(address)
     try:
-        announced = _announced(hub, repository, revision)
+        announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
         digest = announced[chosen]
         if digest is not None and digest != (expected or first.get("sha256", {}).get(chosen, digest)):
@@ -59,7 +59,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
         with _bars_on_screens(hub):
             snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
             digests = {
-                name: _verified(hub, repository, revision, snapshot / name, name, announced[name])
+                name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
                 for name in weights
             }
     except errors.GatedRepoError as error:
@@ -171,7 +171,7 @@ def _parts(address: str) -> tuple[str, str | None, str]:
     return match[1], match[2] and unquote(match[2]), match[3] or ""
 
 
-def _announced(hub: Any, repository: str, revision: str | None) -> dict[str, str | None]:
+def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, str | None]:
     """List the files of a model with the SHA-256 that the Hub says, or None.
 
     Without a network, the files in the Hub's own cache are listed.
@@ -226,7 +226,7 @@ def _choose(names: list[str], inside: str, address: str) -> str:
     )
 
 
-def _verified(
+def _verified_digest(
     hub: Any, repository: str, revision: str | None, file: Path, name: str, announced: str | None
 ) -> str:
     """Return the SHA-256 of a file in the Hub's cache; a damaged file is fetched once more."""
