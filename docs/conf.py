@@ -37,6 +37,7 @@ html_title = f"vitkit {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
 html_show_search_summary = False  # it would fetch the pages, which a browser refuses for files
 pygments_style = "default"
