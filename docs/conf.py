@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -73,5 +74,25 @@ def entry(line: re.Match[str]) -> str:
     return f"```{{eval-rst}}\n.. {kind}:: vitkit.{line[1]}{members}\n```"
 
 
+def show_defaults(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Write the defaults that a dataclass makes anew as `...`, which can be read as Python."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
+def hide_colons(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Hide colons in the descriptions of fields: napoleon would take what stands before one for a type."""
+    if what in ("attribute", "property"):
+        lines[:] = [line.replace(":", "\0") for line in lines]
+
+
+def show_colons(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = [line.replace("\0", ":") for line in lines]
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_what_a_code_host_does_not_show)
+    app.connect("autodoc-process-signature", show_defaults)
+    app.connect("autodoc-process-docstring", hide_colons, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-docstring", show_colons, priority=600)
