@@ -25,6 +25,7 @@ include_patterns = ["*.md", "docs/**.md"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 myst_heading_anchors = 4  # the anchors of headings that a code host makes too
+napoleon_use_param = False  # parameters that are described together stay together
 default_role = "code"  # docstrings are written with single backticks
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -77,8 +78,14 @@ def entry(line: re.Match[str]) -> str:
 def show_defaults(
     app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Write the defaults that a dataclass makes anew as `...`, which can be read as Python."""
-    return signature and signature.replace("<factory>", "..."), returns
+    """Write defaults that are no Python, such as `<factory>`, as `...`; and numpy's types by their names."""
+    for pattern, text in (
+        (r"<[\w.]+( object( at \w+)?)?>", "..."),
+        (r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[(.*?)\]\]", r"NDArray[\1]"),
+        (r"_Buffer \|.*?_NestedSequence\[complex \| bytes \| str\]", "ArrayLike"),
+    ):
+        signature, returns = (text_of and re.sub(pattern, text, text_of) for text_of in (signature, returns))
+    return signature, returns
 
 
 def hide_colons(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
