@@ -7,9 +7,8 @@ runs, trained one after another by `vitkit.train`, each in a run folder within t
 """
 
 import hashlib
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.data_record import check_data, read_record
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, numbered_folders
+from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request, settle_minutes, settle_start, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
@@ -115,7 +114,7 @@ def train_series(
     numbered = partial(_numbered, run, options, request)
     whose = partial(_whose, run=run, options=options, resume=resume)
     planned = None
-    if not _is_begun(given, numbered, whose):  # a new series is refused before its folder is made
+    if not foresee(given, numbered, whose)[1]:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, command, request, listener)
             _check_first(run, planned, device, threads, request)
@@ -182,22 +181,6 @@ def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
 def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:
     """Yield the default folders of a series below `runs/`."""
     return numbered_folders(run, request.images(run).name, options.ending)
-
-
-def _is_begun(
-    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
-) -> bool:
-    """Whether this series has begun in the given folder, or in a default folder where none is given.
-
-    Raises:
-        VitkitError: the given folder holds another series, or something else.
-    """
-    if given is None:
-        return any(whose(folder) == "mine" for folder in itertools.takewhile(Path.is_dir, numbered()))
-    identity = whose(given)
-    if isinstance(identity, VitkitError):
-        raise identity
-    return identity == "mine"
 
 
 def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
