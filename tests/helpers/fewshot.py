@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 SIZE = (8, 12)
 

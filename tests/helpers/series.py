@@ -10,7 +10,7 @@ from PIL import Image
 from vitkit.data.config import Preprocessing
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import check_data
+from vitkit.runs.data_record import require_same_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, Series, new_series
 from vitkit.tasks import find_task
@@ -72,7 +72,7 @@ class Pretended:
             raise KeyboardInterrupt
         folder.mkdir(exist_ok=True)
         data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-        check_data(folder, data, data.fingerprint(), "time", SILENT)
+        require_same_images(folder, data, data.fingerprint(), "time", SILENT)
         for name in ("model.safetensors", "model.json", "report.html"):
             (folder / name).write_text("{}")
         return folder

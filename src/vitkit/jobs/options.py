@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, Ty
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
-from vitkit.engines.libraries import Engine, GraphEngine, Numbers
+from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
@@ -123,6 +123,7 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     )
     result = inspect.signature(job).return_annotation
     function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
+    function.__annotations__ = {"return": result}  # what typing.get_type_hints reads
     function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
 
 
@@ -672,7 +673,7 @@ class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
     """folder of the graph, which must not exist yet."""
     engine: GraphEngine = "openvino"
     """what is to compute it: openvino or onnxruntime, extras of the same names."""
-    precision: Numbers = "float32"
+    precision: EnginePrecision = "float32"
     """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
     images."""
     _: KW_ONLY

@@ -28,7 +28,7 @@ from vitkit.durable import hash_file, read_regular_file, replace_file, replace_j
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.text import pluralize
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.published import is_address
 from vitkit.world import World
 
@@ -136,7 +136,7 @@ def find_data(card: ModelCard, path: str | Path) -> ModelCard:
     return card
 
 
-def check_data(
+def require_same_images(
     folder: Path, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
     """Record the images of a run that begins, or make sure that they have not changed.
@@ -168,7 +168,7 @@ def check_data(
 def _compare(
     folder: Path, record: DataRecord, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
-    """Compare images with their record; it raises the errors of `check_data`."""
+    """Compare images with their record; it raises the errors of `require_same_images`."""
     if record.fingerprint != fingerprint:
         raise VitkitError(
             f"The images in {data.spec} have changed since {folder} was started (files were added, removed "

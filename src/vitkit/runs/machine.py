@@ -142,7 +142,7 @@ def hand_back_memory() -> None:
     """Have the C library hand back freed memory to the system: for states that hardly fit.
 
     The blocks of a sharded model are collected and freed in turn; held by glibc, they take more memory than
-    the division saves (docs/results.md).
+    the division saves (docs/results/speed.md).
     """
     _set_malloc(128 * 2**10, 256 * 2**10)  # smaller pieces than a block's smallest matrix
 

@@ -14,7 +14,7 @@ from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
 from vitkit.text import pluralize
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
@@ -156,8 +156,8 @@ def read_data_record(run: Path) -> dict[str, Any]:
 ADVICE_FILE = "advice.json"
 INSIDE, FORECAST = 25, 32
 """Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy was inside the forecast interval, and all runs
-there: each data set's accuracy was forecast by a relation fitted to the others (docs/results.md, "The
-advisor")."""
+there: each data set's accuracy was forecast by a relation fitted to the others (docs/results/accuracy.md,
+"The advisor")."""
 
 
 @dataclass(frozen=True)

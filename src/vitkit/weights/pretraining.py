@@ -1,10 +1,10 @@
-"""The number of images that the weights of a model were first trained on, where it is recorded."""
+"""The number of images that the weights of a model were first trained on, where something records it."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.published import find_start_named, starts
 
 TRAINING_IMAGES = "training_images"

@@ -25,7 +25,7 @@ from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.methods import Draws, fit
 from vitkit.jobs.fewshot.result import fewshot_page, short_names
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard, TrainingData
+from vitkit.weights.model_card import ModelCard, TrainingData
 
 
 def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> None:

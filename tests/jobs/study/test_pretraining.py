@@ -56,7 +56,7 @@ def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path
     assert trained_on(0) == trained_on(1) == [20, 360]
     hashes = {path.read_text() for path in finished.glob("without/seed-*/data.json")}
     assert len(hashes) == 2  # other labelled images in each draw
-    ids = [np.load(path)["ids"] for path in finished.glob("*/seed-*/evaluation/test.npz")]
+    ids = [np.load(path) for path in finished.glob("*/seed-*/evaluation/test.ids.npy")]
     assert len(ids) == 6 and all(np.array_equal(one, ids[0]) for one in ids)
 
 

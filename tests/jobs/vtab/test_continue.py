@@ -35,7 +35,7 @@ from vitkit.jobs.vtab.vtab import (
 )
 from vitkit.listener import SILENT
 from vitkit.models.build import create_model
-from vitkit.runs.data_record import check_data
+from vitkit.runs.data_record import require_same_images
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.weights import save_model
@@ -115,8 +115,9 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
 
 def ends(out: Path) -> dict[str, bytes]:
     """The files that tell what came out, without what tells of clock and place."""
-    names = ("model.safetensors", "metrics.jsonl", "test.npz", "val.json", "test.json", "vtab.csv")
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.name in names}
+    names = ("model.safetensors", "metrics.jsonl", "val.json", "test.json", "vtab.csv")
+    files = [path for path in out.rglob("*") if path.name in names or path.match("evaluation/*.npy")]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
 KILLED = """
@@ -194,7 +195,7 @@ def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bo
         if finished or name != "final":
             listed = open_data(str(root / f"clevr_count/{images}.txt"), UNCUT)
             (task / name).mkdir(parents=True)
-            check_data(task / name, listed, listed.fingerprint(), "names", SILENT)
+            require_same_images(task / name, listed, listed.fingerprint(), "names", SILENT)
     (task / "images.json").write_text(json.dumps({f"{name}.txt": "0" * 64 for name in lists.values()}))
     accuracy = {"0.01": 0.5}
     tried = {"accuracy": accuracy, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
@@ -235,7 +236,7 @@ def finished(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], TaskScore]]]:
     listed = {path: open_data(str(path), UNCUT) for path in lists.values()}
     for name, path in {"final": lists["train800val200"], "rate-0.1": lists["train800"]}.items():
         (folder / name).mkdir(parents=True)
-        check_data(folder / name, listed[path], listed[path].fingerprint(), "names", SILENT)
+        require_same_images(folder / name, listed[path], listed[path].fingerprint(), "names", SILENT)
     (folder / "result.json").write_text(json.dumps(to_json(score("dtd", 0.6, 0.5, 0.7))))
     options = VtabOptions("start", root="root", sweep=True)
     prints = {path: images.fingerprint() for path, images in listed.items()}

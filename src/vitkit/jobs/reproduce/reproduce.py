@@ -17,7 +17,7 @@ from vitkit.config import describe_value, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import paired_difference
+from vitkit.evaluation.paired import Scores, paired_difference
 from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot, collect_vtab
@@ -26,7 +26,7 @@ from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_sections
 from vitkit.jobs.reproduce.verdict import Finding, judge, summarise
-from vitkit.jobs.study.comparison import ScoredArms, Scores, compare_arms, read_scores
+from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vitkit.evaluation.paired import SURE, PairedDifference
+from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.reproduce.designs import Claim
-from vitkit.jobs.study.comparison import Scores, adjust, compare_scores
 from vitkit.text import join_names
 
 Outcome = Literal["holds", "does not hold", "cannot be told"]

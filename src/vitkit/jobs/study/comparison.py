@@ -6,22 +6,19 @@ The scores are read from the series of the arms; conclusions, table and figure a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import SURE, PairedDifference, holm, paired_difference
+from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.study.study import Arm
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
 from vitkit.tasks.page import Plot, Table, describe_images, points, share, shown_p
 from vitkit.text import join_names, pluralize
-
-Scores: TypeAlias = Mapping[int, NDArray[np.float64]]
-"""The scores of an arm by seed, each `(N,)` from 0 to 1, without the seeds whose training diverged."""
 
 
 @dataclass(frozen=True)
@@ -136,27 +133,6 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
         results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end, difference, p))
     seeds = tuple(member.seed for member in completed[0].members)
     return Comparison(tested.score, tested.split, tested.images, seeds, results[0], tuple(results[1:]))
-
-
-def compare_scores(first: Sequence[Scores], second: Sequence[Scores]) -> PairedDifference | None:
-    """Compare the summed scores of some arms and of as many others, over the seeds that finished in all.
-    Returns:
-        The second sum less the first; None where no seed finished in all arms.
-    """
-    seeds = [seed for seed in first[0] if all(seed in scores for scores in (*first, *second))]
-    if not seeds:
-        return None
-    sums = (
-        np.stack([np.sum([scores[seed] for scores in side], axis=0) for seed in seeds])
-        for side in (first, second)
-    )
-    return paired_difference(*sums)
-
-
-def adjust(differences: Sequence[PairedDifference | None]) -> list[float | None]:
-    """Adjust the p of several differences by Holm; None stays where there is no difference."""
-    adjusted = iter(holm([difference.p for difference in differences if difference is not None]))
-    return [None if difference is None else next(adjusted) for difference in differences]
 
 
 def _end_of_sweep(series: Series) -> Literal["lowest", "highest"] | None:
