@@ -46,7 +46,7 @@ def test_the_tutorial_names_options_that_exist() -> None:
     assert [name for name in fields if not re.search(rf"\b{other_names.get(name, name)}: ", source)] == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
 def test_no_heading_of_a_page_stands_twice(page: Path) -> None:
     """A merge once left half a page there twice, with other figures."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
