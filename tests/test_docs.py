@@ -16,8 +16,6 @@ import vitkit
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-UNMARKED: set[str] = set()
-"""Pages whose blocks do not say yet what they are; `scripts/test-docs` lists them."""
 
 
 def test_the_catalogue_is_that_of_the_zoo() -> None:
@@ -99,8 +97,7 @@ def test_pictures_stay_small() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_of_code_is_run_or_says_why_not(page: Path) -> None:
     blocks = list(load_test_docs()["read_blocks"](page))
-    if page.relative_to(ROOT).as_posix() not in UNMARKED:
-        assert [block.place for block in blocks if block.kind == "unmarked"] == []
+    assert [block.place for block in blocks if block.kind == "unmarked"] == []
     assert [block.place for block in blocks if block.kind == "not run" and not block.mark] == []
     marks = len(re.findall(r"<!--\s*(?:not run|run with)\b", page.read_text(encoding="utf-8")))
     assert marks == sum(bool(block.mark) for block in blocks), (
