@@ -12,7 +12,7 @@ import torch
 
 from tests.fixture_files import load_fixture, without, write_npz
 from tests.helpers.random_models import random_model, same_bits
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError

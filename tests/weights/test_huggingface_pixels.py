@@ -12,7 +12,7 @@ from tests.helpers.huggingface_files import (
     bit,
     vit_folder,
 )
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from tests.pixel_cases import source
 from vitkit import load_model
 from vitkit.data.config import Preprocessing

@@ -20,7 +20,7 @@ from tests.helpers.huggingface_files import (
     random_vit,
 )
 from tests.helpers.random_models import random_model
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError

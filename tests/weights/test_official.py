@@ -11,7 +11,7 @@ import torch
 
 from tests.fixture_files import load_fixture, without, write_npz
 from tests.helpers.random_models import random_model, same_bits
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
