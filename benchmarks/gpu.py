@@ -31,11 +31,12 @@ from vitkit.jobs.bench.contestants import (
     installed_peers,
     peer_contestants,
     precisions,
+    step_of,
 )
-from vitkit.jobs.bench.options import BenchOptions, BenchPhase
+from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Record, Speed
-from vitkit.jobs.bench.speed import compare, step_of
-from vitkit.jobs.bench.timing import Clock, Step, largest_batch
+from vitkit.jobs.bench.speed import compare
+from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, largest_batch
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig

@@ -23,11 +23,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from vitkit.jobs.bench.bench import describe_machine
-from vitkit.jobs.bench.contestants import Contestant, precisions, vitkit_contestants
-from vitkit.jobs.bench.options import BenchOptions, BenchPhase
+from vitkit.jobs.bench.contestants import Contestant, precisions, step_of, vitkit_contestants
+from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Record
-from vitkit.jobs.bench.speed import step_of
-from vitkit.jobs.bench.timing import Clock, Step
+from vitkit.jobs.bench.timing import BenchPhase, Clock, Step
 from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import find_device

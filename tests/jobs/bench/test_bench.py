@@ -16,10 +16,10 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
 from vitkit.jobs.bench import contestants
 from vitkit.jobs.bench import speed as bench_speed
-from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, vitkit_contestants
+from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, step_of, vitkit_contestants
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Memory, Response, Speed
-from vitkit.jobs.bench.speed import count_executed, headlines, products, step_of
+from vitkit.jobs.bench.speed import count_executed, headlines, products
 from vitkit.jobs.bench.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory

@@ -21,8 +21,9 @@ from vitkit.jobs.advice.default_start import measure_starts
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
-from vitkit.jobs.finetune import suit_run
-from vitkit.jobs.options import as_names, from_options
+from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
 from vitkit.listener import Listener
@@ -160,7 +161,7 @@ def _fitted_run(options: AdviseOptions, start: str) -> Run:
     reason = explain_no_features(request.start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    run = suit_run(run, request).run
+    run = fit_run(run, request).run
     return replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
 
 

@@ -8,8 +8,7 @@ import torch
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.jobs.advice.choice import Option
-from vitkit.jobs.bench.contestants import Contestant
-from vitkit.jobs.bench.speed import step_of
+from vitkit.jobs.bench.contestants import Contestant, step_of
 from vitkit.jobs.bench.timing import Clock
 from vitkit.kernels.block import Outline
 from vitkit.listener import Listener

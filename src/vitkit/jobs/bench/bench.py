@@ -27,13 +27,15 @@ from vitkit.jobs.bench.contestants import (
     installed_peers,
     peer_contestants,
     precisions,
+    step_of,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.options import BenchOptions, BenchPhase
+from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed
-from vitkit.jobs.bench.speed import compare, products, step_of
+from vitkit.jobs.bench.speed import compare, products
 from vitkit.jobs.bench.timing import (
     LEAST_ROUNDS,
+    BenchPhase,
     Clock,
     Step,
     largest_batch,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import EngineModel
@@ -22,16 +23,20 @@ from vitkit.engines.libraries import EXTRAS, GraphEngine
 from vitkit.engines.libraries import Numbers as EngineNumbers
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.options import BenchPhase
+from vitkit.jobs.bench.timing import BenchPhase, Step
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Compute, Precision
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features
+from vitkit.training.config import OptimizerConfig
+from vitkit.training.optim import create_optimizer
 from vitkit.weights.peers import import_library
 
 Numbers = Literal["float32", "bfloat16"]
+LEARNING_RATE = 1e-5
+"""Small, so that many steps on the same images change little."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,54 @@ class Contestant:
     """Normalised images `(B, 3, H, W)` to logits `(B, K)`."""
     prepare: Callable[[], None] = lambda: None
     """Have the model, which other contestants share, compute in this way."""
+
+
+def step_of(
+    contestant: Contestant,
+    phase: BenchPhase,
+    images: Tensor,
+    optimizers: dict[nn.Module, torch.optim.Optimizer],
+) -> Step:
+    """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
+
+    A training step is forward, cross-entropy, backward and a fused AdamW.
+
+    Args:
+        contestant: the model and its way to compute.
+        phase: inference or training.
+        images: `(B, C, H, W)`, normalised.
+        optimizers: the optimiser of each model that has been trained already: contestants share models.
+    """
+    model, device = contestant.model, images.device
+    autocast = torch.autocast(
+        device.type, torch.bfloat16, enabled=model is not None and contestant.precision == "bfloat16"
+    )
+    if phase == "inference":
+        if model is not None:
+            model.eval()
+
+        def infer() -> None:
+            with torch.inference_mode(), autocast:
+                contestant.logits(images)
+
+        return infer
+    assert model is not None, "engines take no part in training"
+    model.train()
+    if model not in optimizers:
+        optimizers[model] = create_optimizer(model, OptimizerConfig())
+    optimizer = optimizers[model]
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
+    labels = torch.zeros(len(images), dtype=torch.long, device=device)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with autocast:
+            logits = contestant.logits(images)
+        F.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return train
 
 
 def precisions(precision: Precision, device: torch.device) -> tuple[Numbers, ...]:

@@ -1,13 +1,11 @@
 """The options of a benchmark. They need no torch."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import JobOptions
 from vitkit.models.config.compute_config import Precision
-
-BenchPhase: TypeAlias = Literal["inference", "training"]
 
 PAPER_SIZES = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
@@ -54,7 +52,7 @@ class BenchOptions(JobOptions):
         _ = self.image_sizes
 
     @property
-    def phases(self) -> tuple[BenchPhase, ...]:
+    def phases(self) -> tuple[Literal["inference", "training"], ...]:
         """Return the phases that are timed."""
         return ("inference", "training") if self.training else ("inference",)
 

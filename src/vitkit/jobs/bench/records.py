@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import Numbers
-from vitkit.jobs.bench.options import BenchPhase
-from vitkit.jobs.bench.timing import Latency
+from vitkit.jobs.bench.timing import BenchPhase, Latency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +18,7 @@ class Record:
     """The head of a record: which model was measured, and how it was computed."""
 
     kind: ClassVar[str]
-    """What was measured, as the file names it."""
+    """The name of the measurement in the file."""
     model: str
     image_size: tuple[int, int]
     """Height and width in pixels."""

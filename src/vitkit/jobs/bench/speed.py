@@ -9,65 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.libraries import Numbers
-from vitkit.jobs.bench.contestants import Contestant
-from vitkit.jobs.bench.options import BenchPhase
+from vitkit.jobs.bench.contestants import Contestant, step_of
 from vitkit.jobs.bench.records import Speed
-from vitkit.jobs.bench.timing import Clock, Step, Ticking, Turn, spread, take_turns
+from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
 from vitkit.models.zoo import ModelConfig
-from vitkit.training.config import OptimizerConfig
-from vitkit.training.optim import create_optimizer
-
-LEARNING_RATE = 1e-5
-"""Small, so that many steps on the same images change little."""
-
-
-def step_of(
-    contestant: Contestant,
-    phase: BenchPhase,
-    images: Tensor,
-    optimizers: dict[nn.Module, torch.optim.Optimizer],
-) -> Step:
-    """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
-
-    A training step is forward, cross-entropy, backward and a fused AdamW.
-
-    Args:
-        contestant: the model and its way to compute.
-        phase: inference or training.
-        images: `(B, C, H, W)`, normalised.
-        optimizers: the optimiser of each model that has been trained already: contestants share models.
-    """
-    model, device = contestant.model, images.device
-    autocast = torch.autocast(
-        device.type, torch.bfloat16, enabled=model is not None and contestant.precision == "bfloat16"
-    )
-    if phase == "inference":
-        if model is not None:
-            model.eval()
-
-        def infer() -> None:
-            with torch.inference_mode(), autocast:
-                contestant.logits(images)
-
-        return infer
-    assert model is not None, "engines take no part in training"
-    model.train()
-    if model not in optimizers:
-        optimizers[model] = create_optimizer(model, OptimizerConfig())
-    optimizer = optimizers[model]
-    for group in optimizer.param_groups:
-        group["lr"] = LEARNING_RATE
-    labels = torch.zeros(len(images), dtype=torch.long, device=device)
-
-    def train() -> None:
-        optimizer.zero_grad()
-        with autocast:
-            logits = contestant.logits(images)
-        F.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return train
 
 
 def products(

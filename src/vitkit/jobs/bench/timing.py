@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+BenchPhase: TypeAlias = Literal["inference", "training"]
 Step = Callable[[], Any]
 Ticking = Callable[[], None]
 """A function that is called after every step, to show progress."""

@@ -34,7 +34,7 @@ from vitkit.jobs.compare.contenders import Contender, Tested, labels_by_name, lo
 from vitkit.jobs.compare.options import CompareOptions
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
 from vitkit.jobs.evaluate import find_among_others
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
