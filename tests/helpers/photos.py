@@ -36,3 +36,14 @@ def saved(name: str, num_classes: int, out: Path, size: int = 16, **changes: Any
     """Save a model with new weights; return its path."""
     config = dataclasses.replace(vitkit.model_config(name, num_classes, size), **changes)
     return str(vitkit.save_model(vitkit.build_model(config), out))
+
+
+def noise_images(root: Path, count: int = 12) -> Path:
+    """Write a folder of two classes of noise, and return it."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
+    return root

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.test_convert import PLAIN, random_model
+from tests.helpers.random_model import PLAIN, random_model
 from vitkit.cli.main import run
 from vitkit.weights import save_model
 
