@@ -8,7 +8,7 @@ import torch
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 PLAIN = "ViT-64x2x2/16"
 """A ViT that every format has a name for."""

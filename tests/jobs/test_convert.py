@@ -22,9 +22,9 @@ from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import FORMATS, Format, Saved, save, save_model
-from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.format_names import format_for
 from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.model_card import ModelCard, Task, card_of
 
 
 @pytest.mark.parametrize("to", [one.name for one in FORMATS if one.name != "torchvision"])

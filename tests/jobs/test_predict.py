@@ -14,7 +14,7 @@ from vitkit.cli.main import run
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.weights.card import LossFunction, ModelCard, Task
+from vitkit.weights.model_card import LossFunction, ModelCard, Task
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

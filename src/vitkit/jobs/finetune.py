@@ -193,7 +193,7 @@ def fit_run(given: Run, request: Request | None = None, listener: Listener = SIL
     run = replace(base, start=given.start, splits=splits)
     listed = request.images(run)
     count = len(listed.splits["train"])
-    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.found.splits:
+    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.listing.splits:
         listener.note(
             f"{start.name} was trained on these images without their labels, the test images included: on "
             "new images it may do worse."

@@ -18,16 +18,16 @@ import torch
 from vitkit._version import __version__
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import throughput_figure
-from vitkit.engines.libraries import Numbers as EngineNumbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
     PEERS,
     Contestant,
-    Numbers,
+    TorchPrecision,
     installed_peers,
     peer_contestants,
-    precisions,
     step_of,
+    timed_precisions,
     vitkit_contestants,
 )
 from vitkit.jobs.bench.options import BenchOptions
@@ -237,7 +237,7 @@ class _Case:
 
     def measure(self, phase: BenchPhase) -> Iterator[Record]:
         """Measure speed, latency and memory of one phase, if there is the time and the memory."""
-        numbers = precisions(self.options.precision, self.device)
+        precisions = timed_precisions(self.options.precision, self.device)
         self.budget.detail = f"{self.title}, {phase}"
         self.budget.tick()
         seconds = self.budget.seconds_for_next()
@@ -251,7 +251,7 @@ class _Case:
             return
         flops = forward_flops(self.config, head=True)
         # vitkit has a contestant more than precisions, --exact; a peer has two forms of attention.
-        expected = len(numbers) + 1 + 2 * len(numbers) * len(self.peers)
+        expected = len(precisions) + 1 + 2 * len(precisions) * len(self.peers)
         batch, least = self._fitting_batch(phase, flops, expected, seconds)
         if not batch:
             self.listener.warn(
@@ -261,7 +261,7 @@ class _Case:
             return
         try:
             images = self._images(batch)
-            contestants = self._contestants(phase, images, numbers)
+            contestants = self._contestants(phase, images, precisions)
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.6 * seconds),
                 flops=flops,
@@ -280,12 +280,12 @@ class _Case:
             )
 
     def _contestants(
-        self, phase: BenchPhase, images: torch.Tensor, numbers: tuple[Numbers, ...]
+        self, phase: BenchPhase, images: torch.Tensor, precisions: tuple[TorchPrecision, ...]
     ) -> list[Contestant]:
-        contestants = list(vitkit_contestants(self.config, self.device, phase, numbers))
+        contestants = list(vitkit_contestants(self.config, self.device, phase, precisions))
         for peer in self.peers:
             try:
-                contestants += peer_contestants(peer, self.config, images, phase, numbers)
+                contestants += peer_contestants(peer, self.config, images, phase, precisions)
             except VitkitError as error:
                 self.listener.warn(str(error))
             self.budget.tick()
@@ -380,7 +380,7 @@ class _Case:
             tried=largest is not None and largest.tried,
         )
 
-    def _small_batch(self, phase: BenchPhase, precision: EngineNumbers) -> int:
+    def _small_batch(self, phase: BenchPhase, precision: EnginePrecision) -> int:
         """Count the images that need as much memory as is allocated for any batch: in training the gradients
         of all weights, in inference the weights rounded to bfloat16."""
         weights = 4 * parameters(self.config)

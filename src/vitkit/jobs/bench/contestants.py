@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import EngineModel
-from vitkit.engines.libraries import EXTRAS, GraphEngine
-from vitkit.engines.libraries import Numbers as EngineNumbers
+from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.timing import BenchPhase, Step
@@ -34,7 +33,7 @@ from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import create_optimizer
 from vitkit.weights.peers import import_library
 
-Numbers = Literal["float32", "bfloat16"]
+TorchPrecision = Literal["float32", "bfloat16"]
 LEARNING_RATE = 1e-5
 """Small, so that many steps on the same images change little."""
 
@@ -45,7 +44,7 @@ class Contestant:
 
     name: str
     library: str
-    precision: EngineNumbers
+    precision: EnginePrecision
     model: nn.Module | None
     """None for an engine, which computes logits and cannot be trained."""
     logits: Callable[[Tensor], Any]
@@ -102,7 +101,7 @@ def step_of(
     return train
 
 
-def precisions(precision: Precision, device: torch.device) -> tuple[Numbers, ...]:
+def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
     """Return the precisions that are timed on a device."""
     if precision == "auto":
         fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
@@ -111,11 +110,11 @@ def precisions(precision: Precision, device: torch.device) -> tuple[Numbers, ...
 
 
 def vitkit_contestants(
-    config: ModelConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ModelConfig, device: torch.device, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
     model: ImageModel = build_model(config).to(device)
-    chosen: list[tuple[str, str, Numbers, Compute]] = [
+    chosen: list[tuple[str, str, TorchPrecision, Compute]] = [
         (
             f"vitkit {precision}",
             "vitkit",
@@ -128,7 +127,7 @@ def vitkit_contestants(
                 exact=False,
             ),
         )
-        for precision in numbers
+        for precision in precisions
     ]
     for name, library, precision, way in (*chosen, ("vitkit --exact", "vitkit exact", "float32", PLAIN)):
 
@@ -139,7 +138,7 @@ def vitkit_contestants(
 
 
 def timm_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give timm's own VisionTransformer with the sizes of a configuration."""
     import_library("timm")
@@ -153,7 +152,7 @@ def timm_contestants(
         num_classes=config.num_classes,
     )
     model.to(images.device)
-    for precision in numbers:
+    for precision in precisions:
         for attention in ("fused", "explicit"):
 
             def prepare(fused: bool = attention == "fused") -> None:
@@ -164,7 +163,7 @@ def timm_contestants(
 
 
 def huggingface_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give transformers' ViT with the sizes of a configuration."""
     transformers = import_library("transformers")
@@ -180,7 +179,7 @@ def huggingface_contestants(
         )
     )
     model.to(images.device)
-    for precision in numbers:
+    for precision in precisions:
         for attention in ("sdpa", "eager"):
 
             def prepare(attention: str = attention) -> None:
@@ -193,7 +192,7 @@ def huggingface_contestants(
 
 
 def vit_pytorch_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give vit-pytorch's ViT with the sizes of a configuration."""
     model: nn.Module = (
@@ -210,7 +209,7 @@ def vit_pytorch_contestants(
         )
         .to(images.device)
     )
-    for precision in numbers:
+    for precision in precisions:
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
 
@@ -236,7 +235,7 @@ def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Ten
 
 
 def openvino_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give OpenVINO on a processor, with our plain graph for batches of this size."""
     if phase == "training" or images.device.type != "cpu":
@@ -244,7 +243,7 @@ def openvino_contestants(
     openvino, model = import_module("openvino"), graph_to_export(config)
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     kinds = {"float32": "f32", "bfloat16": "bf16"}
-    for precision in numbers:
+    for precision in precisions:
         hints = {
             "INFERENCE_PRECISION_HINT": kinds[precision],
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -261,10 +260,10 @@ def openvino_contestants(
 
 
 def onnxruntime_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give ONNX Runtime on a processor, with our plain graph for batches of this size, in float32 alone."""
-    if phase == "training" or images.device.type != "cpu" or "float32" not in numbers:
+    if phase == "training" or images.device.type != "cpu" or "float32" not in precisions:
         return
     onnxruntime, model = import_module("onnxruntime"), graph_to_export(config)
     options = onnxruntime.SessionOptions()
@@ -283,14 +282,18 @@ def onnxruntime_contestants(
 
 
 def served_contestants(
-    engine: GraphEngine, config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    engine: GraphEngine,
+    config: ViTConfig,
+    images: Tensor,
+    phase: BenchPhase,
+    precisions: tuple[TorchPrecision, ...],
 ) -> Iterator[Contestant]:
     """Give vitkit's own graph computed by an engine, with uint8 images, as `vitkit.Predictor` has it."""
     if phase == "training" or images.device.type != "cpu":
         return
     model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
     shown = pixels.numpy()
-    for precision in numbers:
+    for precision in precisions:
         if engine == "onnxruntime" and precision != "float32":
             continue
         served = serve(model, engine, precision, torch.get_num_threads())
@@ -303,7 +306,7 @@ def served_contestants(
         yield Contestant(f"{library} {precision}", library, precision, None, logits)
 
 
-MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
+MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[TorchPrecision, ...]], Iterator[Contestant]]
 PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "timm": (timm_contestants, ("timm",)),
     "transformers": (huggingface_contestants, ("transformers",)),
@@ -323,7 +326,7 @@ def installed_peers() -> tuple[list[str], list[str]]:
 
 
 def peer_contestants(
-    name: str, config: ModelConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    name: str, config: ModelConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> list[Contestant]:
     """Give the contestants of a peer, each of which has computed logits once.
 
@@ -332,7 +335,7 @@ def peer_contestants(
         config: the architecture; only a plain ViT with class token and head has peers.
         images: `(B, C, H, W)`, normalised, of the batch that is timed.
         phase: inference or training; engines cannot be trained.
-        numbers: the precisions.
+        precisions: the precisions.
 
     Raises:
         VitkitError: the library has no such model, or its installation does not work.
@@ -343,7 +346,7 @@ def peer_contestants(
     try:
         with warnings.catch_warnings():  # exporters warn of options that are meant
             warnings.simplefilter("ignore")
-            contestants = list(PEERS[name][0](vit, images, phase, numbers))
+            contestants = list(PEERS[name][0](vit, images, phase, precisions))
             for contestant in contestants:
                 contestant.prepare()
                 with torch.inference_mode():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vitkit.durable import replace_json
-from vitkit.engines.libraries import Numbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench.timing import BenchPhase, Latency
 
 
@@ -24,7 +24,7 @@ class Record:
     """Height and width in pixels."""
     name: str
     """The name of the contestant: "vitkit bfloat16"."""
-    precision: Numbers
+    precision: EnginePrecision
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.engines.libraries import Numbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench.contestants import Contestant, step_of
 from vitkit.jobs.bench.records import Speed
 from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, Ticking, Turn, spread, take_turns
@@ -17,7 +17,7 @@ from vitkit.models.zoo import ModelConfig
 
 
 def products(
-    config: ModelConfig, batch: int, device: torch.device, precision: Numbers
+    config: ModelConfig, batch: int, device: torch.device, precision: EnginePrecision
 ) -> tuple[Step, int] | None:
     """Return a step of the matrix products of one block of a ViT, and its FLOPs.
 
