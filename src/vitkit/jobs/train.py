@@ -56,6 +56,7 @@ from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import refuse_layers
+from vitkit.training.trainer import Trainer
 from vitkit.weights import save_model
 from vitkit.world import ALONE, World
 
@@ -253,10 +254,18 @@ def _complete(
         listener.warn(sentence)
     fit(trainer, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
-    model, weights = take_final_weights(model, trainer, listener)
+    _finish(plan, parts, trainer, listener)
+
+
+def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> None:
+    """Write the model, the evaluations and the report of a run whose steps are done.
+
+    The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
+    or is written again from the final checkpoint.
+    """
+    folder, device = parts.folder, plan.device
+    model, weights = take_final_weights(parts.model, trainer, listener)
     parts = replace(parts, model=model)
-    # The report is written last, because `is_complete` looks for it: after a kill, each file before it is
-    # whole or is written again from the final checkpoint.
     save_model(model, folder)
     keep_examples(parts, trainer.evaluated_objective, device, listener)
     evaluate_finished(parts, device, listener)
