@@ -81,7 +81,7 @@ LONG = (
     "tests/jobs/test_unkillable.py",
     "tests/cli/test_series.py",
     "tests/faults/test_sample.py",
-    "tests/training/test_checkpoint.py",
+    "tests/training/test_checkpoint_faults.py",
     "tests/jobs/test_signals.py",
     "tests/jobs/test_train.py",
 )

@@ -1,5 +1,6 @@
 """Pages that are written by the code say what it says."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -105,6 +106,12 @@ def test_every_block_of_code_is_run_or_says_why_not(page: Path) -> None:
     assert marks == sum(bool(block.mark) for block in blocks), (
         "a mark stands before no block, or has no reason"
     )
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert len(cells) > 3 and not any(cell.get("outputs") for cell in cells)
 
 
 def test_blocks_are_told_apart(tmp_path: Path) -> None:

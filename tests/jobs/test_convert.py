@@ -1,16 +1,17 @@
 """Conversion leaves a file that is the same model, or none."""
 
+import dataclasses
 import json
 import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.helpers.random_model import PLAIN, random_model
 from tests.jobs.recorder import Recorder
 from vitkit import load_model
 from vitkit.cli.main import run
@@ -21,10 +22,25 @@ from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import vit_config
 from vitkit.weights import FORMATS, Format, Saved, save, save_model
 from vitkit.weights.format_names import format_for
 from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.model_card import ModelCard, Task, card_of
+
+PLAIN = "ViT-64x2x2/16"
+"""A ViT that every format has a name for."""
+
+
+def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:
+    """Make a model in which every parameter is random, its head too."""
+    generator = torch.Generator().manual_seed(seed)
+    model = build_model(dataclasses.replace(vit_config(name, 3, size), **changes), generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    model.card = ModelCard(class_names=("cat", "dog", "émeu"))
+    return model.eval()
 
 
 @pytest.mark.parametrize("to", [one.name for one in FORMATS if one.name != "torchvision"])

@@ -326,7 +326,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.jobs.train import train
         from vitkit.runs.outlook import describe_images
         from vitkit.runs.plan import Request
-        from vitkit.weights.files.remote import is_kept
+        from vitkit.weights.files.download import is_local
 
     listener = log_to(*asked.hearing.log, listener=listener)
     request = Request(*(place for place in (begun, trained) if place is not None))
@@ -340,7 +340,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
     elif verb == "finetune" and not resume and not asked.run.start.start:
         asked = _begin_from_default(asked, name or "", line, request, listener)
-        if asked.dry_run and not is_kept(asked.run.start.start):
+        if asked.dry_run and not is_local(asked.run.start.start):
             listener.show([("data", [describe_images(request.images(asked.run))])])
             _print_command([*typed, "--yes"], verb)
             return
@@ -417,7 +417,7 @@ def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
     Raises:
         VitkitError: it is so.
     """
-    from vitkit.weights.files.remote import is_kept
+    from vitkit.weights.files.download import is_local
 
     start = asked.run.start.start
     if asked.series.is_series or asked.then.then or is_series:
@@ -425,7 +425,7 @@ def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
             "--dry-run shows a single run, found options for several: leave --runs, --sweep, "
             "--cross-validate and --then out. The runs of a series differ from it in seed, rate or fold."
         )
-    if kind_of(start).is_fetched and not is_kept(start):
+    if kind_of(start).is_fetched and not is_local(start):
         raise VitkitError(
             f"--dry-run fetches nothing, and {start} is not on this machine. vitkit card "
             f"{shlex.quote(start)} fetches and describes it; then give the same command again."

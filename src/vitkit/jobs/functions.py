@@ -103,6 +103,7 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     )
     result = inspect.signature(job).return_annotation
     function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
+    function.__annotations__ = {"return": result}  # what typing.get_type_hints reads
     function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
 
 

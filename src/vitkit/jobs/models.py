@@ -44,7 +44,7 @@ def shape(config: ModelConfig) -> tuple[str, str, str, str]:
     """
     heads = "-" if config.attention == "none" else str(config.num_heads)
     tokens = "-" if config.num_tokens is None else str(config.num_tokens)
-    return config.layers_in_words, str(config.width), heads, tokens
+    return config.layer_summary, str(config.width), heads, tokens
 
 
 def matching(patterns: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from vitkit.runs.outlook import Row, free_memory
 from vitkit.runs.plan import Request
 from vitkit.runs.series_record import read_series
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.weights.files.remote import is_kept
+from vitkit.weights.files.download import is_local
 from vitkit.weights.model_card import fit_preprocessing
 from vitkit.weights.published import PublishedStart, default_starts
 
@@ -70,7 +70,7 @@ class DefaultStart:
     @property
     def is_here(self) -> bool:
         """Whether its weights are on this machine already."""
-        return is_kept(self.start.name)
+        return is_local(self.start.name)
 
     @property
     def size(self) -> str:
