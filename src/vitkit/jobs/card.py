@@ -27,8 +27,7 @@ def read_card(options: CardOptions) -> Identity:
 
 
 def summary(identity: Identity) -> list[tuple[str, list[str]]]:
-    """Describe a checkpoint by headings, each with its lines; without lines where the file records
-    nothing."""
+    """Describe a checkpoint by headings, each with its lines; none where the file records nothing."""
     config, names = identity.config, identity.card.class_names
     cost = f"{parameters(config):,} parameters, {format_count(forward_flops(config, head=True), 'FLOPs')}"
     classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"

@@ -101,8 +101,8 @@ def run_convert(options: ConvertOptions) -> Converted:
         The path and the parity figures.
 
     Raises:
-        VitkitError: the format cannot store such a model, or the model differs when it is read back; nothing
-            is left.
+        VitkitError: the format cannot store such a model, or it differs when it is read back; nothing is
+            left.
     """
     return convert_loaded(read_source(options), options)
 

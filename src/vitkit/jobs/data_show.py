@@ -67,8 +67,7 @@ def run_show(options: DataShowOptions, run: Run) -> Path:
         The file.
 
     Raises:
-        VitkitError: there is no such data, none of the images can be read, or the file is there with other
-            contents.
+        VitkitError: there is no such data, no readable image, or another file of that name.
     """
     view = see_images(run, options)
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if options.out is None else options.out)

@@ -27,8 +27,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     >>> train = vitkit.ImageDataset("photos/", "train", model=model)
     >>> image, label = train[0]  # (C, H, W) uint8, and a number: the model normalises uint8 itself
 
-    The splits are the same as `vitkit train` makes of the data by default. Images are not augmented, except
-    by `transform`.
+    The splits are the default ones of `vitkit train`. Images are augmented by `transform` alone.
 
     Args:
         data: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv or .parquet

@@ -61,8 +61,7 @@ class Evaluation(Shown):
     model: Place
     """The path of the model, and its kind."""
     whole: bool = False
-    """Whether the data has no splits and is not the training data: then `split` is "train" and means all of
-    it."""
+    """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
 
     def in_words(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
@@ -110,18 +109,16 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
     model = ready.model
     answering, recorded = answering_of(model.card), card_of(model).data
     whole = not trained_on and split == "train" and list(data.splits) == ["train"]
-    if not world.writes:
-        return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
-    if trained_on:
+    if world.writes and trained_on:
         others = () if parse_split(split)[0] == "train" else (split,)
         repeated = find_training_images(data, others, listener)
         result = with_repeats(result, predictions, repeated, split, answering, listener)
-    elif recorded is not None:
+    elif world.writes and recorded is not None:
         rows = find_among_others(model, data.splits[split], listener)
-        evaluated = {} if rows is None else {split: rows}
+        repeated = {} if rows is None else {split: rows}
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
-        result = with_repeats(result, predictions, evaluated, split, answering, listener, shown, where)
+        result = with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
     return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
 
 
@@ -197,8 +194,7 @@ def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -
 
 
 def find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
-    """Return the rows of other data that are training images of a model; None where they cannot be
-    compared."""
+    """Return the rows of data that are training images of a model; None if they cannot be compared."""
     try:
         trained = open_model_data(model).splits["train"]
     except VitkitError:
@@ -212,8 +208,7 @@ def find_among_others(model: Described, others: Images, listener: Listener) -> N
 
 
 def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | None:
-    """Keep the evaluation of a run in its folder, if PyTorch computed the unchanged model on the run's own
-    data.
+    """Keep the evaluation of a run in its folder, if PyTorch computed its model unchanged on its own data.
 
     The report shows these numbers, and another evaluation of the run is compared with them.
 
@@ -279,8 +274,7 @@ def run_evaluate_protocol(options: ProtocolOptions) -> ProtocolResult:
     """Evaluate a model of ImageNet's classes by the protocol of a test set for such models.
 
     Raises:
-        VitkitError: the model has other classes; or the data or its labels have another layout than the test
-            set.
+        VitkitError: the model has other classes; or data or labels have another layout.
     """
     return run_protocol(options)[0]
 

@@ -130,8 +130,7 @@ export = from_options(ExportOptions)(run_export)
 def _images_to_compare(
     model: ImageModel, given: CalibrationImages | None, listener: Listener
 ) -> tuple[str, NDArray[np.uint8]]:
-    """Choose images to compare logits with PyTorch's on: the given ones, else the run's own, else made-up
-    ones.
+    """Choose images to compare logits with PyTorch's on: given, else the run's own, else made up.
 
     Returns:
         A phrase for the images, and their pixels `(N, C, H, W)`.

@@ -57,8 +57,7 @@ def paper() -> Run:
     """Make the paper's fine-tuning for data of any size.
 
     Steps by BiT-HyperRule (big_transfer `bit_hyperrule.py`): 500 for fewer than 20,000 training images,
-    10,000 for fewer than 500,000, else 20,000. This run has the fewest; `vitkit finetune` fits them to the
-    data.
+    10,000 for fewer than 500,000, else 20,000. This run has the fewest; `vitkit finetune` fits them.
 
     Command: vitkit finetune START --recipe paper --data PATH
     Cost and result: not measured here; the paper's are its Tables 2 and 5.
@@ -101,8 +100,7 @@ def sweep_rates(run: Run, multiples: Sequence[float] = MULTIPLES) -> tuple[float
 
 
 def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str]:
-    """List the options of a run that depart from the paper's fine-tuning (B.1.1), each with the paper's
-    value.
+    """List the options of a run that depart from the paper's fine-tuning (B.1.1), with the paper's values.
 
     Args:
         run: the run.

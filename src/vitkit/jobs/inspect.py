@@ -117,8 +117,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
 def _images(
     model: ImageModel, sources: Sequence[str], listener: Listener
 ) -> tuple[list[str], list[NDArray[np.uint8]]]:
-    """Read images at the model's size, with their names: the given ones, else some of the run's own, if
-    any."""
+    """Read images at the model's size, with their names: given, or from the run's own data."""
     preprocessing = preprocessing_of(model)
     names: list[str] = []
     pixels: list[NDArray[np.uint8]] = []

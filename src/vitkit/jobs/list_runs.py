@@ -126,8 +126,7 @@ list_runs = from_options(RunsOptions)(run_list_runs)
 
 
 def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], RunSummary]]]:
-    """Yield the folders of runs, series and studies, each with the function that reads it; links are not
-    followed."""
+    """Yield the folders of runs, series and studies, each with its reader; links are not followed."""
     place = kind_of(folder)
     if place.kind == "nothing":  # a folder that this user may not look into
         return

@@ -310,8 +310,7 @@ class Predictor(Shown):
         return self.many([image], top, unit_range=unit_range)[0]
 
     def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
-        """Return the classes of several images at once: a list or tuple, an array or tensor of four
-        dimensions."""
+        """Return the classes of several images at once: a list, a tuple, or an array of four dimensions."""
         _check_arguments(images, top, "many")
         if not len(images):
             return []
@@ -325,8 +324,7 @@ class Predictor(Shown):
         batch_size: int = 32,
         unit_range: bool = False,
     ) -> Iterator[list[Guess]]:
-        """Yield the classes of any number of images, from a generator say, of which two batches are in
-        memory.
+        """Yield the classes of any number of images, from a generator say, with two batches in memory.
 
         While a batch is computed, the next one is decoded. The generator runs in the caller's thread, two
         batches ahead: `batch_size=1` answers soonest.

@@ -23,8 +23,7 @@ class PretrainRunOptions(RunOptionsByName):
     start: str = ""
     """a run folder, a file or folder of weights, or an address to begin from; left out, new weights."""
     recipe: str = ""
-    """the name of a recipe; left out, the objective's recipe for two cores, fitted to the size of the
-    images."""
+    """the name of a recipe; left out, the objective's for two cores, fitted to the image size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,8 +105,7 @@ class TrackingListener(RelayingListener):
     def _names(self, folder: Path) -> list[Tracker]:
         """List the trackers of a run: the listener's, and the logs that the run folder has already.
 
-        Weights & Biases is continued only by name: a run that was given away must not send numbers to a
-        server unasked.
+        Weights & Biases is continued only by name: a run that was given away must send nothing unasked.
         """
         names = list(dict.fromkeys(self.trackers))
         if (folder / CSV).exists() and "csv" not in names:

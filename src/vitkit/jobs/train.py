@@ -136,8 +136,7 @@ def _complete_run(run: Run | None, recipe: str, options: Mapping[str, Any]) -> R
     """Return the run of a configuration or a recipe, with the options put into it.
 
     Raises:
-        VitkitError: both are given, or neither and a start; or there is no such option, or no such value of
-            it.
+        VitkitError: both are given, or neither and a start; or there is no such option or value.
     """
     if run is not None and not isinstance(run, Run):
         raise VitkitError(
@@ -171,8 +170,7 @@ def _complete_until_stopped(
     """Bring a run to its end, or to the point where a signal stops it.
 
     Raises:
-        InterruptedTraining: a signal asked to stop; the message says where the run stands and how to
-            continue.
+        InterruptedTraining: a signal asked to stop; the message says how to continue.
         NonFiniteError: training diverged, which the run folder records.
     """
     with stop_signals() as stop, lost_processes_explained(world):
@@ -278,8 +276,7 @@ def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> N
 
 
 def _tell_after_end(folder: Path, listener: Listener) -> None:
-    """Compare a finished run with the advice it followed, and name its files that were set aside as
-    damaged."""
+    """Compare a finished run with the advice it followed, and name damaged files that were set aside."""
     comparison = compare_with_advice(folder)
     if comparison:
         listener.show([("advice", [comparison])])

@@ -81,8 +81,7 @@ class Tested:
     name: str
     """The name of the data set."""
     whole: bool
-    """Whether the data has no splits and is not the training data: `split` says "train" but means all of
-    it."""
+    """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
     fingerprint: str
     """The hash of all keys and labels of the data set."""
     data: tuple[ImageData, ImageData] | None
