@@ -47,9 +47,9 @@ def scored(draw: st.DrawFn) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
 @settings(deadline=None, max_examples=100)
 @given(scored())
 def test_all_numbers_are_those_of_scikit_learn(
-    found: tuple[NDArray[np.float32], NDArray[np.bool_]],
+    logits_and_targets: tuple[NDArray[np.float32], NDArray[np.bool_]],
 ) -> None:
-    logits, targets = found
+    logits, targets = logits_and_targets
     result = multi_label(predictions(logits, targets), names(logits.shape[1]), intervals=False)
     expected = []
     for score, row, truth in zip(result.per_label, logits.T, targets.T, strict=True):
@@ -128,9 +128,9 @@ def simulated(count: int, seed: int, classes: int = 4) -> tuple[NDArray[np.float
 @settings(deadline=None, max_examples=50)
 @given(scored())
 def test_without_each_image_the_precision_is_that_of_the_others(
-    found: tuple[NDArray[np.float32], NDArray[np.bool_]],
+    logits_and_targets: tuple[NDArray[np.float32], NDArray[np.bool_]],
 ) -> None:
-    scores, truth = found[0][:, 0], found[1][:, 0]
+    scores, truth = logits_and_targets[0][:, 0], logits_and_targets[1][:, 0]
     values = Ranking.from_scores(scores, truth).without_each()
     for image, value in enumerate(values):
         others = np.arange(len(scores)) != image
@@ -184,8 +184,8 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert [single is None for single in singles] == [False, True, True, False]
     task = answering_of(Card(task=Task("multi-label", "sigmoid")))
     reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
-    for words in (task.line(result), "".join(task.summary(result, "images"))):
-        assert f" ({reason})" in words
+    for text in (task.line(result), "".join(task.summary(result, "images"))):
+        assert f" ({reason})" in text
     assert result.to_json()["mean_average_precision_interval"] is None
     page = task.report({"test": (result, predictions(logits, targets))}, "test")
     assert f"N{reason[1:]}." in page.answer[0].words
@@ -309,5 +309,5 @@ def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
 
 def test_an_image_is_scored_by_the_labels_that_are_right() -> None:
     answering = answering_of(Card(task=Task("multi-label", "sigmoid")))
-    found = predictions([[3, -1, 2, -4], [1, 1, -1, -1]], [[1, 1, 1, 0], [0, 0, 1, 1]])
-    assert answering is not None and answering.score_images(found).tolist() == [0.75, 0.0]
+    predicted = predictions([[3, -1, 2, -4], [1, 1, -1, -1]], [[1, 1, 1, 0], [0, 0, 1, 1]])
+    assert answering is not None and answering.score_images(predicted).tolist() == [0.75, 0.0]
