@@ -199,7 +199,7 @@ def test_data_that_changed_is_not_taken_for_the_models_own(
     before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
     picture((60, 90, 220), 7).save(tmp_path / "images" / "sky" / "new.png")
     assert run(["evaluate", "run"]) == 1
-    assert "not those the model was trained with" in capsys.readouterr().err
+    assert "have changed since the model was trained" in capsys.readouterr().err
     assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
     assert run(["report", "run"]) == 0
     assert "Without pictures" in capsys.readouterr().err

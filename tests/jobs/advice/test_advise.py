@@ -129,7 +129,7 @@ def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -
     assert option.seconds > 0 and option.memory > 10_000
     words = " ".join(found.sentences)
     assert f"Begin from {start}: {option.run.model} at 8x8, 202 steps of 32 images, about" in words
-    assert f"Expect {option.forecast.words} of the test images to be right" in words
+    assert f"Expect {option.forecast.percentages} of the test images to be right" in words
     assert "Freeze nothing: the new head learns 6 times as fast as the last layer" in words
     assert f"features by {start}" in hearing.loops
     json.dumps(found.to_json())
@@ -262,10 +262,13 @@ def test_what_was_expected_is_kept_and_compared_with_what_came_out(
     accuracy = json.loads((folder / "evaluation" / "test.json").read_text())["accuracy"]
     sentence = compare_with_advice(folder)
     assert sentence.startswith(
-        f"Accuracy on the test images: expected {record.expected.words}, came out {100 * accuracy:.0f} %"
+        f"Accuracy on the test images: expected {record.expected.percentages}, "
+        f"came out {100 * accuracy:.0f} %"
     )
     told = [lines for heading, lines in hearing.rows if heading == "advice"]
-    assert told[0] == [f"expected by the advice before it: {record.expected.words} of the test images right"]
+    assert told[0] == [
+        f"expected by the advice before it: {record.expected.percentages} of the test images right"
+    ]
     assert told[-1] == [sentence]
     again = Hearing()
     assert follow(found, folder, listener=again) == folder, "the same advice goes on where it was"
@@ -303,7 +306,7 @@ def test_a_start_that_sees_less_than_small_pictures_is_not_advised(
         f"small pictures of 12x12 pixels alone tell {found.scratch.folded.accuracy:.0%} of 56 training images"
     )
     assert found.sentences[0] == (
-        f"No start is advised: {pixels} right, and {option.forecast.words} is expected of fine-tuning "
+        f"No start is advised: {pixels} right, and {option.forecast.percentages} is expected of fine-tuning "
         f"{useless}. Look for one that was trained on images more like these."
     )
     assert found.sentences[1].startswith("56 training images: do not train from scratch")

@@ -26,8 +26,8 @@ from vitkit.jobs.advice.forecast import (
     predict,
 )
 from vitkit.runs.records import (
-    FORETOLD,
-    HELD,
+    FORECAST,
+    INSIDE,
     AdviceRecord,
     Forecast,
     compare_with_advice,
@@ -192,7 +192,7 @@ def test_how_often_the_interval_held_is_what_was_measured() -> None:
         relation = fit([other for other in runs if other.data != run.data])
         expected = predict(run.evidence, run.images, run.tested, relation)
         inside += expected.low <= run.right / run.tested <= expected.high
-    assert (inside, len(runs)) == (HELD, FORETOLD)
+    assert (inside, len(runs)) == (INSIDE, FORECAST)
 
 
 @pytest.mark.parametrize("measured", [True, False])

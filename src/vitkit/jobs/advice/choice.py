@@ -199,7 +199,8 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
         )
     folded = chosen.folded
     yield (
-        f"Expect {chosen.forecast.words} of the test images to be right: {_how_sure(chosen.forecast)}. The "
+        f"Expect {chosen.forecast.percentages} of the test images to be right: "
+        f"{_how_sure(chosen.forecast)}. The "
         f"start's frozen features tell {folded.accuracy:.0%} of "
         f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
         "cross-validation)."
@@ -227,8 +228,8 @@ def _none_is_good_enough(options: Sequence[Option], scratch: Option) -> Iterator
     yield (
         f"No start is advised: small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell "
         f"{scratch.folded.accuracy:.0%} of {pluralize(scratch.folded.images, 'training image')} right, and "
-        f"{best.forecast.words} is expected of fine-tuning {which}. Look for one that was trained on images "
-        "more like these."
+        f"{best.forecast.percentages} is expected of fine-tuning {which}. Look for one that was trained on "
+        "images more like these."
     )
 
 
