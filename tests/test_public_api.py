@@ -15,7 +15,8 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import VERBS, run
-from vitkit.jobs.options import RunOptionsByName, read_field_texts
+from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.options import RunOptionsByName
 
 PUBLIC = {
     "ImageDataset",

@@ -85,7 +85,7 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert "From scratch (recipe small-images, ViT-96x6x3/4 at 32x32" in words
     assert found.chosen is None and not found.can_go
     assert found.scratch.forecast is None and found.scratch.folded is not None
-    assert "nothing is foretold: no such runs were measured" in words
+    assert "there is no forecast: no such runs were measured" in words
     assert "enlarges these images, of about 13 pixels, to 224" in words
     assert "Train from scratch first" not in words
     with pytest.raises(VitkitError, match=r"do not train from scratch.*vit-s16-augreg-in21k --go"):
@@ -220,7 +220,7 @@ def test_imbalance_leaks_and_copies_are_said(tmp_path: Path, start: Path) -> Non
     assert found.check is not None and found.check.leaks["train-test"] == 5
     words = " ".join(found.sentences)
     assert "The classes are unbalanced, 11 to 1" in words and "--logit-adjustment 1" in words
-    assert "5 images of test are in train too, pixel for pixel, so that what comes out" in words
+    assert "5 images of test are in train too, pixel for pixel, so that the accuracy will look" in words
 
 
 def test_photos_that_are_too_many_to_look_at_are_compared_all_the_same(
@@ -324,7 +324,7 @@ def test_8_of_10_are_promised_only_where_runs_were_measured(
         monkeypatch.setattr(advising, "parameters", lambda config: LARGEST_START + 1)
     words = " ".join(advise(str(photos), start, cache=False).sentences)
     assert ("8 of 10 runs should lie inside" in words) == measured
-    told = "a guess, 2 times as wide as the runs tell that were measured, which had 45 to 450 training images"
+    told = "a guess, 2 times as wide as for the runs that were measured, which had 45 to 450 training images"
     assert (told in words) != measured
 
 

@@ -229,7 +229,9 @@ def test_a_budget_is_used_and_not_exceeded(along: str, paced: list[Run]) -> None
 
 
 def test_too_small_a_budget_says_what_is_needed(paced: list[Run]) -> None:
-    with pytest.raises(VitkitError, match=r"A budget of 10 s is too small: the fewest .*, 79, .* take 3\d s here"):
+    with pytest.raises(
+        VitkitError, match=r"A budget of 10 s is too small: the fewest .*, 79, .* take 3\d s here"
+    ):
         plan(budget="10s")
 
 

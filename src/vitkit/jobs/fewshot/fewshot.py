@@ -42,7 +42,7 @@ from vitkit.jobs.fewshot.result import (
     remarks,
     short_names,
 )
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.listener import SILENT
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of

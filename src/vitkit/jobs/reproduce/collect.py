@@ -11,9 +11,9 @@ from typing import Any
 
 from vitkit.config import from_json, to_json
 from vitkit.durable import read_json, refuse_link
-from vitkit.jobs.bench.bench import Memory, bench, keep
+from vitkit.jobs.bench.bench import bench, keep
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.speed import Speed
+from vitkit.jobs.bench.records import Memory, Speed
 from vitkit.jobs.cost import table6
 from vitkit.jobs.fewshot.fewshot import run_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions

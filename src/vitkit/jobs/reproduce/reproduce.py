@@ -18,7 +18,7 @@ from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import Scores, paired_difference
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot, collect_vtab
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops

@@ -15,7 +15,7 @@ from typing import Any
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.comparison import (
     Comparison,

@@ -18,7 +18,7 @@ from typing import Any
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
@@ -182,7 +182,7 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
         )
     count = len(images["train"])
     if run.start.start:
-        tuned = suit_run(replace(base, start=run.start, model=""), Request(), listener).run
+        tuned = fit_run(replace(base, start=run.start, model=""), Request(), listener).run
         tuned = replace(tuned, splits=base.splits, architecture=Architecture(), loading=base.loading)
         least = LEAST_STEPS
     else:

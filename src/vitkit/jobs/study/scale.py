@@ -33,8 +33,8 @@ from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
-from vitkit.jobs.finetune import suit_run
-from vitkit.jobs.options import from_options
+from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import ScaleOptions
 from vitkit.jobs.study.scale_result import Measured, Scale, write_result
@@ -171,7 +171,7 @@ def base_run(options: ScaleOptions) -> Run:
         run = named_recipe(options.recipe or propose_recipe(str(options.data), options.listener))
     run = replace(run, data=str(options.data))
     if options.start:
-        run = suit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
+        run = fit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
     return with_absolute_paths(replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE)))
 
 
