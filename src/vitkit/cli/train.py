@@ -530,12 +530,12 @@ def _command(
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.console import download
-    from vitkit.jobs.finetune import suit_run
+    from vitkit.jobs.finetune import fit_run
     from vitkit.jobs.finetune_defaults import fit_length
 
     download(asked.run.start.start)
     with listener.progress("looking at the start"):
-        suited = suit_run(replace(asked.run, recipe=recipe_name), request, listener)
+        suited = fit_run(replace(asked.run, recipe=recipe_name), request, listener)
     training = asked.over(suited.run).run.training
     if recipe_name or training == suited.run.training:
         return suited.run
@@ -640,10 +640,10 @@ def study_base(
 def _suited_to_images(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line without labels, so that it suits the images and the start."""
     from vitkit.cli.console import download
-    from vitkit.jobs.pretrain import suit_pretraining
+    from vitkit.jobs.pretrain import fit_pretraining
 
     download(asked.run.start.start)
-    return suit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
+    return fit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
 
 
 def _timed(asked: Asked, defaults: Run, request: "Request", listener: Listener) -> Asked:
