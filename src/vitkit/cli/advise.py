@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> None:
     elif not options.json_output:
         if found.can_go:
             again = shlex.join(["vitkit", "advise", options.data, *starts])
-            following = f"{again} --go trains so"
+            following = f"{again} --go   (trains so)"
         elif found.default:
             following = f"vitkit finetune {shlex.quote(options.data)}   (from {found.default})"
         else:

@@ -110,10 +110,13 @@ def _show(arguments: list[str]) -> None:
         from vitkit.jobs.data_show import describe_augmentation, run_show
 
     out = run_show(command, run)
+    # Nobody fine-tunes the digits of the demonstration from a start for photos.
+    quoted = shlex.quote(command.path)
+    following = "vitkit train --recipe digits" if command.path == "digits" else f"vitkit finetune {quoted}"
     console.out.print(
         f"Changed at random: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.",
         str(out),
-        f"\nNext: open {out} in a browser\n      vitkit finetune {shlex.quote(command.path)}",
+        f"\nNext: open {out} in a browser\n      {following}",
         sep="\n",
         markup=False,
         soft_wrap=True,

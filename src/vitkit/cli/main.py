@@ -71,8 +71,8 @@ EXAMPLES = """\
 Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
   vitkit data check my_photos/                       look at a folder of class folders before training
-  vitkit train --recipe photos --data my_photos/     train on it
-  vitkit finetune my_photos/                         begin from a checkpoint, which needs far fewer images
+  vitkit finetune my_photos/                         train on it, from weights that others trained
+  vitkit train --recipe photos --data my_photos/     train on it from scratch: for many thousands of images
   vitkit predict runs/my_photos-... holiday.jpg      use the result
 """
 

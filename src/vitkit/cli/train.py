@@ -718,7 +718,7 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
         f"         vitkit inspect {quoted}",
     ]
     if run.data == "digits":
-        lines.append("         vitkit train --recipe photos --data FOLDER_OF_YOUR_CLASS_FOLDERS")
+        lines.append("         vitkit data check FOLDER_OF_YOUR_CLASS_FOLDERS")
     console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
 
 
