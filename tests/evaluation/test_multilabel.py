@@ -188,7 +188,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
         assert f" ({reason})" in words
     assert result.to_json()["mean_average_precision_interval"] is None
     page = task.report({"test": (result, predictions(logits, targets))}, "test")
-    assert f"N{reason[1:]}." in page.answer[0].words
+    assert f"N{reason[1:]}." in page.answer[0].sentences
     targets[2, 1] = True  # a third image
     whole = multi_label(predictions(logits, targets), names(4))
     assert whole.mean_average_precision_interval is not None and not whole.explain_no_interval()

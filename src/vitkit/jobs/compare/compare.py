@@ -297,13 +297,8 @@ def _is_confirmed(
     batches = evaluation_batches(
         samples, preprocessing_of(model), options.batch_size, indices=predictions.ids[rows]
     )
-    now = answering.predict(
-        model,
-        batches,
-        device=contender.ready.device,
-        precision=contender.ready.precision,
-        learned=learned_by(model.card),
-    )
+    predict = answering.predictor(learned_by(model.card))
+    now = predict(model, batches, device=contender.ready.device, precision=contender.ready.precision)
     if not np.array_equal(now.ids, predictions.ids[rows]):  # one cannot be read any more
         return False
     stored = predictions.logits[rows]
