@@ -1,4 +1,4 @@
-"""The curves of training and the quality of the result, as pictures. Arrays in, matplotlib Figures out."""
+"""Draw the curves of training and the quality of the result: arrays in, matplotlib Figures out."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -71,11 +71,11 @@ def training_curves(
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.
         validation: equally long `step`, `epoch`, `loss` and `metric`; may be empty.
-        altered: the options that make the training loss another quantity than the validation loss ("label
-            smoothing 0.1"), for the legend; empty if none does.
+        altered: the options by which the training loss differs from the validation loss ("label smoothing
+            0.1"), for the legend; may be empty.
         metric: the name of the validation metric; its curve has `title` and `label`.
         best: whether its largest or its smallest value is the best, which is marked.
-        is_fraction: whether it is written as a percentage.
+        is_fraction: whether the metric is written as a percentage.
 
     Long runs are drawn as means over groups of steps.
     """

@@ -439,11 +439,13 @@ def model_images(
     return readable, images
 
 
-def _picture(evaluation: ShownEvaluation, shown: ShownImage, what: str, sources: tuple[str, ...]) -> Picture:
+def _picture(
+    evaluation: ShownEvaluation, shown: ShownImage, phrase: str, sources: tuple[str, ...]
+) -> Picture:
     assert evaluation.samples is not None  # it was decoded
     return Picture(
         sources=sources,
-        alt=f"An image of {shown.true}, {what}predicted to be {shown.predicted}.",
+        alt=f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}.",
         key=evaluation.samples.key(shown.index),
         true=shown.true,
         predicted=shown.predicted,

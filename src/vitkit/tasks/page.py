@@ -211,6 +211,12 @@ def describe_images(count: int, split: str) -> str:
     return f"{count:,} {word} image{'s' * (count != 1)}"
 
 
+def expectation(interval: tuple[float, float]) -> str:
+    """State what the interval of a fraction says of other images."""
+    low, high = map(percent, interval)
+    return f"On other images drawn in the same way, expect between {low} and {high} (95% confidence)."
+
+
 def percent(fraction: float | None) -> str:
     """Write a fraction as a percentage with one digit after the point; a dash where there is none."""
     return "–" if fraction is None else f"{100 * fraction:.1f}%"

@@ -9,44 +9,26 @@ from numpy.typing import NDArray
 from vitkit.analysis import figures
 from vitkit.evaluation.classify import Classification, ClassScore
 from vitkit.evaluation.predictions import Predictions
-from vitkit.tasks.page import (
-    ATTENTION_SHOWN,
-    MISTAKES,
-    MISTAKES_SHOWN,
-    Heading,
-    Number,
-    Pictures,
-    Plot,
-    Section,
-    ShownImage,
-    Table,
-    TaskReport,
-    Text,
-    answer_texts,
-    count_cell,
-    describe_images,
-    fraction_cell,
-    interval_cell,
-    percent,
-    without_evaluation,
-)
+from vitkit.tasks import page
 
 TIES_SHOWN = 3
 
-CONFUSION = Heading("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions.")
-CLASSES = Heading("classes", "Classes", "Class by class", "No evaluation, no scores.")
-CALIBRATION = Heading(
+CONFUSION = page.Heading("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions.")
+CLASSES = page.Heading("classes", "Classes", "Class by class", "No evaluation, no scores.")
+CALIBRATION = page.Heading(
     "calibration", "Calibration", "Is it as sure as it should be?", "No evaluation, no calibration."
 )
 
 
-def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None) -> TaskReport:
+def report(
+    evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None
+) -> page.TaskReport:
     """Make the task's part of the report; see `vitkit.tasks.answering.Answering.report`."""
     if split is None:
-        return without_evaluation("accuracy", (CONFUSION, CLASSES, MISTAKES, CALIBRATION))
+        return page.without_evaluation("accuracy", (CONFUSION, CLASSES, page.MISTAKES, CALIBRATION))
     result, predictions = evaluations[split]
-    images = describe_images(result.count, split)
-    return TaskReport(
+    images = page.describe_images(result.count, split)
+    return page.TaskReport(
         answer=_answer(result, split, images),
         facts=_facts(result),
         splits=_splits({split: result for split, (result, _) in evaluations.items()}),
@@ -65,14 +47,13 @@ def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split:
     )
 
 
-def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
-    low, high = result.accuracy_interval
+def _answer(result: Classification, split: str, images: str) -> tuple[page.Text, ...]:
     answer = (
         f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
-        f"**{percent(result.accuracy)}**. On other images drawn in the same way, expect between "
-        f"{percent(low)} and {percent(high)} (95% confidence).{_against_guessing(result)}"
+        f"**{page.percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)}"
+        f"{_against_guessing(result)}"
     )
-    return answer_texts(answer, _repeats(result), split, images)
+    return page.answer_texts(answer, _repeats(result), split, images)
 
 
 def _against_guessing(result: Classification) -> str:
@@ -83,7 +64,7 @@ def _against_guessing(result: Classification) -> str:
     p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
     return (
         f" This is **{guessing.verdict}**: always answering with the most frequent class "
-        f"would be right on {percent(guessing.accuracy)}. The model alone is right on "
+        f"would be right on {page.percent(guessing.accuracy)}. The model alone is right on "
         f"{guessing.model_only:,} of these images, that answer alone on {guessing.guess_only:,} "
         f"(McNemar's exact test: p {p})."
     )
@@ -98,8 +79,8 @@ def _repeats(result: Classification) -> str:
     if repeated.accuracy_without is not None:
         low, high = repeated.interval_without
         without = (
-            f"**without them the accuracy is {percent(repeated.accuracy_without)}** (95% interval "
-            f"{percent(low)} to {percent(high)})."
+            f"**without them the accuracy is {page.percent(repeated.accuracy_without)}** (95% interval "
+            f"{page.percent(low)} to {page.percent(high)})."
         )
     return (
         f"{repeated.count:,} of these images are training images too, pixel for pixel, and the model is "
@@ -108,13 +89,13 @@ def _repeats(result: Classification) -> str:
 
 
 def _facts(result: Classification) -> tuple[tuple[str, str], ...]:
-    facts = [(percent(result.accuracy), "accuracy")]
+    facts = [(page.percent(result.accuracy), "accuracy")]
     if result.top5_accuracy is not None:
-        facts.append((percent(result.top5_accuracy), "right among the five likeliest"))
+        facts.append((page.percent(result.top5_accuracy), "right among the five likeliest"))
     return tuple(facts)
 
 
-def _splits(results: Mapping[str, Classification]) -> Table:
+def _splits(results: Mapping[str, Classification]) -> page.Table:
     headings = (
         "split",
         "images",
@@ -126,32 +107,32 @@ def _splits(results: Mapping[str, Classification]) -> Table:
         "macro F1",
         "loss (nats)",
     )
-    return Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
+    return page.Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
 
 
-def _split_row(split: str, result: Classification) -> tuple[str | Number, ...]:
+def _split_row(split: str, result: Classification) -> tuple[str | page.Number, ...]:
     return (
         split,
-        count_cell(result.count),
-        count_cell(result.bad),
-        fraction_cell(result.accuracy),
-        interval_cell(result.accuracy_interval),
-        fraction_cell(result.top5_accuracy),
-        fraction_cell(result.balanced_accuracy),
-        fraction_cell(result.macro_f1),
-        Number(f"{result.loss:.3f}", result.loss),
+        page.count_cell(result.count),
+        page.count_cell(result.bad),
+        page.fraction_cell(result.accuracy),
+        page.interval_cell(result.accuracy_interval),
+        page.fraction_cell(result.top5_accuracy),
+        page.fraction_cell(result.balanced_accuracy),
+        page.fraction_cell(result.macro_f1),
+        page.Number(f"{result.loss:.3f}", result.loss),
     )
 
 
-def _confusion(result: Classification, images: str) -> Section:
+def _confusion(result: Classification, images: str) -> page.Section:
     names = result.class_names
     return CONFUSION.section(
-        Plot(
+        page.Plot(
             figures.confusion_matrix(result.confusion_cells, names, images),
             "confusion",
             f"Confusion matrix of {len(names)} classes on {images}.",
         ),
-        Text(
+        page.Text(
             f"Confusion matrix of {images}. Rows are the true classes, columns the predicted ones; the "
             "diagonal is right. The colour is the fraction of the row, on a scale of square roots so that "
             "rare confusions can be seen.",
@@ -160,7 +141,7 @@ def _confusion(result: Classification, images: str) -> Section:
     )
 
 
-def _classes(result: Classification, images: str) -> Section:
+def _classes(result: Classification, images: str) -> page.Section:
     headings = (
         "class",
         "images",
@@ -173,11 +154,11 @@ def _classes(result: Classification, images: str) -> Section:
     rows = tuple(
         (
             score.name,
-            count_cell(score.count),
-            count_cell(score.correct),
-            fraction_cell(score.recall),
-            fraction_cell(score.precision),
-            fraction_cell(score.f1),
+            page.count_cell(score.count),
+            page.count_cell(score.correct),
+            page.fraction_cell(score.recall),
+            page.fraction_cell(score.precision),
+            page.fraction_cell(score.f1),
             mistake,
         )
         # Classes without images, which have no recall, come last.
@@ -186,15 +167,17 @@ def _classes(result: Classification, images: str) -> Section:
         )
     )
     return CLASSES.section(
-        Plot(figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."),
-        Text(
+        page.Plot(
+            figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
+        ),
+        page.Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval (Wilson's): where it "
             "is long there are few images, and the order says little. Of a class on fewer than 50 images, "
             "nearly all of them right, it is a little too short.",
             "caption",
         ),
-        Table(headings, rows, sortable=True),
-        Text(
+        page.Table(headings, rows, sortable=True),
+        page.Text(
             "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
             "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "
             "there is nothing to divide by. Click a heading to sort.",
@@ -222,21 +205,21 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
     return rows
 
 
-def _mistakes(result: Classification, predictions: Predictions, images: str) -> Section:
+def _mistakes(result: Classification, predictions: Predictions, images: str) -> page.Section:
     shown = [shown_image(result, predictions, row) for row in _surest_mistakes(predictions).tolist()]
-    pictures = Pictures(
+    pictures = page.Pictures(
         shown,
-        MISTAKES_SHOWN,
+        page.MISTAKES_SHOWN,
         caption=(
             f"The {{count}} of {images} that the model got wrong and was surest of: true class → predicted "
             "class, its probability, the file. Look here first for wrong labels in the data."
         ),
         none="There is none: every image was classified rightly.",
     )
-    return MISTAKES.section(pictures)
+    return page.MISTAKES.section(pictures)
 
 
-def _calibration(result: Classification, images: str) -> Section:
+def _calibration(result: Classification, images: str) -> page.Section:
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
     # On few images a difference may be chance.
     verdict = f"as sure as it should be, as far as {images} can tell"
@@ -248,30 +231,31 @@ def _calibration(result: Classification, images: str) -> Section:
         )
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return CALIBRATION.section(
-        Plot(
+        page.Plot(
             figures.reliability_diagram(result.calibration, images),
             "calibration",
             f"Accuracy against confidence on {images}.",
         ),
-        Text(
+        page.Text(
             "Images grouped by confidence (the probability given to the predicted class"
             f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width. Bars: the "
             "fraction that is right, with its 95% interval; red: the mean confidence. Below: how many images "
             "are in each bin. Bars under the red mark: the model is too sure of itself.",
             "caption",
         ),
-        Text(
-            f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged over "
-            "the images, a bin's confidence differs from its accuracy by "
+        page.Text(
+            f"The expected calibration error (ECE) is {page.percent(result.calibration_error)}: averaged "
+            "over the images, a bin's confidence differs from its accuracy by "
             f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
-            f"{percent(confidence)} sure and {percent(result.accuracy)} right: as a whole it is {verdict}."
+            f"{page.percent(confidence)} sure and {page.percent(result.accuracy)} right: as a whole it is "
+            f"{verdict}."
         ),
     )
 
 
-def _attention(result: Classification, predictions: Predictions) -> Pictures:
+def _attention(result: Classification, predictions: Predictions) -> page.Pictures:
     """Choose images of as many classes as there is room for, a quarter of them wrong."""
-    wrong = _surest_mistakes(predictions)[: ATTENTION_SHOWN // 4].tolist()
+    wrong = _surest_mistakes(predictions)[: page.ATTENTION_SHOWN // 4].tolist()
     right = np.flatnonzero(predictions.predicted == predictions.labels)
     # The first image of every class, then the second of every class, and so on.
     seen: dict[int, int] = {}
@@ -280,9 +264,9 @@ def _attention(result: Classification, predictions: Predictions) -> Pictures:
         seen[label] = seen.get(label, -1) + 1
         turns.append(seen[label])
     fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
-    return Pictures(
+    return page.Pictures(
         [shown_image(result, predictions, row) for row in wrong + fair],
-        ATTENTION_SHOWN,
+        page.ATTENTION_SHOWN,
         caption="First the model's surest mistakes, then right answers, a class at a time.",
         none="There is no image to look at.",
     )
@@ -294,10 +278,10 @@ def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
     return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
 
 
-def shown_image(result: Classification, predictions: Predictions, row: int) -> ShownImage:
+def shown_image(result: Classification, predictions: Predictions, row: int) -> page.ShownImage:
     """Name the class of an image, the predicted one and its probability."""
     names = result.class_names
-    return ShownImage(
+    return page.ShownImage(
         index=int(predictions.ids[row]),
         true=names[int(predictions.labels[row])],
         predicted=names[int(predictions.predicted[row])],

@@ -9,42 +9,24 @@ from vitkit.analysis import figures
 from vitkit.evaluation.multilabel import MultiLabel
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
-from vitkit.tasks.page import (
-    ATTENTION_SHOWN,
-    MISTAKES,
-    MISTAKES_SHOWN,
-    Heading,
-    Number,
-    Pictures,
-    Plot,
-    Section,
-    ShownImage,
-    Table,
-    TaskReport,
-    Text,
-    answer_texts,
-    count_cell,
-    describe_images,
-    fraction_cell,
-    interval_cell,
-    percent,
-    without_evaluation,
-)
+from vitkit.tasks import page
 
 ATTENTION_TRIED = 24
 """Images of each label that are tried, as some may not be readable any more."""
 LABELS_SHOWN = 6
 
-LABELS = Heading("labels", "Labels", "Label by label", "No evaluation, no scores.")
+LABELS = page.Heading("labels", "Labels", "Label by label", "No evaluation, no scores.")
 
 
-def report(evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split: str | None) -> TaskReport:
+def report(
+    evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split: str | None
+) -> page.TaskReport:
     """Make the task's part of the report; see `vitkit.tasks.answering.Answering.report`."""
     if split is None:
-        return without_evaluation("average precision", (LABELS, MISTAKES))
+        return page.without_evaluation("average precision", (LABELS, page.MISTAKES))
     result, predictions = evaluations[split]
-    images = describe_images(result.count, split)
-    return TaskReport(
+    images = page.describe_images(result.count, split)
+    return page.TaskReport(
         answer=_answer(result, split, images),
         facts=_facts(result),
         splits=_splits({name: result for name, (result, _) in evaluations.items()}),
@@ -60,7 +42,7 @@ def report(evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split
     )
 
 
-def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
+def label_table(result: MultiLabel, worst_first: bool = False) -> page.Table:
     """Make the table of all labels, in their own order or by average precision; undefined ones come last."""
     headings = (
         "label", "images", "AP", "95% interval", "predicted", "precision", "recall", "F1", "best F1", "at",
@@ -71,42 +53,38 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
     rows = tuple(
         (
             score.name,
-            count_cell(score.count),
-            fraction_cell(score.average_precision),
-            interval_cell(score.average_precision_interval),
-            count_cell(score.predicted),
-            fraction_cell(score.precision),
-            fraction_cell(score.recall),
-            fraction_cell(score.f1),
-            fraction_cell(score.best_f1),
+            page.count_cell(score.count),
+            page.fraction_cell(score.average_precision),
+            page.interval_cell(score.average_precision_interval),
+            page.count_cell(score.predicted),
+            page.fraction_cell(score.precision),
+            page.fraction_cell(score.recall),
+            page.fraction_cell(score.f1),
+            page.fraction_cell(score.best_f1),
             _threshold(score.best_threshold),
         )
         for score in scores
     )
-    return Table(headings, rows, sortable=True)
+    return page.Table(headings, rows, sortable=True)
 
 
-def _threshold(probability: float | None) -> Number:
-    return Number("–", -1.0) if probability is None else Number(f"{probability:.3f}", probability)
+def _threshold(probability: float | None) -> page.Number:
+    return page.Number("–", -1.0) if probability is None else page.Number(f"{probability:.3f}", probability)
 
 
-def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:
+def _answer(result: MultiLabel, split: str, images: str) -> tuple[page.Text, ...]:
     chance = [score.count / result.count for score in result.per_label if score.count]
     reason = result.explain_no_interval() or "How much other images would change that is not known"
     interval = f"{reason[0].upper()}{reason[1:]}."
     if result.mean_average_precision_interval is not None:
-        low, high = result.mean_average_precision_interval
-        interval = (
-            f"On other images drawn in the same way, expect between {percent(low)} and {percent(high)} (95% "
-            "confidence)."
-        )
+        interval = page.expectation(result.mean_average_precision_interval)
     answer = (
         f"The mean average precision of {result.labels_that_occur} labels is "
-        f"**{percent(result.mean_average_precision)}** on {images}. {interval} Ranking by chance would give "
-        f"{percent(float(np.mean(chance)) if chance else None)}. All labels of an image are right for "
-        f"**{percent(result.subset_accuracy)}** of the images."
+        f"**{page.percent(result.mean_average_precision)}** on {images}. {interval} Ranking by chance would "
+        f"give {page.percent(float(np.mean(chance)) if chance else None)}. All labels of an image are right "
+        f"for **{page.percent(result.subset_accuracy)}** of the images."
     )
-    return answer_texts(answer, _repeats(result), split, images)
+    return page.answer_texts(answer, _repeats(result), split, images)
 
 
 def _repeats(result: MultiLabel) -> str:
@@ -118,53 +96,54 @@ def _repeats(result: MultiLabel) -> str:
     if repeated.count < result.count:
         without = (
             "**without them the mean average precision is "
-            f"{percent(repeated.mean_average_precision_without)}**, of {repeated.labels_that_occur} labels."
+            f"{page.percent(repeated.mean_average_precision_without)}**, of {repeated.labels_that_occur} "
+            "labels."
         )
     return f"{repeated.count:,} of these images are training images too, pixel for pixel: {without}"
 
 
 def _facts(result: MultiLabel) -> tuple[tuple[str, str], ...]:
     return (
-        (percent(result.mean_average_precision), "mean average precision"),
-        (percent(result.macro_f1), "macro F1 at 0.5"),
+        (page.percent(result.mean_average_precision), "mean average precision"),
+        (page.percent(result.macro_f1), "macro F1 at 0.5"),
         (f"{result.labels_per_image:.2f}", "labels an image"),
         (f"{result.predicted_per_image:.2f}", "predicted an image"),
     )
 
 
-def _splits(results: Mapping[str, MultiLabel]) -> Table:
+def _splits(results: Mapping[str, MultiLabel]) -> page.Table:
     headings = (
         "split", "images", "unreadable", "mAP", "95% interval", "labels", "micro AP", "macro F1", "micro F1",
         "all right", "wrong labels", "loss (nats)",
     )  # fmt: skip
-    return Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
+    return page.Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
 
 
-def _split_row(split: str, result: MultiLabel) -> tuple[str | Number, ...]:
+def _split_row(split: str, result: MultiLabel) -> tuple[str | page.Number, ...]:
     return (
         split,
-        count_cell(result.count),
-        count_cell(result.bad),
-        fraction_cell(result.mean_average_precision),
-        interval_cell(result.mean_average_precision_interval),
-        count_cell(result.labels_that_occur),
-        fraction_cell(result.micro_average_precision),
-        fraction_cell(result.macro_f1),
-        fraction_cell(result.micro_f1),
-        fraction_cell(result.subset_accuracy),
-        fraction_cell(result.hamming_loss),
-        Number(f"{result.loss:.3f}", result.loss),
+        page.count_cell(result.count),
+        page.count_cell(result.bad),
+        page.fraction_cell(result.mean_average_precision),
+        page.interval_cell(result.mean_average_precision_interval),
+        page.count_cell(result.labels_that_occur),
+        page.fraction_cell(result.micro_average_precision),
+        page.fraction_cell(result.macro_f1),
+        page.fraction_cell(result.micro_f1),
+        page.fraction_cell(result.subset_accuracy),
+        page.fraction_cell(result.hamming_loss),
+        page.Number(f"{result.loss:.3f}", result.loss),
     )
 
 
-def _labels(result: MultiLabel, images: str) -> Section:
+def _labels(result: MultiLabel, images: str) -> page.Section:
     return LABELS.section(
-        Plot(
+        page.Plot(
             figures.label_precision(result.per_label, result.count, images),
             "labels",
             f"Average precision by label on {images}.",
         ),
-        Text(
+        page.Text(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
             "interval, which allows for the average precision of few images being too high; a label on "
@@ -172,7 +151,7 @@ def _labels(result: MultiLabel, images: str) -> Section:
             "caption",
         ),
         label_table(result),
-        Text(
+        page.Text(
             "Predicted: images on which the label has a probability of 0.5 or more. Precision: the fraction "
             "of them that have it. Recall: the fraction of the images with the label on which it is "
             "predicted. F1: their harmonic mean. Best F1: the largest that another threshold would reach, "
@@ -183,7 +162,7 @@ def _labels(result: MultiLabel, images: str) -> Section:
     )
 
 
-def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) -> Section:
+def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) -> page.Section:
     probability = probabilities(predictions.logits, "sigmoid")
     is_wrong = (probability >= 0.5) != predictions.targets
     # Of the worst mistake in each image; 0 where all answers are right.
@@ -191,9 +170,9 @@ def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) ->
     wrong = np.flatnonzero(sure > 0)
     ordered = wrong[np.argsort(-sure[wrong], kind="stable")]
     shown = [shown_image(result, predictions, probability, row, float(sure[row])) for row in ordered.tolist()]
-    pictures = Pictures(
+    pictures = page.Pictures(
         shown,
-        MISTAKES_SHOWN,
+        page.MISTAKES_SHOWN,
         caption=(
             f"The {{count}} of {images} on which the model was surest of a wrong answer to one label: the "
             "labels of the image → the predicted labels (+: predicted and not the image's, −: the image's "
@@ -202,10 +181,10 @@ def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) ->
         ),
         none="There is none: every label of every image is right.",
     )
-    return MISTAKES.section(pictures)
+    return page.MISTAKES.section(pictures)
 
 
-def _attention(result: MultiLabel, predictions: LabelPredictions) -> Pictures:
+def _attention(result: MultiLabel, predictions: LabelPredictions) -> page.Pictures:
     """Choose images with labels, a label at a time, its most probable images first."""
     probability = probabilities(predictions.logits, "sigmoid")
     surest = [
@@ -215,9 +194,9 @@ def _attention(result: MultiLabel, predictions: LabelPredictions) -> Pictures:
     turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
     chosen = list(dict.fromkeys(turns))  # each image once
     confidence = np.maximum(probability, 1 - probability).min(1)
-    return Pictures(
+    return page.Pictures(
         [shown_image(result, predictions, probability, row, float(confidence[row])) for row in chosen],
-        ATTENTION_SHOWN,
+        page.ATTENTION_SHOWN,
         caption="Images of each label in turn, the images first on which the label is most probable.",
         none="No image has a label.",
     )
@@ -229,7 +208,7 @@ def shown_image(
     probability: NDArray[np.float64],
     row: int,
     confidence: float,
-) -> ShownImage:
+) -> page.ShownImage:
     """Name the labels of an image and the predicted ones, with marks at wrong answers."""
     names, targets = result.class_names, predictions.targets[row]
     predicted = probability[row] >= 0.5
@@ -237,7 +216,7 @@ def shown_image(
         ("" if predicted[i] == targets[i] else "+" if predicted[i] else "−") + names[i]
         for i in np.flatnonzero(predicted | targets).tolist()
     ]
-    return ShownImage(
+    return page.ShownImage(
         index=int(predictions.ids[row]),
         true=_listed([names[i] for i in np.flatnonzero(targets).tolist()]),
         predicted=_listed(answers),
