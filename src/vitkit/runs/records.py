@@ -155,7 +155,8 @@ def read_data_record(run: Path) -> dict[str, Any]:
 ADVICE_FILE = "advice.json"
 HELD, FORETOLD = 25, 32
 """Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy came out inside the interval, and all of them:
-each data set was foretold by a relation that was fitted to the others (docs/results/accuracy.md, The advisor)."""
+each data set was predicted by a relation that was fitted to the others (docs/results/accuracy.md, The
+advisor)."""
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,8 @@ def bench(
     """Measure how fast models are: `vitkit.bench("ViT-S/16", peers=True)`.
 
     Args:
-        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device, quiet,
-            listener: as `BenchOptions` has them.
+        models, sizes, batch_size, training, peers, minutes: as `vitkit bench --help` describes them.
+        precision, memory_gb, threads, device, quiet, listener: the same.
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
