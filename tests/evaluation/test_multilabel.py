@@ -286,6 +286,11 @@ def test_predictions_come_back_from_their_files(tmp_path: Path, layout: str) -> 
         damaged.write_bytes(damage)
         with pytest.raises(VitkitError, match=damaged.name):
             LabelPredictions.load(path)
+    damaged.write_bytes(whole)
+    np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
+    if layout == "npy":
+        with pytest.raises(VitkitError, match="a label 257, not below 2"):
+            LabelPredictions.load(path)
     made.targets = targets[:, :3]
     made.save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):

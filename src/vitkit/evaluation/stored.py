@@ -93,7 +93,7 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
         arrays = {name: _map_array(array_file(path, name)) for name in StoredArrays._fields}
     for name, array in arrays.items():
         _check_array(array, name, array_file(path, name))
-    logits, labels = arrays["logits"], arrays["labels"].astype(np.uint8 if several_labels else np.int64)
+    logits, labels = arrays["logits"], arrays["labels"]
     ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
     images = logits.shape[:1]
     shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
@@ -109,6 +109,7 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     limit = 2 if several_labels else logits.shape[1]
     if labels.size and labels.max() >= limit:
         raise _damaged(array_file(path, "labels"), f"a label {labels.max()}, not below {limit}")
+    labels = labels.astype(np.uint8 if several_labels else np.int64)
     return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
 
 
