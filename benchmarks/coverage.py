@@ -242,7 +242,7 @@ def forecasts() -> Row:
     for name in {run.data for run in runs}:
         others = fit([run for run in runs if run.data != name])
         for run in (run for run in runs if run.data == name):
-            said = predict(run.found, run.images, run.tested, others)
+            said = predict(run.evidence, run.images, run.tested, others)
             inside += said.low <= run.right / run.tested <= said.high
     low, high = wilson_interval(inside, len(runs))
     case = f"{inside} of {len(runs)} runs, each data set left out in turn ({low:.0%} to {high:.0%})"

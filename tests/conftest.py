@@ -81,9 +81,9 @@ LONG = (
     "tests/jobs/test_unkillable.py",
     "tests/cli/test_series.py",
     "tests/faults/test_sample.py",
-    "tests/training/test_checkpoint.py",
+    "tests/training/test_checkpoint_faults.py",
     "tests/jobs/test_signals.py",
-    "tests/jobs/test_journey.py",
+    "tests/jobs/test_train.py",
 )
 """Files whose tests take long. Begun last, they would keep one process busy after the others have ended."""
 

@@ -24,3 +24,8 @@ def load_fixture(name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]], di
 def write_npz(path: Path, arrays: dict[str, NDArray[Any]]) -> Path:
     np.savez(path, **arrays)  # type: ignore[arg-type]  # the stub takes names for options
     return path
+
+
+def without(parameters: dict[str, Any], key: str) -> dict[str, Any]:
+    """Leave out one array."""
+    return {name: value for name, value in parameters.items() if name != key}

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import vitkit
 from vitkit.cli.main import VERBS, run
-from vitkit.jobs.options import RunOptionsByName, read_field_texts
+from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.options import RunOptionsByName
 
 PUBLIC = {
     "ImageDataset",
@@ -242,6 +243,13 @@ def test_the_text_of_an_option_is_written_once() -> None:
     for name in OPTIONS:
         for field, text in read_field_texts(options_named(name)).items():
             assert source.count(plain(text)) == 1, (name, field)
+
+
+def test_functions_that_are_made_of_options_say_what_they_return() -> None:
+    """`typing.get_type_hints` is what pages of reference and editors read."""
+    for function in (vitkit.fewshot, vitkit.evaluate, vitkit.pretrain, vitkit.finetune):
+        result = get_type_hints(function)["return"]
+        assert result is inspect.signature(function).return_annotation and isinstance(result, type)
 
 
 def test_the_fixed_interface_of_models() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vitkit
-from tests.test_notebook import SMALL
+from tests.helpers.small_digits import SMALL
 from vitkit.shown import Shown, html_table
 from vitkit.tasks.answering import Guess
 

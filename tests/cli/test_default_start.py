@@ -17,9 +17,9 @@ from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, read_run
 from vitkit.weights import save_model
-from vitkit.weights.files import remote
+from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.files.remote import Fetched
+from vitkit.weights.files.download import Fetched
 from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -60,7 +60,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return Fetched(elsewhere, {"source": str(address)})
         return Fetched(Path(address))
 
-    monkeypatch.setattr(remote, "fetch", fetch)
+    monkeypatch.setattr(download, "fetch", fetch)
     return asked
 
 
@@ -183,7 +183,7 @@ def test_without_a_network_it_says_how_to_give_the_file_by_hand(
     def fetch(address: str | Path, *_: object) -> None:
         raise VitkitError(f"{address} cannot be fetched: no network.")
 
-    monkeypatch.setattr(remote, "fetch", fetch)
+    monkeypatch.setattr(download, "fetch", fetch)
     assert run(["finetune", str(photos), "--yes", *QUICK]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert f"{NAME} is not on this machine" in said and "vit_small_patch16_224.augreg_in21k" in said

@@ -55,7 +55,7 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     out = tmp_path / "run"
     assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "head: new, zeros, 2 classes, in place of that of 10 classes" in said
+    assert "head: new, zeros, 2 classes, in place of the head of 10 classes" in said
     assert "batch 28 (512)" in said and "200 steps (500)" in said
     assert "the head at 6 times the learning rate" in said and "factor of the head's rate 6 (1)" in said
     made = read_run(out)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_sources import keys, plant
+from tests.helpers.image_folders import keys, plant
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.data.layouts.stratify import spread_order
 from vitkit.data.slices import Slice, parse_slice, parse_split

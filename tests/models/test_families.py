@@ -27,7 +27,7 @@ def test_the_first_filters_of_every_model_are_known(name: str) -> None:
 
 
 def test_layers_are_counted_and_put_into_words() -> None:
-    words = [config.layers_in_words for config in (VIT, HYBRID, BIT)]
+    words = [config.layer_summary for config in (VIT, HYBRID, BIT)]
     assert words == ["2", "1-2 + 2", "1-2"]
     assert [config.num_layers for config in (VIT, HYBRID, BIT)] == [2, 2, 3]
 

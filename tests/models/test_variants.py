@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.models.test_vit import model_with_random_head
+from tests.helpers.tiny_models import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model

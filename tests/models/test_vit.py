@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import count_parameters
 from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
@@ -38,18 +38,6 @@ PARAMETERS = {
     "ViT-B/16-gap": 86_566_120,
     "ViT-B/32-gap": 88_222_696,
 }
-
-TINY = ViTConfig(
-    image_size=(12, 16), patch_size=(4, 4), width=24, depth=2, num_heads=3, mlp_dim=40, num_classes=5
-)
-
-
-def model_with_random_head(config: ViTConfig, seed: int = 0) -> ViT:
-    """New models answer zero; a random head makes differences visible."""
-    generator = torch.Generator().manual_seed(seed)
-    model = ViT(config, generator=generator)
-    torch.nn.init.normal_(model.get_parameter("head.weight"), generator=generator)
-    return model.eval()
 
 
 @pytest.mark.parametrize(("name", "count"), PARAMETERS.items())

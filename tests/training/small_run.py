@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.order import sample_at
 from vitkit.models.vit import ViT

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.training.test_objectives import LABELS, LOGITS, Fixed
+from tests.helpers.fixed_logits import LABELS, LOGITS, Fixed
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.tasks.multi_label.learning import MultiLabelLearning

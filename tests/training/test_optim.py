@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.fixture_files import load_fixture, write_npz
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import create_model, load_model
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT

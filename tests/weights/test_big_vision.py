@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fixture_files import load_fixture, write_npz
-from tests.models.test_vit import TINY
-from tests.weights.test_official import random_model, same_bits, without
+from tests.fixture_files import load_fixture, without, write_npz
+from tests.helpers.random_models import random_model, same_bits
+from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError

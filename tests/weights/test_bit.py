@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fixture_files import load_fixture, write_npz
-from tests.weights.test_official import same_bits, without
+from tests.fixture_files import load_fixture, without, write_npz
+from tests.helpers.random_models import same_bits
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError

@@ -10,7 +10,8 @@ import pytest
 import torch
 import xxhash
 
-from tests.weights.test_timm import TINY, random_model
+from tests.helpers.random_models import random_model
+from tests.helpers.timm_files import TINY
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError

@@ -12,7 +12,7 @@ import vitkit
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.files import remote
+from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.formats.timm.architectures import parse_timm_name
 from vitkit.weights.formats.timm.names import vit_rows
@@ -29,14 +29,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
-    fetch = remote.fetch
+    fetch = download.fetch
 
-    def refuse(path: str, progress: object) -> remote.Fetched:
+    def refuse(path: str, progress: object) -> download.Fetched:
         if is_address(path):
             raise VitkitError(f"{path} was to be fetched.")
         return fetch(path)
 
-    monkeypatch.setattr(remote, "fetch", refuse)
+    monkeypatch.setattr(download, "fetch", refuse)
     return cache_folder()
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from tests.weights.test_timm import random_model
+from tests.helpers.random_models import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig

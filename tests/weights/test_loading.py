@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
+from tests.helpers.random_models import random_model
+from tests.helpers.timm_files import TINY, config_json, folder_of, state
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError

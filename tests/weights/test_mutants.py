@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.weights.test_timm import TINY as RECTANGULAR
-from tests.weights.test_timm import random_model
+from tests.helpers.random_models import random_model
+from tests.helpers.timm_files import TINY as RECTANGULAR
 from vitkit.errors import VitkitError
 from vitkit.weights import LoadOptions, load, save_model
 

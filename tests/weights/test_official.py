@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fixture_files import load_fixture, write_npz
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.fixture_files import load_fixture, without, write_npz
+from tests.helpers.random_models import random_model, same_bits
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViT
 from vitkit.weights import save_model
 from vitkit.weights.formats.official import LINEN, RELEASED
 from vitkit.weights.model_card import card_of
@@ -36,21 +34,6 @@ HYBRIDS |= {"d_eps_probe_stem_unit": 2e-4}  # tiny kernels, where the original's
 HYBRID = dataclasses.replace(
     TINY, image_size=(32, 32), patch_size=(2, 2), backbone=BackboneConfig((1, 2), width_factor=0.5)
 )
-
-
-def same_bits(one: ImageModel, other: ImageModel) -> bool:
-    first, second = one.state_dict(), other.state_dict()
-    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
-
-
-def random_model(config: ViTConfig) -> ViT:
-    """Nothing in it is zero or one, so that everything shows."""
-    model = build_model(config)
-    assert isinstance(model, ViT)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-    return model.eval()
 
 
 def renamed(parameters: dict[str, Any], old: str, new: str) -> dict[str, Any]:
@@ -211,10 +194,6 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
     assert path.name == "ours.npz"
     with pytest.raises(VitkitError, match=r"no square grid.*image_size"):
         load_model(path)
-
-
-def without(parameters: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if name != key}
 
 
 def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:

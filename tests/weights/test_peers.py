@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.test_convert import PLAIN, random_model
+from tests.helpers.random_models import random_model
 from vitkit.cli.main import run
+from vitkit.models.zoo import model_config
 from vitkit.weights import save_model
 
 TORCHVISION = """
@@ -59,7 +60,7 @@ def test_a_library_runs_beside_a_torchvision_that_does_not_load(
     for name, text in ((package, source), ("torchvision", TORCHVISION if broken else "")):
         (tmp_path / "packages" / name).mkdir(parents=True)
         (tmp_path / "packages" / name / "__init__.py").write_text(text)
-    save_model(random_model(PLAIN), tmp_path / "model")
+    save_model(random_model(model_config("ViT-64x2x2/16", 3, 32)), tmp_path / "model")
     script = (
         "import sys\n"
         f"sys.path.insert(0, {str(tmp_path / 'packages')!r})\n"
@@ -76,7 +77,7 @@ def test_a_library_runs_beside_a_torchvision_that_does_not_load(
 
 
 def test_the_line_of_parity_names_the_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_model(random_model(PLAIN), tmp_path / "model")
+    save_model(random_model(model_config("ViT-64x2x2/16", 3, 32)), tmp_path / "model")
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "timm"]) == 0
     [parity] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("parity")]
     assert "this is vitkit beside itself, --against timm runs timm's own model" in parity

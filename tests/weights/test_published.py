@@ -28,9 +28,9 @@ from vitkit.models.other_names import name_here
 from vitkit.models.zoo import list_models, model_config
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights import load, save_model
-from vitkit.weights.files import remote
+from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.files.remote import Fetched
+from vitkit.weights.files.download import Fetched
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import SOURCES, PublishedStart, is_address, starts
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_fetched_says_what_to_fetch_and_where_to_put_it(
         asked.append(address)
         raise VitkitError(f"{address} cannot be fetched: no network.")
 
-    monkeypatch.setattr(remote, "fetch", refuse)
+    monkeypatch.setattr(download, "fetch", refuse)
     with pytest.raises(VitkitError) as caught:
         vitkit.load_model("vit-b16-in21k")
     words = str(caught.value)
@@ -192,6 +192,7 @@ def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
         ("vit-b16", "like that: vit-b16-in21k, vit-b16-in21k-in1k-224"),
         ("ViT-B/16", "ViT-B/16 is the name of a model: vitkit starts --model ViT-B/16"),
         ("google/vit-x", "On the hub it may be hf:google/vit-x."),
+        ("vit_base_patch16_clip_224.openai", "may be hf:timm/vit_base_patch16_clip_224.openai.$"),
         ("my_weights", "No checkpoint at my_weights.$"),
     ],
 )
@@ -329,9 +330,9 @@ def test_a_pinned_start_is_fetched_as_that(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(address)
         return Fetched(Path("somewhere"))
 
-    monkeypatch.setattr(remote, "fetch", fetched)
-    monkeypatch.setattr(remote, "find_start_named", lambda _: pinned)
-    remote.fetch_any("vit-b16-in21k")
+    monkeypatch.setattr(download, "fetch", fetched)
+    monkeypatch.setattr(download, "find_start_named", lambda _: pinned)
+    download.fetch_any("vit-b16-in21k")
     assert asked == [pinned.pinned_address]
 
 

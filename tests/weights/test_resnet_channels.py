@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.weights.test_timm import random_model
+from tests.helpers.random_models import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import ResNetConfig

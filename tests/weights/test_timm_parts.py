@@ -1,7 +1,6 @@
 """The parts of timm's later ViTs, both ways, against a slow forward pass over the tensors of a file."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
+from tests.helpers.random_models import random_model
+from tests.helpers.timm_files import TINY, config_json, folder_of, slow_logits, state
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
@@ -22,95 +21,14 @@ from vitkit.weights import load, save_model
 WIDTH = TINY.width
 
 
-def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mapping[str, Any]) -> Tensor:
-    """Compute timm's VisionTransformer step by step, with patches of 4 and 4 heads."""
-    arguments = described["model_args"]
-    rough = any(word in described["architecture"] for word in ("_clip_", "_dinov3"))
-    epsilon = 1e-5 if rough else 1e-6
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        if f"{name}.weight" not in tensors:
-            return x
-        mean = x.mean(-1, keepdim=True)
-        variance = (x - mean).square().mean(-1, keepdim=True)
-        return (x - mean) / (variance + epsilon).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
-
-    def linear(x: Tensor, name: str) -> Tensor:
-        return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
-
-    def scale(*names: str) -> Tensor:
-        return next((tensors[name] for name in names if name in tensors), torch.ones(()))
-
-    def activate(x: Tensor) -> Tensor:
-        name = arguments.get("act_layer", "gelu")
-        if name == "quick_gelu":
-            return x / (1 + torch.exp(-1.702 * x))
-        if name == "gelu_tanh":
-            return F.gelu(x, approximate="tanh")
-        return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
-
-    x = F.conv2d(images, tensors["patch_embed.proj.weight"], tensors.get("patch_embed.proj.bias"), stride=4)
-    x = x.flatten(2).mT
-    prefix = [tensors[name].expand(len(x), -1, -1) for name in ("cls_token", "reg_token") if name in tensors]
-    first = sum(part.shape[1] for part in prefix)
-    positions = tensors.get("pos_embed", torch.zeros(1, x.shape[1], 1))
-    if positions.shape[1] == x.shape[1]:
-        x = torch.cat([*prefix, x + positions], 1)
-    else:
-        x = torch.cat([*prefix, x], 1) + positions
-    x = norm(x, "norm_pre")
-    for i in range(2):
-        block = f"blocks.{i}"
-        qkv = norm(x, f"{block}.norm1") @ tensors[f"{block}.attn.qkv.weight"].T
-        if f"{block}.attn.q_bias" in tensors:
-            bias = tensors[f"{block}.attn.q_bias"], torch.zeros(WIDTH), tensors[f"{block}.attn.v_bias"]
-            qkv = qkv + torch.cat(bias)
-        else:
-            qkv = qkv + tensors.get(f"{block}.attn.qkv.bias", torch.zeros(()))
-        q, k, v = (part.reshape(*x.shape[:2], 4, -1).transpose(1, 2) for part in qkv.chunk(3, -1))
-        if f"{block}.gamma_1" in tensors:
-            q, k = turned(q, described, first), turned(k, described, first)
-        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
-        attended = linear((weights @ v).transpose(1, 2).flatten(2), f"{block}.attn.proj")
-        x = x + attended * scale(f"{block}.ls1.gamma", f"{block}.gamma_1")
-        hidden = linear(activate(linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1")), f"{block}.mlp.fc2")
-        x = x + hidden * scale(f"{block}.ls2.gamma", f"{block}.gamma_2")
-    x = norm(x, "norm")
-    pools = {
-        "token": lambda x: x[:, 0],
-        "avg": lambda x: x[:, first:].mean(1),
-        "max": lambda x: x[:, first:].amax(1),
-        "": lambda x: x,
-    }
-    return linear(norm(pools[arguments["global_pool"]](x), "fc_norm"), "head")
-
-
-def turned(x: Tensor, described: Mapping[str, Any], first: int) -> Tensor:
-    """Turn queries or keys `(B, h, T, 8)` of a 3x4 grid by their patch's row and column, pair by pair."""
-    name = described["architecture"]
-    out = x.clone()
-    for number in range(12):
-        row, column = divmod(number, 4)
-        if "dinov3" in name:
-            axes = [2 * math.pi * (2 * (row + 0.5) / 3 - 1), 2 * math.pi * (2 * (column + 0.5) / 4 - 1)]
-            pairs, temperature = [(0, 4), (1, 5), (2, 6), (3, 7)], 100.0
-        elif "reg1_gap" in name:
-            axes = [row / 3 * 16, column / 4 * 16]
-            pairs, temperature = [(0, 1), (2, 3), (4, 5), (6, 7)], 10_000.0
-        else:
-            axes = [float(column), float(row)]
-            pairs, temperature = [(0, 1), (2, 3), (4, 5), (6, 7)], 100.0
-        angles = [axis / temperature ** (i / 2) for axis in axes for i in range(2)]
-        for (i, j), angle in zip(pairs, angles, strict=True):
-            a, b = x[:, :, first + number, i], x[:, :, first + number, j]
-            out[:, :, first + number, i] = a * math.cos(angle) - b * math.sin(angle)
-            out[:, :, first + number, j] = b * math.cos(angle) + a * math.sin(angle)
-    return out
-
-
 SCALES: dict[str, tuple[int, ...]] = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
+
+
 AFTER = {"norm.weight": (), "norm.bias": (), "fc_norm.weight": (WIDTH,), "fc_norm.bias": (WIDTH,)}
+
+
 BEFORE = {"norm_pre.weight": (WIDTH,), "norm_pre.bias": (WIDTH,), "patch_embed.proj.bias": ()}
+
 
 CASES: dict[str, tuple[dict[str, tuple[int, ...]], int, str, dict[str, Any], dict[str, Any]]] = {
     # name: tensors added, rows of positions, architecture, model_args, fields of ours
@@ -226,8 +144,14 @@ def test_a_file_for_timm_is_written(name: str, tmp_path: Path, caplog: pytest.Lo
 
 
 GAMMAS: dict[str, tuple[int, ...]] = {f"blocks.{i}.gamma_{j}": (WIDTH,) for i in range(2) for j in (1, 2)}
+
+
 NO_BIAS: dict[str, tuple[int, ...]] = {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
+
+
 TWO_BIASES = {f"blocks.{i}.attn.{part}_bias": (WIDTH,) for i in range(2) for part in "qv"}
+
+
 REGISTERS: dict[str, tuple[int, ...]] = {"reg_token": (1, 4, WIDTH), "pos_embed": ()}
 
 

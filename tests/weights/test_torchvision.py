@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.random_models import random_model
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.weights import save_model
 from vitkit.weights.model_card import card_of, preprocessing_of
@@ -30,14 +30,6 @@ TINY = ViTConfig(
     image_mean=(0.485, 0.456, 0.406),
     image_std=(0.229, 0.224, 0.225),
 )
-
-
-def random_model(config: ModelConfig) -> ImageModel:
-    model = build_model(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model.eval()
 
 
 def state(fc1: str = "0", fc2: str = "3") -> dict[str, Tensor]:

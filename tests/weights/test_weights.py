@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError

@@ -12,7 +12,8 @@ from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import importing, parse_study
 from vitkit.cli.train import describe_training, study_base
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import as_arguments, read_field_texts
+from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import AblateOptions
 from vitkit.text import format_duration

@@ -131,7 +131,7 @@ def _row(option: "Option", found: "Advice") -> list[str]:
         mark + begin,
         escape(option.where),
         "" if option.folded is None else f"{option.folded.accuracy:.0%}",
-        "" if option.forecast is None else f"{mark}{option.forecast.words}",
+        "" if option.forecast is None else f"{mark}{option.forecast.percentages}",
         f"{option.steps:,}",
         format_duration(option.seconds),
         format_bytes(option.memory),

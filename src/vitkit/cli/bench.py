@@ -17,8 +17,7 @@ from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
 
 if TYPE_CHECKING:
-    from vitkit.jobs.bench.bench import Memory, Record, Response
-    from vitkit.jobs.bench.speed import Speed
+    from vitkit.jobs.bench.records import Memory, Record, Response, Speed
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ def main(arguments: list[str]) -> None:
     require_models(options.models)
     with importing():
         from vitkit.cli.console import download
-        from vitkit.jobs.bench.bench import Bench, describe_machine, keep, measure
+        from vitkit.jobs.bench.bench import describe_machine, keep, measure
+        from vitkit.jobs.bench.records import Bench
         from vitkit.runs.destination import make_folder, require_folder
 
     for model in options.models:
@@ -92,8 +92,8 @@ def main(arguments: list[str]) -> None:
 
 def _print(machine: dict[str, Any], found: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
-    from vitkit.jobs.bench.bench import Memory, Response
-    from vitkit.jobs.bench.speed import Speed, headlines
+    from vitkit.jobs.bench.records import Memory, Response, Speed
+    from vitkit.jobs.bench.speed import headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())

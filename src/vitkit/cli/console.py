@@ -343,7 +343,7 @@ def download(path: str | Path) -> None:
     start = find_start_named(path)
     address = str(path) if start is None else start.address
     if is_address(path) and not address.startswith("hf:"):
-        from vitkit.weights.files.remote import fetch_any  # torch: an exported folder is read without it
+        from vitkit.weights.files.download import fetch_any  # torch: an exported folder is read without it
 
         name = PurePosixPath(address.split("#")[0].split("?")[0]).name
         with download_bar(f"fetching {name}") as progress:

@@ -24,7 +24,8 @@ from vitkit.cli.listener import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine, find_mistake
 from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option, describe, value_type
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import StrPath, StrPaths, leave_alone
+from vitkit.jobs.functions import hush
+from vitkit.jobs.options import StrPath, StrPaths
 from vitkit.listener import Listener
 from vitkit.signals import stop_signals
 
@@ -189,13 +190,13 @@ def _parse(
     except VitkitError as error:
         raise _in_options(error, every_option(), arguments) from None
     if others is None:
-        return leave_alone(parsed), []
+        return hush(parsed), []
     parsed, left = parsed
     named = [one for one in every_option() if not one.is_positional]
     mistake = find_mistake(verb, left, named, usage(verb, options(), page))
     if mistake:
         raise WrongCommandLine(mistake)
-    return leave_alone(parsed), left
+    return hush(parsed), left
 
 
 def _words_of_box(text: str) -> str:

@@ -12,7 +12,8 @@ from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.options import as_arguments, read_field_texts
+from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.options import as_arguments
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.text import format_duration, pluralize
 

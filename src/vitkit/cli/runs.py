@@ -11,7 +11,8 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.options import RunsOptions, read_field_texts
+from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.options import RunsOptions
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:

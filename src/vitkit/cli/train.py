@@ -326,7 +326,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.jobs.train import train
         from vitkit.runs.outlook import describe_images
         from vitkit.runs.plan import Request
-        from vitkit.weights.files.remote import is_kept
+        from vitkit.weights.files.download import is_local
 
     listener = log_to(*asked.hearing.log, listener=listener)
     request = Request(*(place for place in (begun, trained) if place is not None))
@@ -340,7 +340,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         asked = replace(asked, run=fit_batch_and_length(asked.run, default, given, count))
     elif verb == "finetune" and not resume and not asked.run.start.start:
         asked = _begin_from_default(asked, name or "", line, request, listener)
-        if asked.dry_run and not is_kept(asked.run.start.start):
+        if asked.dry_run and not is_local(asked.run.start.start):
             listener.show([("data", [describe_images(request.images(asked.run))])])
             _print_command([*typed, "--yes"], verb)
             return
@@ -417,7 +417,7 @@ def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
     Raises:
         VitkitError: it is so.
     """
-    from vitkit.weights.files.remote import is_kept
+    from vitkit.weights.files.download import is_local
 
     start = asked.run.start.start
     if asked.series.is_series or asked.then.then or is_series:
@@ -425,7 +425,7 @@ def _refuse_dry_run(asked: Asked, is_series: bool) -> None:
             "--dry-run shows a single run, found options for several: leave --runs, --sweep, "
             "--cross-validate and --then out. The runs of a series differ from it in seed, rate or fold."
         )
-    if kind_of(start).is_fetched and not is_kept(start):
+    if kind_of(start).is_fetched and not is_local(start):
         raise VitkitError(
             f"--dry-run fetches nothing, and {start} is not on this machine. vitkit card "
             f"{shlex.quote(start)} fetches and describes it; then give the same command again."
@@ -530,12 +530,12 @@ def _command(
 def suited(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.console import download
-    from vitkit.jobs.finetune import suit_run
+    from vitkit.jobs.finetune import fit_run
     from vitkit.jobs.finetune_defaults import fit_length
 
     download(asked.run.start.start)
     with listener.progress("looking at the start"):
-        suited = suit_run(replace(asked.run, recipe=recipe_name), request, listener)
+        suited = fit_run(replace(asked.run, recipe=recipe_name), request, listener)
     training = asked.over(suited.run).run.training
     if recipe_name or training == suited.run.training:
         return suited.run
@@ -640,10 +640,10 @@ def study_base(
 def _suited_to_images(asked: Asked, recipe_name: str, request: "Request", listener: Listener) -> Run:
     """Choose what is left out of a command line without labels, so that it suits the images and the start."""
     from vitkit.cli.console import download
-    from vitkit.jobs.pretrain import suit_pretraining
+    from vitkit.jobs.pretrain import fit_pretraining
 
     download(asked.run.start.start)
-    return suit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
+    return fit_pretraining(replace(asked.run, recipe=recipe_name), request, listener)
 
 
 def _timed(asked: Asked, defaults: Run, request: "Request", listener: Listener) -> Asked:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitkit.jobs.options import read_field_texts
+from vitkit.jobs.functions import read_field_texts
 from vitkit.listener import Listener
 
 ANY_NUMBER = 10**6

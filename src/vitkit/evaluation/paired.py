@@ -6,8 +6,9 @@ Letters: S seeds, N images.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from vitkit.evaluation.intervals import NORMAL_95, sign_test
 NORMAL_80 = 0.8416212335729143  # the standard normal's 80 % point
 SURE = 0.05
 """The p, after Holm, below which two models or ways to train are said to differ."""
+Scores: TypeAlias = Mapping[int, NDArray[np.float64]]
+"""The scores of a way to train by seed, each `(N,)` from 0 to 1; without the seeds that diverged."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,21 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
     )
 
 
+def compare_scores(first: Sequence[Scores], second: Sequence[Scores]) -> PairedDifference | None:
+    """Compare the summed scores of some ways to train and of as many others, over the seeds of all of them.
+    Returns:
+        The second sum less the first; None where no seed finished in all of them.
+    """
+    seeds = [seed for seed in first[0] if all(seed in scores for scores in (*first, *second))]
+    if not seeds:
+        return None
+    sums = (
+        np.stack([np.sum([scores[seed] for scores in side], axis=0) for seed in seeds])
+        for side in (first, second)
+    )
+    return paired_difference(*sums)
+
+
 def holm(values: Sequence[float]) -> tuple[float, ...]:
     """Adjust the p of several comparisons: at 0.05, at most one in 20 families has a false finding.
 
@@ -112,6 +130,12 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
         highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
         adjusted[index] = highest
     return tuple(adjusted)
+
+
+def adjust(differences: Sequence[PairedDifference | None]) -> list[float | None]:
+    """Adjust the p of several differences by Holm; None stays where there is no difference."""
+    adjusted = iter(holm([difference.p for difference in differences if difference is not None]))
+    return [None if difference is None else next(adjusted) for difference in differences]
 
 
 @dataclass(frozen=True)

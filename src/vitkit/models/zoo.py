@@ -215,6 +215,9 @@ def _unknown_name(name: str) -> str:
             f"In vitkit that architecture is called '{translated}'. For trained weights, load their file or "
             "address with vitkit.load_model."
         )
+    elif "_patch" in name:
+        tag = "" if "." in name else ".TAG"
+        suggestion = f"If it is timm's, vitkit.load_model reads its weights from hf:timm/{name}{tag}."
     else:
         close = difflib.get_close_matches(name, NAMES, n=1)
         suggestion = f"Did you mean '{close[0]}'?" if close else "vitkit models lists the names."

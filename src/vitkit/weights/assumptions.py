@@ -12,7 +12,7 @@ class Assumption:
 
     what: Literal["pixel statistics", "resizing"]
     taken: str
-    """The assumed value and whose custom it is, as text."""
+    """The assumed value and the library whose custom it is, as text."""
 
     def sentence(self) -> str:
         """State the assumed value and the command that records another, as a clause after the file's path."""
@@ -24,19 +24,19 @@ class Assumption:
         return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}"
 
 
-def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], whose: str) -> Assumption:
+def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], custom: str) -> Assumption:
     """Record that the mean and std of pixels are not in the file."""
-    return Assumption("pixel statistics", f"pixel mean {_values(mean)} and std {_values(std)}, {whose}")
+    return Assumption("pixel statistics", f"pixel mean {_values(mean)} and std {_values(std)}, {custom}")
 
 
-def assumed_resizing(preprocessing: Preprocessing, whose: str) -> Assumption:
+def assumed_resizing(preprocessing: Preprocessing, custom: str) -> Assumption:
     """Record that the resizing to the model's size is not in the file."""
     kind = f"by {preprocessing.interpolation} interpolation"
     if preprocessing.resize == "stretch":
-        return Assumption("resizing", f"images stretched {kind}, {whose}")
+        return Assumption("resizing", f"images stretched {kind}, {custom}")
     side = preprocessing.resized(0)
     way = f"the shortest side resized to {side} {kind} and the middle cut out"
-    return Assumption("resizing", f"{way}, {whose}")
+    return Assumption("resizing", f"{way}, {custom}")
 
 
 def _values(numbers: tuple[float, ...]) -> str:

@@ -16,7 +16,7 @@ from vitkit.weights.loading import load, log_notes
 from vitkit.weights.published import PublishedStart, find_start_named, starts
 
 CLASSES, SIDE = 1000, 224
-"""Classes and pixels of a model of which nothing else is said, as in timm: those of ImageNet."""
+"""Classes and pixels of a model where the caller gives none: ImageNet's, as in timm."""
 
 
 def create_model(
@@ -57,24 +57,24 @@ def create_model(
     For another activation or dropout, change the configuration and build from that:
     `vitkit.build_model(dataclasses.replace(vitkit.model_config("ViT-B/16"), gelu="erf"))`.
     """
-    of_timm = parse_timm_name(name)
+    timm_name = parse_timm_name(name)
     if pretrained:
-        path = _published(name, of_timm)
+        path = _published(name, timm_name)
         options = LoadOptions(num_classes, image_size, channels=in_chans)
         loaded = load(path, options)
         log_notes(path, loaded.notes, loaded.identity.left_out)
         return loaded.model
     classes = CLASSES if num_classes is None else num_classes
-    if of_timm is None:
+    if timm_name is None:
         config = model_config(name, classes, SIDE if image_size is None else image_size)
     else:
-        config = timm_config(of_timm, classes, of_timm.side if image_size is None else image_size)
+        config = timm_config(timm_name, classes, timm_name.side if image_size is None else image_size)
     if in_chans is not None:
         config = with_channels(config, in_chans)
     return build_model(config, generator)
 
 
-def _published(name: str, of_timm: TimmName | None) -> str:
+def _published(name: str, timm_name: TimmName | None) -> str:
     """Find where the weights of a name are published.
 
     Returns:
@@ -85,27 +85,27 @@ def _published(name: str, of_timm: TimmName | None) -> str:
     """
     if find_start_named(name) is not None:
         return name
-    address = name if name.startswith("hf:") else f"hf:{name}" if of_timm is None else of_timm.address
+    address = name if name.startswith("hf:") else f"hf:{name}" if timm_name is None else timm_name.address
     listed = next((start for start in starts() if address in start.addresses), None)
     if listed is not None and not Path(listed.name).exists():  # a file here of that name would go first
         return listed.name
-    if of_timm is not None and not of_timm.tag:
+    if timm_name is not None and not timm_name.tag:
         raise VitkitError(f"timm has no weights of {name}: leave pretrained out, or choose another model.")
-    if of_timm is not None or name.startswith("hf:"):
+    if timm_name is not None or name.startswith("hf:"):
         return address
     raise VitkitError(_none_published(name))
 
 
 def _none_published(name: str) -> str:
-    """Say that no weights are published under a name, and under which ones."""
-    of_model: list[PublishedStart] = [start for start in starts() if start.model == name]
-    if of_model:
-        names = ", ".join(start.name for start in of_model)
+    """Say that no weights are published under a name, and list the names of its published weights."""
+    published: list[PublishedStart] = [start for start in starts() if start.model == name]
+    if published:
+        names = ", ".join(start.name for start in published)
         return f"{name} is an architecture, and its published weights have names of their own: {names}."
     if Path(name).exists():
         return f"{without_places(name)} is on this machine: load it with vitkit.load_model."
-    model_config(name)  # a name that is none has an error of its own
+    model_config(name)  # an unknown name has an error of its own
     return (
-        f"No weights of {name} are published in a place that is known here. Give the name of one of "
+        f"No weights of {name} are published where vitkit looks for them. Give the name of one of "
         "vitkit.starts(), of timm, or an address (hf:org/name); or leave pretrained out, for new weights."
     )

@@ -17,7 +17,7 @@ from vitkit.weights.model_card import Described, ModelCard, Task, TrainingData, 
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
-"""Version 1 kept preprocessing and augmentation as objects that nothing checked, empty where there were none,
+"""Version 1 had preprocessing and augmentation as objects that nothing checked, empty where they were absent,
 and the loss and the data of the training in the origin."""
 
 

@@ -27,7 +27,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.text import format_size
 from vitkit.weights.files.checksum import Checksum
-from vitkit.weights.files.remote import fetch_any
+from vitkit.weights.files.download import fetch_any
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
@@ -41,7 +41,7 @@ _log = logging.getLogger("vitkit")
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
 LINES_SHOWN = 20
-"""Lines of an error's table before it is cut short: two blocks, which show what is systematic."""
+"""Lines of an error's table before it is cut short: two blocks, enough to see a pattern."""
 WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """The types whose numbers are weights as they stand. Others (integers, eight-bit floats) stand for weights by
 a rule that the file does not record, a scale for instance."""
@@ -155,8 +155,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                f"{named_prefix(source)} Known are the formats of "
-                f"{', '.join(MODULES)}."
+                f"{named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
             )
         translation = _read_description(checkpoint_format, source, hints)
         heads = translation.config.num_heads
@@ -308,7 +307,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[str]:
-    """List what looks wrong in the numbers of the weights: NaN, infinity, a head that is all zeros.
+    """List doubts about the numbers of the weights: NaN, infinity, a head that is all zeros.
 
     A head that another will replace is not checked.
     """
@@ -407,8 +406,8 @@ def fit_weights(
     if num_classes is None:
         num_classes = config.num_classes
     is_new = head == "new" or (head is None and num_classes != config.num_classes)
-    # Before a new head is made, whose zeros are as they should be, and after the statistics, which may settle
-    # an assumption.
+    # Before a new head is made, whose zeros are no reason for doubt, and after the statistics: where both are
+    # given, they are assumed no more.
     notes = [
         *(assumption.sentence() for assumption in card.assumed),
         *find_doubts(tensors, keeps_head=not is_new),

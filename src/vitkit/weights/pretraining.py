@@ -1,4 +1,4 @@
-"""The number of images that the weights of a model were first trained on, where it is recorded."""
+"""The number of images that the weights of a model were first trained on, where something records it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The published checkpoints that can be begun from by a short name, with their exact addresses.
 
-`published.csv` has a line for each: what it is and where it stands. An address is listed only if a public
-file names it; `SOURCES` says which. Commits and hashes are filled in by `scripts/pin-starts`. It needs no
+`published.csv` has a line for each, with its address. An address is listed only if a public file names it;
+`SOURCES` lists these files. Commits and hashes are filled in by `scripts/pin-starts`. It needs no
 torch.
 """
 
@@ -27,14 +27,14 @@ SOURCES = {
 """Public files that name the addresses, sizes, classes and licences."""
 
 DEFAULT_MODELS = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
-"""The models of default starts, from the smallest: those that one machine fine-tunes."""
+"""The models of default starts, the smallest first: one machine can fine-tune each of them."""
 DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE = "AugReg", "ImageNet-21k", 224
 """The training of default starts: one for all sizes, so that they differ in size alone. Pre-training on
 ImageNet-21k transfers better than on ImageNet-1k (arXiv 2106.10270, section 4.3; the paper's Table 5)."""
 FREE_LICENCES = ("Apache-2.0", "MIT")
-"""Licences under which weights may be used for any purpose: what is chosen for a person has no other."""
+"""Licences under which weights may be used for any purpose: a start that vitkit chooses has one of them."""
 NEAR_SHOWN = 4
-"""Near names in a message."""
+"""Similar names in a message, at the most."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,16 @@ class PublishedStart:
     model: str
     """The model's name in the grammar of `vitkit models`."""
     training: str
-    """The recipe or paper that it was trained by."""
+    """The recipe or paper of its training."""
     data: str
     """The sets of images that it was trained on, in that order."""
     image_size: int
-    """Height and width of its images in pixels; of a BiT ResNet, those that it is usually evaluated at."""
+    """Height and width of its images in pixels; a BiT ResNet takes any: the size of its usual
+    evaluation."""
     classes: int
     """Outputs of its head; 0: it has none."""
     parameters: int
-    """Number of parameters with the head; of two towers, of the image tower."""
+    """Number of parameters with the head; of a model with two towers, the image tower's."""
     original_mib: int | None
     """MiB of the original file, where its publisher says it; the copy that is fetched may differ."""
     licence: str
@@ -69,7 +70,7 @@ class PublishedStart:
 
     @property
     def address(self) -> str:
-        """The address that is fetched, as it is published."""
+        """The address that is fetched, without its commit and SHA-256."""
         return self.addresses[0]
 
     @property
@@ -79,12 +80,12 @@ class PublishedStart:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it is known which file the address must give: its SHA-256, on the Hub its commit too."""
+        """Whether its SHA-256 is in the table, and for a model of the Hub its commit too."""
         return bool(self.sha256 and (self.revision or not self.address.startswith("hf:")))
 
     @property
     def pinned_address(self) -> str:
-        """The address with the commit and the SHA-256 that are known, which fetching keeps to."""
+        """The address with the commit and the SHA-256 in the table: fetching refuses any other file."""
         commit = f"@{self.revision}" if self.revision else ""
         return f"{self.address}{commit}" + (f"#sha256={self.sha256}" if self.sha256 else "")
 
@@ -96,34 +97,39 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
         patterns, model, data: as `vitkit starts --help` describes them.
 
     Raises:
-        VitkitError: a pattern, the model or the data that none of them has.
+        VitkitError: no published checkpoint matches a pattern, the model or the data.
     """
-    found = _table()
+    listed = _table()
     for pattern in patterns:
-        if not fnmatch.filter([start.name for start in found], pattern.lower()):
+        if not fnmatch.filter([start.name for start in listed], pattern.lower()):
             raise VitkitError(f"No published checkpoint is named '{pattern}'. {_hint(pattern)}")
-    wanted = [pattern.lower() for pattern in patterns or ("*",)]
-    found = tuple(start for start in found if any(fnmatch.fnmatch(start.name, one) for one in wanted))
+    if patterns:
+        listed = tuple(
+            start
+            for start in listed
+            if any(fnmatch.fnmatch(start.name, pattern.lower()) for pattern in patterns)
+        )
     if model is not None:
-        models = [one.model for one in found if fnmatch.fnmatch(one.model.lower(), model.lower())]
-        found = _with_values("model", found, model, models)
+        models = [start.model for start in listed if fnmatch.fnmatch(start.model.lower(), model.lower())]
+        listed = _with_values("model", listed, model, models)
     if data is not None:
-        sets, words = {one.data for one in found}, _letters(data)
-        exact = [one for one in sets if _letters(one) == words]
-        found = _with_values("data", found, data, exact or [one for one in sets if words in _letters(one)])
-    return found
+        sets, letters = {start.data for start in listed}, _letters(data)
+        exact = [name for name in sets if _letters(name) == letters]
+        matching = exact or [name for name in sets if letters in _letters(name)]
+        listed = _with_values("data", listed, data, matching)
+    return listed
 
 
 def default_starts() -> tuple[PublishedStart, ...]:
-    """List the published checkpoints among which one is chosen where nobody names one, the smallest first."""
-    fit = [
+    """List the published checkpoints for a run that names no start, the smallest first."""
+    candidates = [
         start
         for start in _table()
         if (start.training, start.data, start.image_size) == (DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE)
         and start.model in DEFAULT_MODELS
         and start.licence in FREE_LICENCES
     ]
-    return tuple(sorted(fit, key=lambda start: start.parameters))
+    return tuple(sorted(candidates, key=lambda start: start.parameters))
 
 
 def find_start_named(path: str | Path) -> PublishedStart | None:
@@ -138,10 +144,15 @@ def hides_published(path: str | Path) -> bool:
 
 
 def missing_checkpoint(path: Path) -> VitkitError:
-    """Say that there is no checkpoint at a path, and which one may have been meant."""
+    """Make the error for a path without a checkpoint, with the published checkpoints that may be meant."""
+    near = near_published(path)
     hub = re.fullmatch(r"(?!vit|bit|resnet)[\w-]+/[\w.-]+", str(path), re.IGNORECASE)
     hint = f" On the hub it may be hf:{path}." if hub and not path.parent.exists() else ""
-    return VitkitError(f"No checkpoint at {path}.{near_published(path)}{hint}")
+    if not near and re.fullmatch(
+        r"\w+_patch\w+\.\w+", str(path)
+    ):  # a model of timm, with the tag of its weights
+        hint = f" On the hub it may be hf:timm/{path}."
+    return VitkitError(f"No checkpoint at {path}.{near}{hint}")
 
 
 def near_published(path: Path) -> str:
@@ -174,8 +185,8 @@ def _table() -> tuple[PublishedStart, ...]:
 
 
 def _start(row: dict[str, str]) -> PublishedStart:
-    words = [row[field.name] for field in fields(PublishedStart)]
-    name, model, training, data, size, classes, parameters, mib, licence, source, addresses, *pins = words
+    columns = [row[field.name] for field in fields(PublishedStart)]
+    name, model, training, data, size, classes, parameters, mib, licence, source, addresses, *pins = columns
     return PublishedStart(
         name,
         model,
@@ -193,23 +204,25 @@ def _start(row: dict[str, str]) -> PublishedStart:
 
 
 def _with_values(
-    what: str, found: Sequence[PublishedStart], wanted: str, values: Sequence[str]
+    column: str, listed: Sequence[PublishedStart], pattern: str, values: Sequence[str]
 ) -> tuple[PublishedStart, ...]:
-    """Return the starts whose field `what` has one of the values; an error where none has."""
+    """Return the starts with one of the values in a column; an error where there are no values."""
     if not values:
-        known = dict.fromkeys(getattr(start, what) for start in found)
-        raise VitkitError(f"No published checkpoint has the {what} '{wanted}'. Known: {'; '.join(known)}.")
-    return tuple(start for start in found if getattr(start, what) in values)
+        all_values = dict.fromkeys(getattr(start, column) for start in listed)
+        raise VitkitError(
+            f"No published checkpoint has the {column} '{pattern}'. Known: {'; '.join(all_values)}."
+        )
+    return tuple(start for start in listed if getattr(start, column) in values)
 
 
-def _letters(words: str) -> str:
-    """Reduce words to letters and digits, so that imagenet21k is ImageNet-21k."""
-    return re.sub("[^a-z0-9]", "", words.lower())
+def _letters(text: str) -> str:
+    """Reduce a text to letters and digits, so that imagenet21k is ImageNet-21k."""
+    return re.sub("[^a-z0-9]", "", text.lower())
 
 
 def _near(name: str) -> list[str]:
     names = [start.name for start in _table()]
-    longer = [known for known in names if len(name) > 4 and known.startswith(name)]
+    longer = [other for other in names if len(name) > 4 and other.startswith(name)]
     return (longer or difflib.get_close_matches(name, names, NEAR_SHOWN, 0.75))[:NEAR_SHOWN]
 
 

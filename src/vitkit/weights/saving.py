@@ -29,7 +29,7 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
         model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
         path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz`
             is added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
-        format: its name; the guide has a table of the formats.
+        format: its name; docs/commands.md has a table of the formats.
 
     Returns:
         The path written.
@@ -69,10 +69,10 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
 
 
 def unsupported(config: ModelConfig, format: Format) -> list[str]:
-    """Name the parts of an architecture that a format cannot store; none if `save_model` can write it."""
+    """Name the parts of an architecture that a format cannot store; `save_model` refuses them."""
     return find_format(format).unsupported(config)
 
 
 def lost_numerics(config: ModelConfig, format: Format) -> list[str]:
-    """Name the numerics that a format does not record; nothing if it records everything."""
+    """Name the numerics that a format does not record; an empty list if it records them all."""
     return find_format(format).lost_numerics(config)

@@ -9,7 +9,7 @@ from vitkit.config import from_json
 from vitkit.errors import VitkitError
 
 LARGEST = 2**20
-"""The largest number in a settings file that is taken for a size; real models stay far below it."""
+"""The largest number that a settings file may hold; the sizes of real models stay far below it."""
 
 T = TypeVar("T")
 

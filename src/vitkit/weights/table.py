@@ -1,7 +1,8 @@
 """Checkpoint formats as tables of name pairs, read by loading, saving and the accounting of keys alike.
 
 A row is one parameter of vitkit's model, the tensors of the file that it is made of, and the way there and
-back. A format is a function that makes the rows, how it is recognised, and what of a model it cannot store.
+back. A format is a function that makes the rows, a test that recognises its files, and a list of the parts of
+a model that it cannot store.
 """
 
 import re
@@ -49,7 +50,7 @@ class NotRecordedError(VitkitError):
 
 @dataclass(frozen=True)
 class Hints:
-    """Options of loading that help to read a file which does not record its image size or number of heads."""
+    """The image size and number of heads that a user gives for a file that does not record them."""
 
     image_size: tuple[int, int] | None = None
     """`(height, width)` in pixels that the user gives. Where the file's positions fit its grid exactly, it
@@ -77,10 +78,10 @@ class Translation:
 
 @dataclass(frozen=True)
 class Holding:
-    """One family's models in one format: writing them, and what of them the format cannot store.
+    """One family's models in one format: how they are written, and the parts that the format cannot store.
 
-    write: (model, path, notes) -> the path written. It is called for a model of which nothing is unsupported;
-        what the file cannot record of the card is added to the notes.
+    write: (model, path, notes) -> the path written. It is called if nothing of the model is unsupported;
+        the notes receive the parts of the card that the file cannot record.
     unsupported: parts of the architecture that this format cannot store, as phrases for an error; empty if
         `write` can store it.
     lost_numerics: numerics (epsilons, GELU's form, pixel statistics) that this format does not record, as
@@ -132,12 +133,26 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 torchvision, and of their files that record no others."""
 
 
-def usual_heads(width: int) -> str:
-    """Return a sentence that suggests the usual number of heads of a width; empty where there is none.
+def require_heads(source: Source, heads: int | None, width: int, where: str = "") -> int:
+    """Return the number of attention heads, which no shape of a file shows.
 
-    Heads have 64 numbers in all the paper's models but ViT-H (80).
+    Args:
+        source: the file.
+        heads: their number, if the file's settings, its format or the user say it.
+        width: D, which the heads share.
+        where: a clause that says where else the number was looked for.
+
+    Raises:
+        NotRecordedError: nothing says it; the message suggests the usual number.
     """
-    return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
+    if heads:
+        return heads
+    # Heads have 64 numbers in all the paper's models but ViT-H (80).
+    usual = f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
+    raise NotRecordedError(
+        f"{source.path}: its tensors do not say how many attention heads share the width of {width}{where}: "
+        f"give num_heads.{usual}"
+    )
 
 
 def current_name(key: str) -> str:
@@ -241,6 +256,12 @@ def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[
     return theirs
 
 
+def count_layers(source: Source, pattern: str) -> int:
+    """Count the different numbers at one position of the names, which the pattern's group matches."""
+    matcher = re.compile(pattern)
+    return len({match[1] for key in source.shapes if (match := matcher.match(key))})
+
+
 def count_units(source: Source, prefix: str) -> tuple[int, ...]:
     """Count the units in each stage of a ResNet by the names of its arrays.
 
@@ -259,8 +280,20 @@ def count_units(source: Source, prefix: str) -> tuple[int, ...]:
     return counts
 
 
+def first_axis(source: Source, key: str, axes: int) -> int:
+    """Return the length of an array's first axis, the outputs of a PyTorch layer; 0 where there is none.
+
+    Raises:
+        VitkitError: it has another number of axes, or nothing along one of them.
+    """
+    if key not in source:
+        return 0
+    check_axes(source, key, axes)
+    return source.shapes[key][0]
+
+
 def count_outputs(source: Source, layer: str) -> int | None:
-    """Count the outputs of a dense layer; None where there is none."""
+    """Count the outputs of a dense layer of Flax; None where there is none."""
     keys = (f"{layer}/kernel", f"{layer}/bias")
     return next((source.shapes[key][-1] for key in keys if source.shapes.get(key)), None)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.decode.test_image import GOOD, encoded, noise
+from tests.helpers.image_zoo import GOOD, encoded, noise
 from vitkit.data.config import DecodeRule
 from vitkit.data.decode.image import decode, header
 from vitkit.data.decode.memory import MAX_JPEG_SCANS, jpeg_scans

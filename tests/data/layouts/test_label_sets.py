@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.data.test_sources import image_bytes
+from tests.helpers.image_folders import image_bytes
 from vitkit.data.check import check_data
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.layouts.stratify import stratify_label_sets

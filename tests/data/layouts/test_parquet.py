@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.test_sources import image_bytes
+from tests.helpers.image_folders import image_bytes
 from vitkit.cli.main import run
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode.image import decode

@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_sources import image_bytes, keys
+from tests.helpers.image_folders import WHOLE, image_bytes, keys, plant, write_csv
 from vitkit.cli.main import run
 from vitkit.data.check import check_data
-from vitkit.data.config import Splits
 from vitkit.data.layouts.tables import LONGEST_LABEL
 from vitkit.data.sources import ImageData, open_data
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import csv_line, read_csv_cell
 
-WHOLE = Splits(0, 0)
 DIGITS = "9" * 5000  # Python reads no whole number of more than 4,300 digits
 
 
@@ -260,3 +258,55 @@ def test_what_we_write_is_read_back_as_the_same_classes(tmp_path: Path) -> None:
     data = read(table(tmp_path, "\n".join(rows)))
     assert set(data.class_names) == set(names)
     assert check_data(data).bad == ()
+
+
+def test_csv(tmp_path: Path) -> None:
+    plant(tmp_path, {"images": 3})
+    spec = write_csv(
+        tmp_path / "birds.csv",
+        "\ufeffFileName, Label ,set\nimages/000.png,wren,train\n\nimages/001.png,owl,train\n"
+        "images/gone.png,owl,Valid\n"
+        '"images/002.png",wren,TEST\n',
+    )
+    data = open_data(spec)
+    assert (data.name, data.kind, data.class_names) == ("birds", "CSV", ("owl", "wren"))
+    assert keys(data, "train") == ["birds.csv line 2: images/000.png", "birds.csv line 4: images/001.png"]
+    assert data.splits["train"].labels.tolist() == [1, 0]
+    assert data.splits["train"].decode(1)[0, 0, 0] == 1
+    assert data.splits["val"].key(0) == "birds.csv line 5: images/gone.png"
+    with pytest.raises(DecodeError, match="no such file"):
+        data.splits["val"].decode(0)
+    assert len(data.splits["test"]) == 1
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_labels_that_are_numbers_are_in_the_order_of_numbers(delimiter: str, tmp_path: Path) -> None:
+    lines = ["path,class", "a,10", "b,9", "c,-1", "d,10"]
+    spec = write_csv(tmp_path / "x.csv", "\n".join(lines).replace(",", delimiter))
+    data = open_data(spec, WHOLE)
+    assert data.class_names == ("-1", "9", "10")
+    assert data.splits["train"].labels.tolist() == [2, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("picture,label\na,b\n", "no path column. Expected one of path, image"),
+        ("path,kind\na,b\n", "no label column"),
+        ("", "found nothing"),
+        ("path,label\n", "no images"),
+        ("path,label\na,b\nc,\n", "line 3: path or label is empty"),
+        ("path,label\na,b\nc\n", "line 3: path or label is empty"),
+        ("path,label,split\na,x,train\nb,y,holdout\n", "unknown split holdout"),
+        ("path,label,split\na,x,train\nb,y,train\nc,z,test\n", "test has labels that train lacks: z"),
+        ("path,label\na,x\nb,x\n", "one class, 'x'"),
+    ],
+)
+def test_csv_that_cannot_be_meant(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=words):
+        open_data(write_csv(tmp_path / "x.csv", text))
+
+
+def test_csv_in_another_encoding(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="UTF-8"):
+        open_data(write_csv(tmp_path / "x.csv", "path,label\nä,b\n", "latin-1"))

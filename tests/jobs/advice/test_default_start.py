@@ -21,7 +21,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.plan import Request
 from vitkit.weights import published, save_model
-from vitkit.weights.files import remote
+from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.published import PublishedStart, default_starts, starts
 
@@ -161,7 +161,7 @@ def test_nothing_is_fetched_unless_it_is_allowed(
     def refuse(address: str, *_: object) -> None:
         raise VitkitError(f"{address} was asked for.")
 
-    monkeypatch.setattr(remote, "fetch", refuse)
+    monkeypatch.setattr(download, "fetch", refuse)
     with pytest.raises(VitkitError, match=r"vit-ti16-augreg-in21k is not on this machine.*download=True"):
         vitkit.finetune(data=str(photos))
     with pytest.raises(VitkitError, match=r"vit_tiny_patch16_224\S* was asked for.*starts"):

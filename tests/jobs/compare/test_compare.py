@@ -211,7 +211,7 @@ def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tm
         shutil.copy(runs[0] / name, given / name)
     found, heard = compared(runs[0], given, tmp_path / "out")
     assert evaluated(heard) == ["evaluating test"] and not found.is_told_apart
-    assert any("is not what the model says now" in note for note in heard.notes)
+    assert any("differs from the model's answers now" in note for note in heard.notes)
 
 
 def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], tmp_path: Path) -> None:

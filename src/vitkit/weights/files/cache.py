@@ -1,4 +1,4 @@
-"""The folder in which fetched files are kept, and the records about them."""
+"""The folder of fetched files, and the records beside them."""
 
 import hashlib
 import os
@@ -34,14 +34,14 @@ def file_digest(path: Path) -> str:
 
 
 def recorded_digest(file: Path, record: dict[str, Any]) -> str | None:
-    """Return the recorded SHA-256 of a file, if its size and time of change are still the recorded ones."""
+    """Return the recorded SHA-256 of a file; None where its size or time differs from the record."""
     stat = file.stat()
     same = (record.get("size"), record.get("mtime_ns")) == (stat.st_size, stat.st_mtime_ns)
     return str(record.get("sha256")) if record and same else None
 
 
 def described(file: Path, digest: str) -> dict[str, Any]:
-    """Return the record of a file that `recorded_digest` reads."""
+    """Make the record of a file that `recorded_digest` reads."""
     stat = file.stat()
     return {"sha256": digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -22,26 +21,17 @@ from vitkit.weights.format_names import ENDINGS
 _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True)
-class _Announced:
-    """The Hub's present description of a file; None where it gives none, or could not be asked."""
-
-    size: int | None = None
-    sha256: str | None = None
-
-
-def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str, Any]]:
+def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[str, Any]]:
     """Fetch a model's weights and the JSON files beside them; return their path and their origin.
 
-    Without a commit in the address and without `wanted`, what was fetched first is remembered, and other
-    weights at the same address are refused.
+    Without `expected`, the weights that were fetched first are remembered by their SHA-256, and other weights
+    at the same address are refused.
 
     Args:
         address: `hf:org/name[@revision][/file]`.
-        wanted: SHA-256 that the file of weights must have.
+        expected: SHA-256 that the file of weights must have.
 
     Raises:
         VitkitError: no such address, model or revision, no network, or files that are not what they should
@@ -51,13 +41,13 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
     import huggingface_hub as hub
     from huggingface_hub import errors
 
+    first = {} if expected else _read_first_fetch(address)
     try:
-        announced = _announced(hub, repository, revision)
+        announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
-        first = {} if wanted or _COMMIT.fullmatch(revision or "") else _remembered(address)
-        said = announced[chosen].sha256
-        if said is not None and said != (wanted or first.get("sha256", {}).get(chosen, said)):
-            raise _refused(address, chosen, said, wanted, first)  # before all of it is fetched
+        digest = announced[chosen]
+        if digest is not None and digest != (expected or first.get("sha256", {}).get(chosen, digest)):
+            raise _other_weights(address, chosen, digest, expected, first)  # before all of it is fetched
         folder = PurePosixPath(chosen).parent
         needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
         if chosen.endswith(".index.json"):
@@ -66,11 +56,12 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
             needed |= {str(folder / shard) for shard in shards} & set(announced)
         patterns = [glob.escape(name) for name in sorted(needed)]
         weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
-        digests = {}
         with _bars_on_screens(hub):
             snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-            for name in weights:
-                digests[name] = _verified(hub, repository, revision, snapshot, name, announced[name])
+            digests = {
+                name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
+                for name in weights
+            }
     except errors.GatedRepoError as error:
         raise VitkitError(
             f"{address} is open only to those who accepted its terms: do so at "
@@ -94,12 +85,10 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
             "give the path of their folder."
         ) from error
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
-    if wanted and digests != {chosen: wanted}:
-        raise _refused(address, chosen, digests.get(chosen, "that of several files"), wanted, first)
-    if first and first["sha256"] != digests:
-        raise _refused(address, chosen, digests.get(chosen, "that of several files"), wanted, first)
-    if not wanted and not first:
-        _remember(address, {"address": address, "source": exact, "sha256": digests})
+    if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
+        raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
+    if not expected and not first:
+        _record_first_fetch(address, {"address": address, "source": exact, "sha256": digests})
     return snapshot / chosen, {
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
@@ -108,7 +97,7 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
 
 @contextmanager
 def _bars_on_screens(hub: Any) -> Iterator[None]:
-    """Leave the Hub's bars to terminals and notebooks: in a file, each of their steps would be a line."""
+    """Show the Hub's bars on terminals and in notebooks alone: in a file, each of their steps is a line."""
     has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
     if has_screen or hub.utils.are_progress_bars_disabled():
         yield
@@ -120,18 +109,13 @@ def _bars_on_screens(hub: Any) -> Iterator[None]:
         hub.utils.enable_progress_bars()
 
 
-def is_on_disk(address: str) -> bool:
-    """Whether weights that an address of the Hub names are in its cache on this machine; nobody is asked."""
+def is_in_cache(address: str) -> bool:
+    """Whether the Hub's cache on this machine holds the weights of an address; no server is asked."""
     import huggingface_hub as hub
 
     repository, revision, inside = _parts(address)
-    try:
-        folder = Path(
-            hub.snapshot_download(
-                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
-            )
-        )
-    except Exception:  # nothing of the model is there
+    folder = _local_snapshot(hub, repository, revision)
+    if folder is None:
         return False
     return bool(weight_names(str(path.relative_to(folder)) for path in (folder / inside).rglob("*"))) or (
         (folder / inside).is_file()
@@ -139,43 +123,45 @@ def is_on_disk(address: str) -> bool:
 
 
 def _first_fetch(address: str) -> Path:
-    """Return the path of the record of what an address was when it was first fetched."""
+    """Return the path of the record of an address's first fetch."""
     return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
 
 
-def _remembered(address: str) -> dict[str, Any]:
-    """Read what an address was when it was first fetched; empty where that is not known."""
+def _read_first_fetch(address: str) -> dict[str, Any]:
+    """Read the record of an address's first fetch; empty where there is none."""
     record = read_note(_first_fetch(address))
     digests = record.get("sha256")
     return record if isinstance(digests, dict) and digests and isinstance(record.get("source"), str) else {}
 
 
-def _remember(address: str, record: Mapping[str, Any]) -> None:
+def _record_first_fetch(address: str, record: Mapping[str, Any]) -> None:
     path = _first_fetch(address)
-    with suppress(OSError):  # a cache that may not be written: then nothing is compared next time
+    with suppress(OSError):  # the cache cannot be written: the next fetch compares nothing
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_json(path, record)
 
 
-def _refused(
-    address: str, chosen: str, found: str, wanted: str | None, first: Mapping[str, Any]
+def _other_weights(
+    address: str, chosen: str, actual: str, expected: str | None, first: Mapping[str, Any]
 ) -> VitkitError:
-    """Make the error for weights that are not those which were asked for, or those of the first time."""
-    if wanted:
+    """Make the error for weights with another SHA-256 than the address says, or than the first time."""
+    if expected:
         return VitkitError(
-            f"{address}: expected {chosen} with the SHA-256 {wanted}, found {found}: it is another file, or "
-            "a damaged one. It is not used."
+            f"{address}: expected {chosen} with the SHA-256 {expected}, found {actual}: it is another file, "
+            "or a damaged one. It is not used."
         )
     then = ", ".join(f"{name} with the SHA-256 {digest}" for name, digest in first["sha256"].items())
+    former = f"Give {first['source']} for the former; or, if"
+    if re.fullmatch("[0-9a-f]{40}", _parts(address)[1] or ""):
+        former = "What a commit holds never changes, so that one of the two is not it: if"
     return VitkitError(
         f"{address} is not what it was when it was first fetched: expected {then}, found {chosen} with "
-        f"{found}. Give {first['source']} for the former; or, if you trust the other, delete "
-        f"{_first_fetch(address)}."
+        f"{actual}. {former} you trust the other, delete {_first_fetch(address)}."
     )
 
 
 def _parts(address: str) -> tuple[str, str | None, str]:
-    """Model, revision and path inside it."""
+    """Split an address into model, revision and path inside it."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise VitkitError(
@@ -185,31 +171,41 @@ def _parts(address: str) -> tuple[str, str | None, str]:
     return match[1], match[2] and unquote(match[2]), match[3] or ""
 
 
-def _announced(hub: Any, repository: str, revision: str | None) -> dict[str, _Announced]:
-    """List the files of a model; without a network, those in the Hub's own cache."""
+def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, str | None]:
+    """List the files of a model with the SHA-256 that the Hub says, or None.
+
+    Without a network, the files in the Hub's own cache are listed.
+    """
     try:
         info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
         files = {
-            file.rfilename: _Announced(
-                getattr(file, "size", None), getattr(getattr(file, "lfs", None), "sha256", None)
-            )
+            file.rfilename: getattr(getattr(file, "lfs", None), "sha256", None)
             for file in info.siblings or ()
         }
     except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
         raise
     except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
-        try:
-            kept = hub.snapshot_download(
-                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
-            )
-        except Exception:
-            raise error from None
+        snapshot = _local_snapshot(hub, repository, revision)
+        if snapshot is None:
+            raise
         _log.info(
             "%s: no answer from the Hub (%s); what was fetched before is used", repository, first_line(error)
         )
-        paths = (path for path in Path(kept).rglob("*") if path.is_file())
-        files = {path.relative_to(kept).as_posix(): _Announced() for path in paths}
-    return {name: file for name, file in files.items() if ".." not in PurePosixPath(name).parts}
+        paths = (path for path in snapshot.rglob("*") if path.is_file())
+        files = {path.relative_to(snapshot).as_posix(): None for path in paths}
+    return {name: digest for name, digest in files.items() if ".." not in PurePosixPath(name).parts}
+
+
+def _local_snapshot(hub: Any, repository: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the Hub's cache; None where nothing of the model is on this machine."""
+    try:
+        return Path(
+            hub.snapshot_download(
+                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
+            )
+        )
+    except Exception:
+        return None
 
 
 def _choose(names: list[str], inside: str, address: str) -> str:
@@ -230,40 +226,20 @@ def _choose(names: list[str], inside: str, address: str) -> str:
     )
 
 
-def _verified(
-    hub: Any, repository: str, revision: str | None, snapshot: Path, name: str, announced: _Announced
+def _verified_digest(
+    hub: Any, repository: str, revision: str | None, file: Path, name: str, announced: str | None
 ) -> str:
-    """Return the SHA-256 of a file in the Hub's cache; a file that does not match is fetched once more.
-
-    The Hub keeps a large file under its SHA-256; of others only the size can be compared.
-    """
-    file = snapshot / name
-    kept = file.resolve().name
-    kept = kept if _DIGEST.fullmatch(kept) else ""
-    pinned = _COMMIT.fullmatch(revision or "")
-    if pinned and kept and announced.sha256 not in (None, kept):
-        raise VitkitError(
-            f"{name} of {repository}@{revision} has the SHA-256 {kept} here, and the Hub now says "
-            f"{announced.sha256}. What a commit holds never changes, so one of the two is not it. "
-            f"The file here is left as it is, {file}: use it by its path if you trust it, or delete it to "
-            "fetch the other."
-        )
-    wanted = announced.sha256 or kept
-    for attempt in (1, 2):
+    """Return the SHA-256 of a file in the Hub's cache; a damaged file is fetched once more."""
+    blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
+    expected = announced or (blob if _DIGEST.fullmatch(blob) else None)
+    digest = remembered_digest(file)
+    if digest != (expected or digest):
+        _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
+        hub.hf_hub_download(repository, name, revision=revision, force_download=True)
         digest = remembered_digest(file)
-        if digest == (wanted or digest) and file.stat().st_size == (announced.size or file.stat().st_size):
-            return digest
-        if attempt == 1:
-            _log.warning(
-                "%s of %s is not the file that the Hub has (another length or SHA-256): fetching it again",
-                name,
-                repository,
-            )
-            hub.snapshot_download(
-                repository, revision=revision, allow_patterns=[glob.escape(name)], force_download=True
-            )
-    raise VitkitError(
-        f"{name} of {repository} was fetched twice, and is not the file that the Hub says it has: expected "
-        f"SHA-256 {wanted or 'unknown'} and {announced.size or 'unknown'} bytes, found {digest} and "
-        f"{file.stat().st_size}. Delete {file} and try again later."
-    )
+    if digest != (expected or digest):
+        raise VitkitError(
+            f"{name} of {repository} was fetched twice, and is not the file that the Hub says it has: "
+            f"expected SHA-256 {expected}, found {digest}. Delete {file} and try again later."
+        )
+    return digest

@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 
 _SAFETENSORS_NAMES = {
@@ -56,6 +57,26 @@ def safetensors_chunks(
         flat = read(tensor).detach().cpu().contiguous().flatten()
         if flat.numel():
             yield flat.view(torch.uint8).numpy().data
+
+
+def write_folder(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write `model.safetensors` of these tensors, and JSON files by name beside it; return the folder.
+
+    Raises:
+        VitkitError: a model of vitkit's own format is there.
+    """
+    if (path / "model.json").exists():
+        raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
+    path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / "model.safetensors", safetensors_chunks(tensors, metadata))
+    for name, fields in settings.items():
+        replace_json(path / name, fields)
+    return path
 
 
 def read_safetensors(

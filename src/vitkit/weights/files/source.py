@@ -45,7 +45,7 @@ WEIGHTS = (
 
 @dataclass(frozen=True)
 class Source:
-    """The tensors of a checkpoint by name, and what stands beside them."""
+    """The tensors of a checkpoint by name, and the settings beside them."""
 
     path: Path
     """The file of weights."""
@@ -112,7 +112,7 @@ def open_source(path: Path) -> Iterator[Source]:
     file of the time before 1.6 (no zip archive) is read whole at once.
 
     Raises:
-        VitkitError: nothing is there; or it is no checkpoint, is damaged, or claims impossible sizes.
+        VitkitError: there is no such file; or it is no checkpoint, is damaged, or claims impossible sizes.
     """
     if path.is_dir():
         path = path / _weights_of(path)
@@ -154,8 +154,8 @@ def weight_names(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.endswith(ENDINGS))
 
 
-def disguise(path: Path) -> str | None:
-    """Explain what a file with the name of weights really is and what to do; None if it may be weights."""
+def explain_no_weights(path: Path) -> str | None:
+    """Explain why a file with the name of weights holds none, and what to do; None if it may hold some."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(2048)
@@ -216,7 +216,7 @@ def _weights_of(folder: Path) -> str:
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
     _check_regular(path)
-    reason = disguise(path)
+    reason = explain_no_weights(path)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
     kind = _kind(path)

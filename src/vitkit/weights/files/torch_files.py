@@ -25,8 +25,8 @@ from vitkit.weights.files.archives import Opened, check_archive
 
 AVERAGES = ("state_dict_ema", "model_ema")
 WRAPPERS = (*AVERAGES, "state_dict", "model", "model_state_dict")
-"""The keys under which training scripts keep the weights, best first: where there is a moving average, it is
-what they evaluate (timm does)."""
+"""The keys under which training scripts keep the weights, best first: a moving average goes before the
+other weights because the scripts evaluate it (timm does)."""
 
 PREFIXES = {
     "module.": "",  # DataParallel
@@ -36,8 +36,8 @@ PREFIXES = {
 """The prefixes that wrappers put before every name, and a note for the user where one is due."""
 
 MAX_PICKLE = 4 << 20
-"""Bytes of pickle in one file: what names the tensors and holds a script's settings. Real ones have some
-hundred kilobytes; a megabyte of them takes PyTorch more than a second and 70 MiB."""
+"""Bytes of pickle in one file, with the names of the tensors and a script's settings. Real files have some
+hundred kilobytes; a megabyte of pickle takes PyTorch more than a second and 70 MiB."""
 
 LEGACY_PICKLES = 5
 """Pickles of a file without a zip archive: magic number, version, system, contents, names of the storages."""
@@ -179,7 +179,7 @@ def _check_pickles(path: Path) -> None:
 
 
 def _unwrapped(state: Any, path: Path, notes: list[str]) -> Any:
-    """Find the dictionary of weights among what a training script keeps, at most three dictionaries deep."""
+    """Find the dictionary of weights in a training script's checkpoint, at most three dictionaries deep."""
     for _ in range(3):
         if not isinstance(state, dict):
             break

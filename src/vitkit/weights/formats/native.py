@@ -20,7 +20,7 @@ from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, 
 def recognises(source: Source) -> bool:
     """Whether a file is a `model.safetensors` next to a `model.json`, or its tensors have vitkit's names.
 
-    The second is a file that lacks its `model.json`: `read` says so.
+    A file with such tensors and no `model.json` is refused by `read`, which says what is missing.
     """
     ours = {name for family in FAMILIES.values() for name in family.first_filters}
     described = "model.json" in source.settings and source.path.name == "model.safetensors"
@@ -34,13 +34,14 @@ def read(source: Source, hints: Hints) -> Translation:
         VitkitError: the file is absent, of another format, or from a newer vitkit; or it was written for
             another file of weights than this one.
     """
-    described = source.path.with_name("model.json")
+    description = source.path.with_name("model.json")
     data = source.settings.get("model.json")
     if data is None:
         raise VitkitError(
-            f"No model.json beside the weights in {described.parent}: it holds architecture and class names."
+            f"No model.json beside the weights in {description.parent}: it holds architecture and class "
+            "names."
         )
-    config, card = read_description(data, described)
+    config, card = read_description(data, description)
     checksum = None
     if "weights" not in data:
         source.notes.append(
@@ -48,7 +49,7 @@ def read(source: Source, hints: Hints) -> Translation:
             "damage would not be noticed"
         )
     elif source.path.suffix == ".safetensors":
-        checksum = read_record(data["weights"], f"{described}: weights")
+        checksum = read_record(data["weights"], f"{description}: weights")
         verify(source.path, checksum)
     else:
         source.notes.append(

@@ -4,7 +4,6 @@ Two namings are read: the released files' (before Flax's Linen) and today's code
 first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
 """
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from vitkit.weights.table import (
     Translation,
     check_axes,
     convolution,
+    count_layers,
     count_outputs,
     count_units,
     renamed,
@@ -209,12 +209,11 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     token_size = (patch_height, patch_width)
     if backbone:
         token_size = (patch_height * backbone.stride, patch_width * backbone.stride)
-    blocks = {match[1] for key in shapes if (match := re.match(r"Transformer/encoderblock_(\d+)/", key))}
     return ViTConfig(
         image_size=token_size,
         patch_size=(patch_height, patch_width),
         width=width,
-        depth=len(blocks),
+        depth=count_layers(source, r"Transformer/encoderblock_(\d+)/"),
         num_heads=shapes[heads][1],
         mlp_dim=shapes[hidden][1],
         num_classes=count_outputs(source, "head") or 0,

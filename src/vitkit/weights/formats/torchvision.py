@@ -5,7 +5,6 @@ so. Facts: torchvision 0.28, `models/vision_transformer.py`.
 """
 
 import math
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,11 +31,13 @@ from vitkit.weights.table import (
     Row,
     Translation,
     check_axes,
+    count_layers,
+    first_axis,
     renamed,
+    require_heads,
     to_file_tensors,
     training_alone,
     unsupported_values,
-    usual_heads,
     weight_and_bias,
 )
 
@@ -57,7 +58,6 @@ def read(source: Source, hints: Hints) -> Translation:
         VitkitError: it begins with several convolutions; its grid is not square and its size not given; or
             the number of heads is neither usual for the width nor given.
     """
-    shapes = source.shapes
     if "conv_proj.weight" not in source:
         raise VitkitError(
             f"{source.path}: expected one convolution that cuts patches, conv_proj.weight (D, C, p, p), "
@@ -65,7 +65,7 @@ def read(source: Source, hints: Hints) -> Translation:
         )
     check_axes(source, "conv_proj.weight", 4)
     check_axes(source, "encoder.pos_embedding", 3)
-    width, channels, *patch = shapes["conv_proj.weight"]
+    width, channels, *patch = source.shapes["conv_proj.weight"]
     patch_size = (patch[0], patch[1])
     old = f"{_layer(0)}.mlp.linear_1.bias" in source
     first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
@@ -73,12 +73,12 @@ def read(source: Source, hints: Hints) -> Translation:
         image_size=_image_size(source, hints, patch_size),
         patch_size=patch_size,
         width=width,
-        depth=len({match[1] for key in shapes if (match := re.match(r"encoder\.layers\.\D*(\d+)\.", key))}),
-        num_heads=_num_heads(source, hints, width),
-        mlp_dim=_length(source, first_bias) or 4 * width,
-        num_classes=_length(source, "heads.head.bias") or 0,
+        depth=count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
+        num_heads=require_heads(source, hints.num_heads or HEADS.get(width), width),
+        mlp_dim=first_axis(source, first_bias, 1) or 4 * width,
+        num_classes=first_axis(source, "heads.head.bias", 1),
         in_channels=channels,
-        representation_size=_length(source, "heads.pre_logits.bias"),
+        representation_size=first_axis(source, "heads.pre_logits.bias", 1) or None,
         gelu="erf",
         norm_eps=NORM_EPS,
         image_mean=_by_channel(IMAGENET_MEAN, channels),
@@ -94,24 +94,6 @@ def read(source: Source, hints: Hints) -> Translation:
         origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
     )
     return Translation(config, name_table(config, old), card)
-
-
-def _length(source: Source, bias: str) -> int | None:
-    """Count the outputs of a layer by its bias; None where there is none."""
-    if bias not in source:
-        return None
-    check_axes(source, bias, 1)
-    return source.shapes[bias][0]
-
-
-def _num_heads(source: Source, hints: Hints, width: int) -> int:
-    heads = hints.num_heads or HEADS.get(width)
-    if heads:
-        return heads
-    raise NotRecordedError(
-        f"{source.path}: its tensors do not say how many attention heads share the width of {width}: "
-        f"give num_heads.{usual_heads(width)}"
-    )
 
 
 def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[int, int]:

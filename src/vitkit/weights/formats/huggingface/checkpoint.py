@@ -1,7 +1,7 @@
 """Folders of Hugging Face's transformers, read and written: ViT and BiT.
 
 Parameters have the names that every release of transformers writes to files; the names that its modules have
-had since release 5 are read too. What is written, transformers' `from_pretrained` loads.
+had since release 5 are read too. Transformers' `from_pretrained` loads the written folders.
 
 A DeiT without distillation is a ViT there; what they call deit has a distillation token and is refused.
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.config import to_json
-from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.resnet_config import ResNetConfig
@@ -22,7 +21,7 @@ from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
-from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.pixels import (
     compact_size,
@@ -51,7 +50,10 @@ from vitkit.weights.table import (
     Row,
     Translation,
     check_axes,
+    count_layers,
+    first_axis,
     renamed,
+    require_heads,
     stacked,
     to_file_tensors,
     unsupported_values,
@@ -142,12 +144,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     settings = settings_of(ViTSettings, source, "config.json")
     shapes = source.shapes
     prefix = prefix_of(source, "embeddings.cls_token")
-    heads = settings.num_attention_heads or hints.num_heads
-    if heads is None:
-        raise NotRecordedError(
-            f"{source.path}: its config.json does not say num_attention_heads: give num_heads (12 in a Base)."
-        )
-    classes = outputs_of(source, "classifier.weight")
+    classes = first_axis(source, "classifier.weight", 2)
     pooler = f"{prefix}pooler.dense.weight"
     naming = MODULES if f"{prefix}layers.0.{MODULES.fc1}.weight" in shapes else FILES
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
@@ -157,9 +154,10 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
+    heads = require_heads(
+        source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
+    )
     _refuse_other_vits(source, settings, prefix, heads, width)
-    layer = re.compile(re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\.")
-    layers = {match[1] for key in shapes if (match := layer.match(key))}
     size = (
         (settings.image_size, settings.image_size)
         if isinstance(settings.image_size, int)
@@ -170,12 +168,12 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         image_size=size,
         patch_size=(patch_height, patch_width),
         width=width,
-        depth=len(layers),
+        depth=count_layers(source, re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\."),
         num_heads=heads,
-        mlp_dim=outputs_of(source, fc1),
+        mlp_dim=first_axis(source, fc1, 2),
         num_classes=classes,
         in_channels=in_channels,
-        representation_size=None if classes else outputs_of(source, pooler) or None,
+        representation_size=None if classes else first_axis(source, pooler, 2) or None,
         dropout=settings.hidden_dropout_prob,
         attention_dropout=settings.attention_probs_dropout_prob,
         gelu=GELU[settings.hidden_act],
@@ -189,7 +187,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
 
 def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
     """Refuse settings of transformers' ViT that no ViT here has."""
-    classes, pooler = outputs_of(source, "classifier.weight"), f"{prefix}pooler.dense.weight"
+    classes, pooler = first_axis(source, "classifier.weight", 2), f"{prefix}pooler.dense.weight"
     refuse(
         source,
         {
@@ -255,7 +253,7 @@ def read_bit(source: Source, hints: Hints) -> Translation:
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
             "224x224 usually, or put preprocessor_config.json beside the weights."
         )
-    classes = outputs_of(source, "classifier.1.weight")
+    classes = first_axis(source, "classifier.1.weight", 2)
     config = ResNetConfig(
         image_size=size,
         layers=settings.depths,
@@ -305,15 +303,12 @@ def _write(
     Raises:
         VitkitError: a model of ours is at `path`.
     """
-    if (path / "model.json").exists():
-        raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
-    path.mkdir(parents=True, exist_ok=True)
-    chunks = safetensors_chunks(to_file_tensors(model.state_dict(), rows), metadata={"format": "pt"})
-    replace_file(path / "model.safetensors", chunks)
-    replace_json(path / "config.json", to_json(settings))
-    processor = write_processor(model, notes)
-    replace_json(path / "preprocessor_config.json", processor)
-    return path
+    return write_folder(
+        path,
+        to_file_tensors(model.state_dict(), rows),
+        {"config.json": to_json(settings), "preprocessor_config.json": write_processor(model, notes)},
+        metadata={"format": "pt"},
+    )
 
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
@@ -461,14 +456,6 @@ def prefix_of(source: Source, key: str) -> str:
     return names[0].removesuffix(key)
 
 
-def outputs_of(source: Source, weight: str) -> int:
-    """Return the number of outputs of a linear layer; 0 where there is none."""
-    shape = source.shapes.get(weight, (0, 0))
-    if len(shape) != 2:
-        raise VitkitError(f"{source.path}: {weight} is no matrix, its shape is {shape}.")
-    return shape[0]
-
-
 def labels_of(card: Card, num_classes: int) -> tuple[str, ...]:
     """Return the class names, or the names that transformers writes where there are none."""
     return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
@@ -497,8 +484,8 @@ def make_card(
     rule = read_rule(source, processor, config.image_size)
     assumed: list[Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
-        whose = "the default of their image processor"
-        assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
+        custom = "the default of their image processor"
+        assumed.append(assumed_statistics(config.image_mean, config.image_std, custom))
     if not source.preprocessor:
         assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
     return ModelCard(class_names=names, task=task, preprocessing=rule, assumed=tuple(assumed))

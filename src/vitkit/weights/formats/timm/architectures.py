@@ -15,8 +15,8 @@ from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights.formats.timm.settings import GROUP_NORM_EPS, STANDARDIZATION_EPS
 from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
 
-# Names whose architecture they say in full: others, such as vit_base_patch16_clip_224 and
-# deit_base_distilled_patch16_224, compute something else.
+# Names that describe their architecture in full. Others, such as vit_base_patch16_clip_224 and
+# deit_base_distilled_patch16_224, have parts that the name does not show.
 _NAMES = re.compile(
     r"(?P<architecture>"
     r"vit_(?:tiny|small|base|large|huge|giant|gigantic)_patch\d+_(?P<size>\d+)"
@@ -42,9 +42,9 @@ DEFAULT_TAGS = {
     "resnetv2_50x1_bit": "goog_distilled_in1k",
     "resnetv2_152x2_bit": "goog_teacher_in21k_ft_in1k",
 }
-"""The weights that timm takes for a name without a tag, where they are not the usual ones; "": none."""
+"""The tag of the weights that timm takes for a name without one, where it is not the usual tag; "": none."""
 USUAL_TAGS = {"vit": "augreg_in21k_ft_in1k", "deit": "fb_in1k", "resnetv2": "goog_in21k_ft_in1k"}
-"""The usual ones, by the first word of the name."""
+"""The usual tags, by the first word of the name."""
 IMAGENET_TAGS = ("dino", "mae", "fb_in1k")
 """Weights that were trained on pixels with the mean and standard deviation of ImageNet; others with 0.5."""
 
@@ -57,7 +57,7 @@ class TimmName:
     tag: str
     """The weights, whether the name says it or timm chooses them; "" where timm has none."""
     side: int
-    """Height and width in pixels; of a BiT, which takes any, those that its weights were first trained at."""
+    """Height and width in pixels; a BiT takes any: the size of its first training."""
 
     @property
     def address(self) -> str:
@@ -66,7 +66,7 @@ class TimmName:
 
 
 def parse_timm_name(name: str) -> TimmName | None:
-    """Read a name of timm; None of one that is none, or that stands for what models here have not."""
+    """Read a name of timm; None for any other name, and for an architecture that vitkit lacks."""
     match = _NAMES.fullmatch(name)
     if match is None:
         return None
@@ -96,7 +96,7 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
             standardization="variance",
             standardization_eps=STANDARDIZATION_EPS,
         )
-    of_family = {one.name for one in fields(config)}
-    config = replace(config, **{key: value for key, value in numerics.items() if key in of_family})
+    names = {field.name for field in fields(config)}
+    config = replace(config, **{key: value for key, value in numerics.items() if key in names})
     statistics = (IMAGENET_MEAN, IMAGENET_STD) if name.tag in IMAGENET_TAGS else ((0.5,), (0.5,))
     return with_statistics(config, *statistics)

@@ -2,7 +2,7 @@
 
 Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), the hybrids with a
 GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's usual arithmetic is assumed
-and `card.origin` says so. What timm has and we have not is refused by name: distillation tokens, gated MLPs,
+and `card.origin` says so. Parts that vitkit lacks are refused by name: distillation tokens, gated MLPs,
 norms of queries and keys, parallel blocks, relative and learned rotary positions.
 
 Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `resnetv2.py`.
@@ -38,11 +38,13 @@ from vitkit.weights.table import (
     Translation,
     check_axes,
     check_pointwise,
-    usual_heads,
+    count_layers,
+    first_axis,
+    require_heads,
 )
 
 UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
-"""Architectures whose numerics differ where their tensors may not."""
+"""Architectures with other numerics, whose tensors may have the same names and shapes."""
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
@@ -201,10 +203,10 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         image_size=image_size,
         patch_size=patch_size,
         width=width,
-        depth=_count(source, r"blocks\.(\d+)\."),
+        depth=count_layers(source, r"blocks\.(\d+)\."),
         num_heads=_num_heads(source, settings, hints, width),
-        mlp_dim=shapes["blocks.0.mlp.fc1.weight"][0] if "blocks.0.mlp.fc1.weight" in source else 4 * width,
-        num_classes=shapes["head.weight"][0] if "head.weight" in source else 0,
+        mlp_dim=first_axis(source, "blocks.0.mlp.fc1.weight", 2) or 4 * width,
+        num_classes=first_axis(source, "head.weight", 2),
         in_channels=channels,
         backbone=backbone,
         pool=pool,
@@ -216,7 +218,7 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         layer_scale=_layer_scale(source, settings),
         norm_before_blocks=settings.norm_before_blocks(source),
         norm_after_pooling="fc_norm.weight" in source,
-        representation_size=shapes["pre_logits.fc.bias"][0] if "pre_logits.fc.bias" in source else None,
+        representation_size=first_axis(source, "pre_logits.fc.bias", 1) or None,
         dropout=dropout if dropout == position_dropout else 0.0,
         attention_dropout=settings.arguments.attn_drop_rate,
         drop_path=settings.arguments.drop_path_rate,
@@ -229,8 +231,7 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
 
 def _check_shapes(source: Source) -> None:
     """Refuse tensors of another number of axes than their names say, where their shapes are read."""
-    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, "blocks.0.mlp.fc1.weight": 2}
-    axes |= {"head.weight": 2, "pre_logits.fc.bias": 1}
+    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3}
     axes |= {key: 2 for key in source.shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
     if root := _hybrid_root(source):
         axes[root] = 4
@@ -364,16 +365,10 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
             f"{source.path}: config.json says {settings.architecture}, whose width is {named}, and the "
             f"tensors have a width of {width}: these two do not belong together."
         )
-    heads = settings.num_heads or hints.num_heads
-    if heads:
-        return heads
-    where = "and no config.json"
+    where = ", and no config.json"
     if settings.has_config:
-        where = f"nor does config.json for '{settings.architecture}'"
-    raise NotRecordedError(
-        f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
-        f"{where}: give num_heads.{usual_heads(width)}"
-    )
+        where = f", nor does config.json for '{settings.architecture}'"
+    return require_heads(source, settings.num_heads or hints.num_heads, width, where)
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
@@ -403,14 +398,8 @@ def _hybrid_root(source: Source) -> str | None:
 
 def _layers(source: Source, start: str) -> tuple[int, ...]:
     """Count the units of each stage of a ResNet."""
-    stages = _count(source, rf"{re.escape(start)}(\d+)\.")
-    return tuple(_count(source, rf"{re.escape(start)}{s}\.blocks\.(\d+)\.") for s in range(stages))
-
-
-def _count(source: Source, pattern: str) -> int:
-    """Count the different numbers that stand at one position of the names, such as blocks."""
-    matcher = re.compile(pattern)
-    return len({match[1] for key in source.shapes if (match := matcher.match(key))})
+    stages = count_layers(source, rf"{re.escape(start)}(\d+)\.")
+    return tuple(count_layers(source, rf"{re.escape(start)}{s}\.blocks\.(\d+)\.") for s in range(stages))
 
 
 def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
@@ -438,7 +427,7 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     config = ResNetConfig(
         size,
         _layers(source, "stages."),
-        num_classes=source.shapes["head.fc.weight"][0] if "head.fc.weight" in source else 0,
+        num_classes=first_axis(source, "head.fc.weight", 4),
         in_channels=root[1],
         norm_eps=GROUP_NORM_EPS,
         standardization_eps=eps,
@@ -453,8 +442,8 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     doubts = []
     if custom:
         _require_custom(source, settings, config)
-        whose = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
-        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {whose}")
+        origin = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
+        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {origin}")
     return Translation(config, bit_rows(config), _card(settings, config, doubts))
 
 

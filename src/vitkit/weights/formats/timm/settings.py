@@ -277,11 +277,11 @@ class Settings:
     ) -> tuple[Assumption, ...]:
         """List what the file does not record about its images, and what is assumed instead."""
         if not self.has_config:
-            whose = "as timm's own ViTs"
+            custom = "as timm's own ViTs"
             others = "DeiT, DINO and MAE have ImageNet's, 0.485 0.456 0.406 and 0.229 0.224 0.225"
             return (
-                assumed_statistics(mean, std, f"{whose} ({others})"),
-                assumed_resizing(rule, whose),
+                assumed_statistics(mean, std, f"{custom} ({others})"),
+                assumed_resizing(rule, custom),
             )
         missing = [name for name in ("mean", "std") if not getattr(self.pretrained, name)]
         return (assumed_statistics(mean, std, "timm's default"),) if missing else ()

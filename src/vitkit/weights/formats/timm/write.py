@@ -8,13 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from vitkit.data.config import Preprocessing
-from vitkit.durable import replace_file, replace_json
-from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
-from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
@@ -132,15 +130,9 @@ def _write(model: ImageModel, path: Path, notes: list[str], described: _Describe
         "model_args": described.arguments,
         "pretrained_cfg": pretrained,
     }
-    if (path / "model.json").exists():
-        raise VitkitError(
-            f"{path} holds a model of vitkit's own format, which this would overwrite: name another."
-        )
-    path.mkdir(parents=True, exist_ok=True)
-    chunks = safetensors_chunks(to_file_tensors(described.tensors, described.rows))
-    replace_file(path / "model.safetensors", chunks)
-    replace_json(path / "config.json", description)
-    return path
+    return write_folder(
+        path, to_file_tensors(described.tensors, described.rows), {"config.json": description}
+    )
 
 
 def _without_stem_bias(config: ViTConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,164 @@
+"""A server of files on this machine that cuts, drips, refuses and lies as it is told to."""
+
+import http.server
+import io
+import re
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitkit.errors import VitkitError
+from vitkit.weights.files.download import fetch
+
+
+def npz(size: int = 200_000, fill: float = 1.0) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, x=np.full(size, fill, np.float32))
+    return buffer.getvalue()
+
+
+DRIPS = 150
+"""Pieces that a dripping server sends, 0.02 s apart, before it gives up."""
+
+
+@dataclass
+class Hosted:
+    """One file, and how its server behaves."""
+
+    data: bytes
+    etag: str = '"1"'
+    ranges: bool = True
+    conditions: bool = True
+    """Whether If-Range is heeded."""
+    length: int | None = None
+    """What Content-Length says, if not the truth; 0: nothing."""
+    cuts: list[int] = field(default_factory=list)
+    """After how many bytes each of the next connections breaks."""
+    statuses: list[int] = field(default_factory=list)
+    """Errors of the next replies."""
+    headers: dict[str, str] = field(default_factory=dict)
+    after_cut: "Hosted | None" = None
+    """What stands in its place once it was cut."""
+    drip: bool = False
+    """Whether it comes ten bytes at a time, with pauses."""
+    raw: bytes = b""
+    """All that is answered, in place of HTTP."""
+    elsewhere: str = ""
+    """Where the server sends those who ask for it."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, Hosted] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        self.scheme = "http"
+
+    def url(self, path: str) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.server_port}{path}"
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that goes away is what some tests are about."""
+
+    @property
+    def ranges(self) -> list[str | None]:
+        """The Range of each request for weights."""
+        return [offset for path, offset in self.requests if not path.endswith(".json")]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _sent_on(self, file: Hosted) -> bool:
+        if file.elsewhere:
+            self.send_response(302)
+            self.send_header("Location", file.elsewhere)
+            self._describe(file)
+        return bool(file.elsewhere)
+
+    def _describe(self, file: Hosted) -> None:
+        if file.etag:
+            self.send_header("ETag", file.etag)
+        for name, value in file.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        path, offset = self.path.split("?")[0], self.headers.get("Range")
+        self.server.requests.append((path, offset))
+        file = self.server.files.get(path)
+        if file is None:
+            self.send_error(404)
+            return
+        if file.raw:
+            self.wfile.write(file.raw)
+            return
+        if file.statuses:
+            self.send_error(file.statuses.pop(0))
+            return
+        if self._sent_on(file):
+            return
+        start = 0
+        if offset and file.ranges and (not file.conditions or self.headers.get("If-Range") == file.etag):
+            match = re.fullmatch(r"bytes=(\d+)-", offset)
+            assert match
+            start = int(match[1])
+            if start >= len(file.data):
+                self.send_error(416)
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(file.data) - 1}/{len(file.data)}")
+        else:
+            self.send_response(200)
+        body = file.data[start:]
+        length = len(body) if file.length is None else file.length
+        if length:
+            self.send_header("Content-Length", str(length))
+        self._describe(file)
+        for _ in range(DRIPS if file.drip else 0):
+            self.wfile.write(body[:10])
+            body = body[10:]
+            time.sleep(0.02)
+        if file.drip:  # nobody cut it: a client without an end of its own gets one
+            return
+        if file.cuts:
+            body = body[: file.cuts.pop(0)]
+            if file.after_cut:
+                self.server.files[path] = file.after_cut
+        self.wfile.write(body)
+
+
+@contextmanager
+def running_server(certificate: Path | None = None) -> Iterator[Server]:
+    """Run a server in a thread of its own; with a certificate, it speaks https."""
+    with Server() as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.scheme = "https"
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def refused(address: str, *parts: str) -> str:
+    """Check that an address cannot be fetched, with these parts in the message, and return the message."""
+    with pytest.raises(VitkitError) as caught:
+        fetch(address)
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+    return str(caught.value)

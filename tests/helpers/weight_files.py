@@ -1,0 +1,48 @@
+"""Files of weights made by hand, whole or lying, and the checks of their contents."""
+
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.weights.files.source import open_source
+
+STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.tensor([1.0, -1.0])}
+
+
+def contents(path: Path) -> dict[str, Tensor]:
+    with open_source(path) as source:
+        return {key: source.read(key) for key in source.shapes}
+
+
+def assert_is_state(path: Path) -> None:
+    tensors = contents(path)
+    assert tensors.keys() == STATE.keys()
+    for key, tensor in STATE.items():
+        assert torch.equal(tensors[key], tensor)
+
+
+def refused(path: Path, *parts: str) -> None:
+    with pytest.raises(VitkitError) as caught:
+        contents(path)
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+def npz_member(path: Path, name: str, header: bytes, data: bytes, compression: int = 0) -> None:
+    with zipfile.ZipFile(path, "a", compression) as archive:
+        archive.writestr(name, header + data)
+
+
+def array_header(shape: str, descr: str = "'<f4'", length: int | None = None) -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) if length is None else length) + text
+
+
+def notes_of(path: Path) -> str:
+    with open_source(path) as source:
+        return "; ".join(source.notes)

@@ -1,0 +1,500 @@
+"""Addresses: one download, whole or none, whatever the network does to it."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
+from safetensors.torch import save
+
+from tests.helpers.file_server import Hosted, Server, npz, refused, running_server
+from vitkit import load_model
+from vitkit.models.build import create_model
+from vitkit.weights import save_model
+from vitkit.weights.files import download
+from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.download import fetch, is_local
+from vitkit.weights.model_card import card_of
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with running_server() as server:
+        yield server
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path", ["model.npz", "hf", "hf/model", "C:\\weights\\model.npz", "/abs/x.pth", "https", "a:b", "s3/x"]
+)
+def test_paths_stay_as_they_are(path: str) -> None:
+    assert fetch(path).path == Path(path) and fetch(Path(path)).path == Path(path)
+    assert fetch(path).origin == {}
+
+
+def test_what_is_on_the_disk_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf:org").mkdir()
+    (tmp_path / "hf:org" / "name").touch()
+    assert fetch("hf:org/name").path == Path("hf:org/name")
+
+
+@pytest.mark.parametrize("address", ["ftp://host/x.npz", "file:///etc/passwd", "zip://x::https://host/y.npz"])
+def test_other_addresses_are_refused(address: str) -> None:
+    refused(address, "no address that can be fetched", "hf:org/name")
+
+
+# One file from a server
+
+
+def test_a_file_is_fetched_once(server: Server) -> None:
+    server.files["/w/ViT-B_16.npz"] = Hosted(npz())
+    seen: list[tuple[int, int | None]] = []
+    first = fetch(server.url("/w/ViT-B_16.npz"), lambda done, total: seen.append((done, total)))
+    assert first.path.name == "ViT-B_16.npz" and first.path.read_bytes() == npz()
+    assert first.origin == {
+        "source": server.url("/w/ViT-B_16.npz"),
+        "sha256": hashlib.sha256(npz()).hexdigest(),
+    }
+    assert seen[-1] == (len(npz()), len(npz())) and sorted(seen) == seen
+    assert fetch(server.url("/w/ViT-B_16.npz")) == first
+    assert fetch(Path(server.url("/w/ViT-B_16.npz"))) == first  # pathlib takes one slash away
+    assert len(server.requests) == 1
+
+
+def test_what_is_kept_is_known_without_asking(server: Server) -> None:
+    server.files["/m/x.npz"] = Hosted(npz())
+    address = server.url("/m/x.npz")
+    assert not is_local(address) and not server.requests
+    fetched = fetch(address)
+    count = len(server.requests)
+    assert is_local(address) and is_local(f"{address}#sha256={'0' * 64}") and is_local(fetched.path)
+    assert not is_local(server.url("/m/y.npz")) and len(server.requests) == count
+
+
+def test_a_cut_download_goes_on(server: Server) -> None:
+    data = npz()
+    server.files["/x.npz"] = Hosted(data, cuts=[100_000, 50_000])
+    assert fetch(server.url("/x.npz")).path.read_bytes() == data
+    assert server.ranges == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_cuts_do_not_count_while_bytes_come(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), cuts=[50_000] * (2 * download.ATTEMPTS))
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    assert len(server.requests) == 2 * download.ATTEMPTS + 1
+
+
+def test_killed_when_the_file_has_changed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the note of the new file and its first byte, the old beginning must be gone."""
+    new, room = npz(fill=2.0), download._room
+    attempts: list[int] = []
+
+    def killed(size: int, total: int | None, folder: Path, most: int) -> int:
+        attempts.append(size)
+        if len(attempts) == 2:
+            raise KeyboardInterrupt
+        return room(size, total, folder, most)
+
+    server.files["/x.npz"] = Hosted(npz(), cuts=[100_000], after_cut=Hosted(new, etag='"2"'))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(download, "_room", killed)
+        fetch(server.url("/x.npz"))
+    assert fetch(server.url("/x.npz")).path.read_bytes() == new
+
+
+def test_the_next_call_goes_on(server: Server) -> None:
+    data = npz()
+    server.files["/x.npz"] = Hosted(data, cuts=[100_000, 0, 0, 0, 0])
+    refused(server.url("/x.npz"), "100,000 bytes are kept, and the next call goes on", "ended after 100,000")
+    server.requests.clear()
+    fetched = fetch(server.url("/x.npz")).path
+    assert fetched.read_bytes() == data and server.ranges == ["bytes=100000-"]
+    assert not list(fetched.parent.glob("*.part*")) and not list(fetched.parent.glob(".*.part*"))
+
+
+@pytest.mark.parametrize("conditions", [True, False])
+@pytest.mark.parametrize("size", [200_000, 100_000, 10_000])
+def test_a_file_that_changes_meanwhile_is_never_mixed(conditions: bool, size: int, server: Server) -> None:
+    new = npz(size, 2.0)
+    after = Hosted(new, etag='"2"', conditions=conditions)
+    server.files["/x.npz"] = Hosted(npz(), cuts=[100_000], after_cut=after)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == new
+
+
+def test_a_changed_file_of_another_length_under_one_mark(server: Server) -> None:
+    after = Hosted(npz(300_000, 2.0))
+    server.files["/x.npz"] = Hosted(npz(), cuts=[100_000], after_cut=after)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz(300_000, 2.0)
+
+
+@pytest.mark.parametrize(
+    "how", [{"ranges": False}, {"etag": ""}, {"etag": 'W/"1"'}], ids=["no ranges", "no mark", "weak mark"]
+)
+def test_where_it_cannot_go_on_it_begins_again(how: dict[str, Any], server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), cuts=[100_000, 200_000], **how)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    if "etag" in how:
+        assert server.ranges == [None, None, None]
+
+
+def test_always_cut_at_the_same_place_it_gives_up(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), etag="", cuts=[100_000] * 99)
+    message = refused(server.url("/x.npz"), "ended after 100,000")
+    assert "are kept" not in message  # it could not go on from them
+    assert len(server.requests) == download.ATTEMPTS
+
+
+def test_a_length_that_is_too_long(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), length=len(npz()) + 5)
+    refused(server.url("/x.npz"), "cannot be fetched", "Nothing was changed")
+    assert not list((cache_folder()).rglob("x.npz"))
+
+
+def test_no_length_at_all(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), length=0)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_busy_server_is_asked_again(status: int, server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), statuses=[status, status])
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(404, "there is no such file"), (403, "access is refused"), (401, "not public")]
+)
+def test_a_final_answer_is_not_asked_for_again(status: int, expected: str, server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), statuses=[status] * 99)
+    message = refused(server.url("/x.npz"), expected, f"HTTP {status}", "Nothing was changed")
+    assert len(server.requests) == 1 and "vit_models" not in message
+
+
+def test_the_authors_bucket_is_known_to_be_closed(server: Server) -> None:
+    refused(server.url("/vit_models/augreg/x.npz"), "closed to the public", "hf:timm/vit_base_patch16_224")
+
+
+@pytest.mark.parametrize(
+    "text", ["<!DOCTYPE html><html>log in</html>", "version https://git-lfs.github.com/", ""]
+)
+def test_what_is_no_checkpoint_is_not_kept(text: str, server: Server) -> None:
+    server.files["/x.npz"] = Hosted(text.encode())
+    refused(server.url("/x.npz"), "was fetched, but it is", "thrown away")
+    server.files["/x.npz"] = Hosted(npz())
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+
+
+def test_nobody_there(server: Server) -> None:
+    port = server.server_port
+    server.shutdown()
+    server.server_close()
+    message = refused(
+        f"http://127.0.0.1:{port}/x.npz", "cannot be reached", "Nothing was changed", "put it at "
+    )
+    by_hand = Path(message.rpartition("put it at ")[2].removesuffix("."))
+    by_hand.write_bytes(npz())
+    fetched = fetch(f"http://127.0.0.1:{port}/x.npz")
+    assert fetched.path == by_hand
+    assert fetched.origin["sha256"] == hashlib.sha256(npz()).hexdigest()
+
+
+def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    path = fetch(server.url("/x.npz")).path
+    os.utime(path, (1, 1))
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    assert len(server.requests) == 1  # another time alone: the contents are the same
+    path.write_bytes(npz()[:-1] + b"!")
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    assert len(server.requests) == 2 and "is not the file that was fetched" in caplog.text
+
+
+def test_a_hash_in_the_address_is_kept_to(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    good, url = hashlib.sha256(npz()).hexdigest(), server.url("/x.npz")
+    assert fetch(f"{url}#sha256={good.upper()}").origin["sha256"] == good
+    refused(f"{url}#sha256={'0' * 64}", f"its SHA-256 is {good}, expected 0000")
+    assert fetch(url).path.read_bytes() == npz()
+    refused(f"{url}#sha256=12", "64 digits")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/folder", "/x.txt", "/..", "/model.safetensors.index.json", "/a%2F..%5Cx.npz"]
+)
+def test_addresses_that_name_no_weights(path: str, server: Server) -> None:
+    refused(server.url(path), "expected the address of one file of weights")
+    assert not server.requests
+
+
+def test_no_secrets_in_records(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    fetched = fetch(server.url("/x.npz?signature=secret"))
+    assert fetched.origin["source"] == server.url("/x.npz")
+    records = [path.read_text() for path in fetched.path.parent.glob(".*json")]
+    assert records and not any("secret" in text for text in records)
+    message = refused("https://me:secret@host/x.npz", "name and password")
+    assert "secret" not in message
+
+
+def test_compressed_answers_are_refused(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz(), headers={"Content-Encoding": "gzip"})
+    refused(server.url("/x.npz"), "compressed")
+
+
+def test_a_disk_that_refuses(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "file" / "cache"))
+    refused(server.url("/x.npz"), "cannot be kept", "VITKIT_CACHE")
+
+
+def test_two_at_once_fetch_once(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    paths: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: paths.append(fetch(server.url("/x.npz")).path)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == 4 and len(set(paths)) == 1 and len(server.requests) == 1
+
+
+def test_a_model_of_ours_with_its_description(server: Server, tmp_path: Path) -> None:
+    model = create_model("ViT-16x1x2/4", num_classes=3, image_size=(8, 8))
+    save_model(model, tmp_path / "saved")
+    for name in ("model.safetensors", "model.json"):
+        server.files[f"/m/{name}"] = Hosted((tmp_path / "saved" / name).read_bytes())
+    server.files["/m/config.json"] = Hosted(b"<html>not found, politely</html>")
+    address = server.url("/m/model.safetensors")
+    loaded = load_model(address)
+    images = torch.rand(1, 3, 8, 8)
+    with torch.inference_mode():
+        assert torch.equal(loaded(images), model.eval()(images))
+    assert card_of(loaded).origin["source"] == address and len(card_of(loaded).origin["sha256"]) == 64
+
+
+def test_the_origin_of_a_foreign_model(server: Server, tmp_path: Path) -> None:
+    model = create_model("ViT-16x1x2/4", num_classes=3, image_size=(8, 8))
+    server.files["/x.npz"] = Hosted(save_model(model, tmp_path / "x.npz", "official").read_bytes())
+    origin = card_of(load_model(server.url("/x.npz"))).origin
+    assert origin["file"] == "x.npz" and origin["dialect"] == "official"
+    assert origin["source"] == server.url("/x.npz") and len(origin["sha256"]) == 64
+
+
+def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VITKIT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/vitkit")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "vitkit"
+
+
+# Servers that never end, or lie
+
+
+def shown(bytes_free: int) -> Any:
+    return lambda folder: types.SimpleNamespace(free=bytes_free)
+
+
+def test_a_drip_ends_and_what_came_is_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "WINDOW", 0.2)
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    server.files["/x.npz"] = Hosted(npz(), drip=True)
+    refused(server.url("/x.npz"), "fewer than 30,720 bytes came in 0.2 s", "bytes are kept")
+    assert len(server.requests) == 2 and server.ranges[1] is not None  # went on, and gave up all the same
+    server.files["/x.npz"] = Hosted(npz())
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    assert server.ranges[2] not in (None, "bytes=0-")
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (b"\x1b]0;owned\x07 hello\r\n\r\n", r"\x1b]0;owned\x07"),
+        (b"HTTP/1.1 499 \x1b[31mred\x9b" + b"x" * 900 + b"\r\n\r\n", r"\x1b[31mred\x9b"),
+    ],
+    ids=["no HTTP", "a message"],
+)
+def test_what_a_server_says_is_shown_not_obeyed(
+    answer: bytes, shown: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    server.files["/x.npz"] = Hosted(b"", raw=answer)
+    message = refused(server.url("/x.npz"), shown)
+    assert "\x1b" not in message and len(message) < 500
+
+
+def test_a_body_without_end_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", shown(100_000))
+    monkeypatch.setattr(download, "CHUNK", 1000)
+    server.files["/x.npz"] = Hosted(npz(), length=0)
+    refused(server.url("/x.npz"), "has not ended after 50,", "does not say how long")
+    assert not list(cache_folder().rglob("*.part"))
+
+
+def test_room_is_made_sure_of_before_the_first_byte(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", shown(100_000))
+        refused(server.url("/x.npz"), f"needs {len(npz()):,} more bytes", "100,000 free", "VITKIT_CACHE")
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "MAX_WEIGHTS", 1000)
+        refused(server.url("/x.npz"), "at most 1,000 are read")
+    assert not list(cache_folder().rglob("*.part"))
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+
+
+def test_pauses_are_shown(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.files["/x.npz"] = Hosted(npz(), statuses=[503])
+    logging.getLogger("vitkit").setLevel(logging.ERROR)  # as where loading's own warnings are kept back
+    try:
+        fetch(server.url("/x.npz"))
+    finally:
+        logging.getLogger("vitkit").setLevel(logging.NOTSET)
+    assert "(HTTP 503); trying again in 0 s (attempt 2 of 5)" in caplog.text
+
+
+def test_settings_that_are_too_large_are_left_out_with_words(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(download, "MAX_SETTINGS", 1000)
+    server.files["/model.safetensors"] = Hosted(save({"x": torch.ones(3)}))
+    server.files["/config.json"] = Hosted(json.dumps({"x": "y" * 2000}).encode())
+    path = fetch(server.url("/model.safetensors")).path
+    assert "config.json beside the weights is left out: the server announces 2,009 bytes" in caplog.text
+    assert not (path.parent / "config.json").exists()
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/x.npz", "gopher://127.0.0.1/x.npz"])
+def test_redirects_lead_to_http_alone(target: str, server: Server) -> None:
+    server.files["/x.npz"] = Hosted(b"", elsewhere=target)
+    refused(server.url("/x.npz"), target.partition(":")[0] + "://127.0.0.1", "Nothing was changed")
+
+
+@pytest.fixture
+def encrypted(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that speaks https, whose certificate is trusted for the time of the test."""
+    certificate = Path(__file__).parents[1] / "fixtures" / "loopback.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with running_server(certificate) as encrypted:
+        yield encrypted
+
+
+def test_redirects_never_lead_from_https_to_http(server: Server, encrypted: Server) -> None:
+    server.files["/store.npz"] = encrypted.files["/store.npz"] = Hosted(npz())
+    encrypted.files["/x.npz"] = Hosted(b"", elsewhere=server.url("/store.npz"))
+    refused(
+        encrypted.url("/x.npz"), f"on to {server.url('/store.npz')}, which is not encrypted", "Nothing was"
+    )
+    assert not server.requests
+    encrypted.files["/y.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    assert fetch(encrypted.url("/y.npz")).path.read_bytes() == npz()
+    server.files["/z.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    assert fetch(server.url("/z.npz")).path.read_bytes() == npz()
+
+
+def test_a_file_that_was_damaged_here_must_come_back_the_same(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    kept = fetch(server.url("/x.npz")).path
+    kept.write_bytes(b"damaged")
+    server.files["/x.npz"] = Hosted(npz(fill=2.0))
+    refused(server.url("/x.npz"), hashlib.sha256(npz()).hexdigest(), "It was thrown away")
+
+
+# Stores
+
+
+class Store(MemoryFileSystem):  # type: ignore[misc]
+    """A store in memory that can refuse, or end too early."""
+
+    protocol = "gs"
+    store: ClassVar[dict[str, Any]] = {}
+    refuses: Exception | None = None
+    size: int | None = None
+    """Bytes that it announces, if not the truth."""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("gs://").strip("/")
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        if Store.refuses:
+            raise Store.refuses
+        info = super().info(path)
+        return {**info, "size": Store.size or info["size"]}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Store]:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", Store)
+    for name, value in (("refuses", None), ("size", None), ("store", {})):
+        monkeypatch.setattr(Store, name, value)
+    Store().pipe_file("/bucket/x.npz", npz())
+    return Store
+
+
+def test_a_file_of_a_store_is_fetched_once(store: type[Store]) -> None:
+    seen: list[tuple[int, int | None]] = []
+    fetched = fetch("gs://bucket/x.npz", lambda done, total: seen.append((done, total)))
+    assert fetched.path.read_bytes() == npz() and seen[-1] == (len(npz()), len(npz()))
+    assert fetched.origin == {"source": "gs://bucket/x.npz", "sha256": hashlib.sha256(npz()).hexdigest()}
+    store.refuses = RuntimeError("no route")
+    assert fetch("gs://bucket/x.npz") == fetched
+
+
+def test_settings_are_fetched_from_a_store_too(store: type[Store]) -> None:
+    for name, data in (("model.safetensors", save({"x": torch.ones(3)})), ("config.json", b'{"a": 1}')):
+        Store().pipe_file(f"/bucket/{name}", data)
+    folder = fetch("gs://bucket/model.safetensors").path.parent
+    assert json.loads((folder / "config.json").read_text()) == {"a": 1}
+    assert not list(folder.glob("*.part"))
+
+
+def test_a_file_of_a_store_that_ends_too_early_is_not_taken(
+    store: type[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.size = len(npz()) + 5
+    refused("gs://bucket/x.npz", "it ended after", "Nothing was changed")
+    monkeypatch.setattr(download, "MAX_WEIGHTS", 1000)
+    refused("gs://bucket/x.npz", "at most 1,000 are read")
+    assert not list(cache_folder().rglob("x.npz"))
+
+
+def test_a_store_that_refuses(store: type[Store]) -> None:
+    refused("gs://bucket/none.npz", "there is no such file", "Nothing was changed")
+    store.refuses = PermissionError("403")
+    refused("gs://vit_models/x.npz", "access is refused", "closed to the public")
+    store.refuses = RuntimeError("no route")
+    refused("gs://bucket/x.npz", "cannot be reached: no route", "put it at")
+
+
+@pytest.mark.parametrize(("address", "package"), [("gs://b/x.npz", "gcsfs"), ("s3://b/x.npz", "s3fs")])
+def test_stores_without_their_packages(
+    address: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, package, None)
+    refused(address, f"pip install {package}", "Nothing was changed")
