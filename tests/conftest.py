@@ -133,9 +133,9 @@ def _stays_in_its_folder(offences: Path) -> Iterator[None]:
     """Fail a test that reads or writes outside of the temporary folders, or a process of which does."""
     yield
     if offences.exists():
-        words = offences.read_text(encoding="utf-8", errors="replace")
+        text = offences.read_text(encoding="utf-8", errors="replace")
         offences.unlink()
-        pytest.fail(f"outside the test's temporary folder:\n{words}", pytrace=False)
+        pytest.fail(f"outside the test's temporary folder:\n{text}", pytrace=False)
 
 
 @pytest.fixture(scope="module")

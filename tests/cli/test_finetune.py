@@ -168,7 +168,7 @@ def test_mistakes_end_in_one_sentence(
     said = fails(["finetune", str(start), *data, *out, "--recipe", "digits"], capsys)
     assert "The recipe digits trains a ViT-64x4x4/4" in said
     said = fails(["train", "--recipe", "finetune-cifar10", *data, *out], capsys)
-    assert "give it with --start" in said
+    assert "give them with --start" in said
     said = fails(["finetune", str(start / "model.safetensors"), *data, *out, "--start-from", "best"], capsys)
     assert "is no run folder" in said
     assert not (tmp_path / "run").exists()

@@ -81,8 +81,8 @@ def test_names_of_splits() -> None:
 
 
 @given(st.integers(1, 5000), st.integers(0, 100), st.integers(0, 100))
-def test_neighbouring_parts_share_no_image_and_leave_none_out(count: int, one: int, other: int) -> None:
-    low, high = sorted((one, other))
+def test_neighbouring_parts_share_no_image_and_leave_none_out(count: int, cut: int, other: int) -> None:
+    low, high = sorted((cut, other))
     ends = [0]
     for text in (f":{low}%", f"{low}%:{high}%", f"{high}%:"):
         try:

@@ -193,11 +193,11 @@ def test_images_without_labels_open_where_none_are_needed(tmp_path: Path) -> Non
             Image.new("RGB", (2, 2), tuple(os.urandom(3))).save(path)
     with pytest.raises(VitkitError, match="there are no labels"):
         open_data(str(tmp_path / "flat" / "deep"))
-    found = open_data(str(tmp_path / "flat"), Splits(val_fraction=0.25, test_fraction=0), labelled=False)
-    assert {split: len(samples) for split, samples in found.splits.items()} == {"train": 3, "val": 1}
-    keys = sorted(samples.key(i) for samples in found.splits.values() for i in range(len(samples)))
-    assert keys == ["1.png", "2.png", "4.png", "deep/3.png"] and found.class_names == ()
-    assert not found.splits["train"].targets and "stratified" not in " ".join(found.notes)
+    data = open_data(str(tmp_path / "flat"), Splits(val_fraction=0.25, test_fraction=0), labelled=False)
+    assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 3, "val": 1}
+    keys = sorted(samples.key(i) for samples in data.splits.values() for i in range(len(samples)))
+    assert keys == ["1.png", "2.png", "4.png", "deep/3.png"] and data.class_names == ()
+    assert not data.splits["train"].targets and "stratified" not in " ".join(data.notes)
     cut = open_data(str(tmp_path / "cut"), Splits(val_fraction=0, test_fraction=0), labelled=False)
     assert [cut.splits["val"].key(i) for i in (0, 3)] == ["val/1.png", "val/deep/3.png"]
     digits = open_data("digits", labelled=False)

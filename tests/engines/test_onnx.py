@@ -45,8 +45,8 @@ def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: 
     images = example_images(model, 3)
     with torch.inference_mode():
         expected = model(images)
-    found = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
-    assert (found - expected).abs().max() < 5e-5 * expected.std()
+    logits = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
+    assert (logits - expected).abs().max() < 5e-5 * expected.std()
 
 
 @needs_onnxruntime

@@ -18,7 +18,7 @@ class Centred(nn.Module):
     centre: Tensor
     calls: Tensor
     updates: Tensor
-    told: Tensor
+    schedule: Tensor
 
     def __init__(self, classes: int = 5) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Centred(nn.Module):
         nn.init.eye_(self.project.weight)
         nn.init.zeros_(self.project.bias)
         self.register_buffer("centre", torch.zeros(classes))
-        for name in ("calls", "updates", "told"):
+        for name in ("calls", "updates", "schedule"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
     def forward(
@@ -35,7 +35,7 @@ class Centred(nn.Module):
         logits = model(batch.images)
         if self.training:
             self.calls += 1
-            self.told.fill_(100 * step + total_steps)
+            self.schedule.fill_(100 * step + total_steps)
             self.centre.lerp_(logits.detach().mean(0), 0.1)
         projected = F.dropout(self.project(logits - self.centre), 0.1, self.training)
         losses = F.cross_entropy(projected, batch.labels, reduction="none")

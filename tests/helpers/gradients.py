@@ -44,13 +44,13 @@ def gradients_of(
         shard(model, world, sharding, "float32")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, 0, BATCH, 5, loss.mixes, world)
-    found = []
+    steps = []
     for step in range(2):
         totals = made.compute(own, step)
         assert model.batch_rows is None  # whoever goes on with the model gives it whole batches
         grads = [None if p.grad is None else collect(p.grad).clone() for p in model.parameters()]
-        found.append(({name: value.item() for name, value in totals.items()}, grads))
-    return found
+        steps.append(({name: value.item() for name, value in totals.items()}, grads))
+    return steps
 
 
 class Double(Classification):

@@ -62,6 +62,6 @@ def train_loader(
 
 def assert_equal(first: list[Batch], second: list[Batch]) -> None:
     assert len(first) == len(second)
-    for one, other in zip(first, second, strict=True):
-        assert one.targets.keys() == other.targets.keys()
-        assert all(torch.equal(a, b) for a, b in zip(one.tensors(), other.tensors(), strict=True))
+    for batch, same in zip(first, second, strict=True):
+        assert batch.targets.keys() == same.targets.keys()
+        assert all(torch.equal(a, b) for a, b in zip(batch.tensors(), same.tensors(), strict=True))

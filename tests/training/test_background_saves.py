@@ -40,9 +40,9 @@ def test_a_run_that_saves_in_the_background_commits_the_same_bytes(tmp_path: Pat
         sorted((tmp_path / name / "checkpoints").iterdir()) for name in ("plain", "background")
     )
     assert [path.name for path in plain] == [path.name for path in background]
-    for one, other in zip(plain, background, strict=True):
-        for file in one.iterdir():
-            assert file.read_bytes() == (other / file.name).read_bytes(), file
+    for folder, same in zip(plain, background, strict=True):
+        for file in folder.iterdir():
+            assert file.read_bytes() == (same / file.name).read_bytes(), file
 
 
 @pytest.mark.usefixtures("small_saves")

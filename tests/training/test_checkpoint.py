@@ -63,12 +63,12 @@ def test_a_checkpoint_of_another_model_or_optimiser_is_refused_in_words(tmp_path
     trained(tmp_path, 8)
     checkpoint, _ = find_checkpoint(tmp_path)
     assert checkpoint is not None
-    for changes, words in (
+    for changes, message in (
         ({"optimizer": "sgd"}, "another optimiser"),
         ({"polyak": None}, "holds a Polyak average of the weights, but polyak asks for none"),
     ):
         other = small_trainer(tmp_path, optimizer=dataclasses.replace(OPTIMIZER, **changes))
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             other.resume(checkpoint)
     other = small_trainer(tmp_path)
     other.state.model.head = torch.nn.Linear(16, 7)
@@ -141,6 +141,6 @@ def test_the_best_checkpoint_is_kept_beside_the_last_ones(tmp_path: Path) -> Non
         best = 2 if step >= 2 else None
         trainer.state.progress = dataclasses.replace(trainer.state.progress, step=step, best_step=best)
         save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=2)
-    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert kept == ["step-00000002", "step-00000005", "step-00000006"]
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000005", "step-00000006"]
     assert find_damage(tmp_path / "checkpoints" / "step-00000002") is None

@@ -62,12 +62,12 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
                 failed = True
         if len(made) <= number:
             assert not failed and number > 30  # every call has had its turn
-            found, rejected = find_checkpoint(run)
-            assert found is not None and found.name == "step-00000009" and not rejected
+            newest, rejected = find_checkpoint(run)
+            assert newest is not None and newest.name == "step-00000009" and not rejected
             break
-        found, _ = find_checkpoint(run)
-        assert found is not None, (number, made[number])
-        assert failed or (found.name == "step-00000009" and find_damage(found) is None), (
+        newest, _ = find_checkpoint(run)
+        assert newest is not None, (number, made[number])
+        assert failed or (newest.name == "step-00000009" and find_damage(newest) is None), (
             number,
             made[number],
         )
@@ -75,7 +75,7 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
         # And the run goes on from there; after every fourth failure alone, because a trainer takes its time.
         if number % 4 == 0:
             again = small_trainer(run)
-            again.resume(found)
+            again.resume(newest)
             for report in again.fit(interrupted=lambda: True):
                 assert report.checkpoint is not None and find_damage(report.checkpoint) is None
         shutil.rmtree(run)
@@ -143,8 +143,8 @@ def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
     message = answer.get(timeout=1800)
     process.join()
     assert "could not be written" in message and "File too large" in message
-    found, _ = find_checkpoint(tmp_path)
-    assert found is not None and found.name == "step-00000008"
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None and checkpoint.name == "step-00000008"
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
@@ -160,8 +160,8 @@ def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, f
     leftover = tmp_path / "run" / "checkpoints" / "step-00000009"
     leftover.mkdir()
     (leftover / "model.safetensors").write_text("")
-    kept = ("step-00000004", "step-00000008")
-    before = {name: contents(tmp_path / "run" / "checkpoints" / name) for name in kept}
+    names = ("step-00000004", "step-00000008")
+    before = {name: contents(tmp_path / "run" / "checkpoints" / name) for name in names}
     log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     trainer = small_trainer(tmp_path / "run")
     refused = 0
@@ -171,10 +171,10 @@ def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, f
         shutil.copytree(tmp_path / "run", run)
         with failing(call, OSError(number, os.strerror(number)), READING) as made:
             try:
-                found = survey(run)
-                sweep(run, found)
-                assert found.whole is not None
-                trainer.resume(found.whole)
+                checkpoints = survey(run)
+                sweep(run, checkpoints)
+                assert checkpoints.whole is not None
+                trainer.resume(checkpoints.whole)
             except VitkitError as error:
                 refused += 1
                 assert "run the same command again" in str(error)
@@ -187,10 +187,10 @@ def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, f
         aside = run / "damaged-metrics.jsonl"
         assert (aside if aside.exists() else run / "metrics.jsonl").read_bytes() == log
         # Once the system answers again, the run goes on.
-        found = survey(run)
-        sweep(run, found)
-        assert found.whole is not None and found.whole.name == "step-00000004"
-        trainer.resume(found.whole)
+        checkpoints = survey(run)
+        sweep(run, checkpoints)
+        assert checkpoints.whole is not None and checkpoints.whole.name == "step-00000004"
+        trainer.resume(checkpoints.whole)
         shutil.rmtree(run)
         if len(made) <= call:
             assert refused > 30 and call > 60

@@ -37,8 +37,8 @@ def test_one_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
             path.write_bytes(
                 whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1 :]
             )
-        found, rejected = find_checkpoint(tmp_path)
-        assert found == older and not survey(tmp_path).uncommitted, (path.name, place)
+        checkpoint, rejected = find_checkpoint(tmp_path)
+        assert checkpoint == older and not survey(tmp_path).uncommitted, (path.name, place)
         assert len(rejected) == 1 and newer.name in rejected[0]
         path.write_bytes(whole)
     assert find_damage(newer) is None
@@ -49,8 +49,8 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     trained(tmp_path, 8)
     older, newer = sorted((tmp_path / "checkpoints").iterdir())
     (newer / name).unlink()
-    found, (sentence,) = find_checkpoint(tmp_path)
-    assert found == older
+    checkpoint, (sentence,) = find_checkpoint(tmp_path)
+    assert checkpoint == older
     assert ("never committed" if name == "COMMIT" else name) in sentence
 
 
@@ -67,10 +67,10 @@ def test_damaged_newer_ones_never_push_out_the_one_just_saved(tmp_path: Path) ->
     """Steps 4 and 8, 8 damaged; the run goes on from 4 and stops at 5 with room for one."""
     trained(tmp_path, 8)
     flip(tmp_path / "checkpoints" / "step-00000008" / "model.safetensors")
-    found, _ = find_checkpoint(tmp_path)
-    assert found is not None and found.name == "step-00000004"
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None and checkpoint.name == "step-00000004"
     trainer = small_trainer(tmp_path)
-    trainer.resume(found)
+    trainer.resume(checkpoint)
     next(iter(trainer.fit()))
     saved = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
     assert saved.name == "step-00000005" and find_damage(saved) is None
@@ -95,9 +95,9 @@ def test_a_damaged_checkpoint_is_set_aside_and_never_removed(tmp_path: Path) -> 
     before = contents(newer)
     for number in ("", "-2"):
         shutil.copytree(newer, tmp_path / "copy")
-        found = survey(tmp_path)
-        assert found.whole == folder / "step-00000004" and not found.lost
-        (aside,) = sweep(tmp_path, found)
+        checkpoints = survey(tmp_path)
+        assert checkpoints.whole == folder / "step-00000004" and not checkpoints.lost
+        (aside,) = sweep(tmp_path, checkpoints)
         assert aside == folder / f"damaged-step-00000008{number}" and aside in list_set_aside(tmp_path)
         assert contents(aside) == before and not newer.exists()
         (tmp_path / "copy").rename(newer)
@@ -113,8 +113,8 @@ def test_when_none_is_whole_that_is_known(tmp_path: Path) -> None:
     older, newer = sorted((tmp_path / "checkpoints").iterdir())
     flip(newer / "COMMIT")
     (older / "state.json").unlink()
-    found = survey(tmp_path)
-    assert found.whole is None and found.lost and set(found.damaged) == {older, newer}
+    checkpoints = survey(tmp_path)
+    assert checkpoints.whole is None and checkpoints.lost and set(checkpoints.damaged) == {older, newer}
     for path in (older, newer):
         (path / "COMMIT").write_text("")  # as a power cut may leave it: never committed, yet kept
     assert not survey(tmp_path).lost and set(survey(tmp_path).damaged) == {older, newer}
@@ -126,9 +126,9 @@ def test_something_else_in_the_place_of_checkpoints(tmp_path: Path) -> None:
     (folder / "step-99999999").write_text("a file")
     os.mkfifo(folder / "step-99999998")
     (folder / "step-99").mkdir()  # no name of ours
-    found = survey(tmp_path)
-    assert found.whole == folder / "step-00000008" and not found.lost
-    assert {path.name for path in sweep(tmp_path, found)} == {
+    checkpoints = survey(tmp_path)
+    assert checkpoints.whole == folder / "step-00000008" and not checkpoints.lost
+    assert {path.name for path in sweep(tmp_path, checkpoints)} == {
         "damaged-step-99999999",
         "damaged-step-99999998",
     }
@@ -168,8 +168,9 @@ def test_a_manifest_that_makes_no_sense_is_damage(tmp_path: Path, manifest: Any)
     trained(tmp_path, 8)
     newer = tmp_path / "checkpoints" / "step-00000008"
     committed(newer, manifest)
-    found = survey(tmp_path)
-    assert list(found.damaged) == [newer] and found.whole is not None and "manifest" in found.damaged[newer]
+    checkpoints = survey(tmp_path)
+    assert list(checkpoints.damaged) == [newer] and "manifest" in checkpoints.damaged[newer]
+    assert checkpoints.whole is not None
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
         batch, targets = replace(batch, targets={"labels": labels}), labels.float()
         objective = MultiLabel(ClassificationConfig(cutmix=1.0))
     torch.manual_seed(6)
-    found, _ = objective(model, batch, 0, 1)
+    computed, _ = objective(model, batch, 0, 1)
     torch.manual_seed(6)
     images, soft = cutmix(batch.images, targets, batch.mask, 1.0)
     assert not torch.equal(soft, targets)
@@ -162,7 +162,7 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
         expected = F.cross_entropy(logits, soft)
     else:
         expected = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(computed, expected)
 
 
 def test_impossible_options_are_explained() -> None:

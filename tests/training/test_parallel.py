@@ -84,8 +84,8 @@ def test_gradients_are_those_of_one_process(
         several = processes.run(size, all_gradients, names, dtype)
         for number, name in enumerate(names):
             for step, (totals, grads) in enumerate(alone[number]):
-                for found in several:
-                    others, theirs = found[number][step]
+                for process in several:
+                    others, theirs = process[number][step]
                     assert others == pytest.approx(totals, rel=1e-6), name
                     for mine, other, first in zip(grads, theirs, several[0][number][step][1], strict=True):
                         assert (mine is None) == (other is None)
@@ -160,13 +160,13 @@ def all_predictions(world: World, size: int) -> list[Any]:
     """Predict data sets of several sizes, in batches of four images, some of which cannot be read."""
     weights = torch.linspace(-1, 1, 8 * 8 * 3 * 7).view(-1, 7)
     model = Pixels(weights)
-    found = []
+    predictions = []
     for count in (1, 4, 21):
         samples, rejects = Noise(count, bad=frozenset({2, 20})), dict[str, str]()
         batches = evaluation_batches(samples, PREPROCESSING, size, rejects=rejects, world=world)
         made = predict(model, batches, world=world)
-        found.append([made.logits[:], made.labels, made.ids, made.bad, sorted(rejects)])
-    return found
+        predictions.append([made.logits[:], made.labels, made.ids, made.bad, sorted(rejects)])
+    return predictions
 
 
 class Pixels(nn.Module):

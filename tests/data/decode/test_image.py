@@ -132,8 +132,8 @@ def test_modes_of_open_images(mode: str) -> None:
 
 
 def test_header_says_format_and_mode() -> None:
-    found = header(encoded(plain("CMYK", 0), "JPEG"))
-    assert (found.format, found.mode, found.size) == ("JPEG", "CMYK", (4, 6))
+    description = header(encoded(plain("CMYK", 0), "JPEG"))
+    assert (description.format, description.mode, description.size) == ("JPEG", "CMYK", (4, 6))
 
 
 def test_rules_that_make_no_sense() -> None:

@@ -141,7 +141,7 @@ def test_unreadable_images_are_listed_and_fail_when_decoded(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "message"),
     [
         ({"a": 2, "b": 0}, "no images in the class folder b"),
         (
@@ -159,8 +159,8 @@ def test_unreadable_images_are_listed_and_fail_when_decoded(tmp_path: Path) -> N
         ({".": 3}, "no class folders"),
     ],
 )
-def test_folders_that_cannot_be_meant(files: dict[str, int], words: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_folders_that_cannot_be_meant(files: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=message):
         open_data(str(plant(tmp_path, files)))
 
 

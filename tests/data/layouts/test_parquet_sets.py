@@ -40,15 +40,15 @@ def test_a_column_of_groups_in_parquet_is_never_torn(tmp_path: Path) -> None:
     data = open_data(str(tmp_path), Splits(group="patient", rule=2))
     place = {f"0.parquet row {row}": patients[row] for row in range(31)}
     place |= {f"1.parquet row {row}": patients[31 + row] for row in range(29)}
-    found = {
+    patients_of = {
         name: {place[samples.key(i)] for i in range(len(samples))} for name, samples in data.splits.items()
     }
-    every = [patient for patients in found.values() for patient in patients]
+    every = [patient for patients in patients_of.values() for patient in patients]
     assert sorted(every) == list(range(20))  # each patient is in one split
-    assert {*found} == {"train", "val", "test"}
+    assert {*patients_of} == {"train", "val", "test"}
     assert "Splits keep groups together: 20 groups by patient." in data.notes
-    kept = open_data(str(tmp_path), Splits(rule=2))
-    torn = {name: {place[s.key(i)] for i in range(len(s))} for name, s in kept.splits.items()}
+    ungrouped = open_data(str(tmp_path), Splits(rule=2))
+    torn = {name: {place[s.key(i)] for i in range(len(s))} for name, s in ungrouped.splits.items()}
     assert torn["train"] & torn["test"]  # without the column they are torn
 
 
@@ -117,7 +117,7 @@ def test_parquet_rows_without_label_or_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "message"),
     [
         ({"train-0": ([0, 5], ["a", "b"])}, "labels from 0 to 5, but 2 class names"),
         ({"train-0": ([0, 1], ["a", "b"]), "oddity": ([0, 1], ["a", "b"])}, "no split in the name of oddity"),
@@ -127,10 +127,10 @@ def test_parquet_rows_without_label_or_bytes(tmp_path: Path) -> None:
         ({"train-0": (["a", "a"], None)}, "one class, 'a'"),
     ],
 )
-def test_parquet_that_cannot_be_meant(files: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_parquet_that_cannot_be_meant(files: dict[str, Any], message: str, tmp_path: Path) -> None:
     for name, (labels, names) in files.items():
         write_parquet(tmp_path / f"{name}.parquet", labels, names)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         open_data(str(tmp_path), WHOLE)
 
 

@@ -66,10 +66,10 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_a_fault_of_a_table_is_refused_by_its_line(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, words = REFUSED[fault]
+    text, message = REFUSED[fault]
     path = tmp_path / "x.csv"
     path.write_bytes(text.encode())
-    with pytest.raises(VitkitError, match=words) as caught:
+    with pytest.raises(VitkitError, match=message) as caught:
         open_data(str(path), WHOLE)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
     assert run(["data", "check", str(path)]) == 1
@@ -87,10 +87,10 @@ SEVERAL: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("fault", SEVERAL)
 def test_a_fault_of_a_table_of_several_labels(fault: str, tmp_path: Path) -> None:
-    text, words = SEVERAL[fault]
+    text, message = SEVERAL[fault]
     path = tmp_path / "x.csv"
     path.write_bytes(b"path,labels\n" + text.encode())
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         open_data(str(path), WHOLE, multi_label=True)
 
 
@@ -105,12 +105,12 @@ LABEL_FILES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("fault", LABEL_FILES)
 def test_a_fault_of_a_label_file_is_refused_by_its_line(fault: str, tmp_path: Path) -> None:
-    data, words = LABEL_FILES[fault]
+    data, message = LABEL_FILES[fault]
     for name in "ab":
         (tmp_path / f"{name}.png").write_bytes(image_bytes())
     (tmp_path / "a.txt").write_bytes(data)
     (tmp_path / "b.txt").write_bytes(b"cat")
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         open_data(str(tmp_path), WHOLE, multi_label=True)
 
 
@@ -223,7 +223,7 @@ def test_labels_take_no_more_memory_than_they_have_characters(
     long = "x" * LONGEST_LABEL
     data = read(table(tmp_path, changed(3, f"3.png,{long}\n")))
     assert long in data.class_names and made
-    assert max(found.itemsize for found in made) < 100
+    assert max(array.itemsize for array in made) < 100
 
 
 def test_numbers_as_labels_are_what_they_were(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_csv_labels_that_are_numbers_are_in_the_order_of_numbers(delimiter: str,
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("picture,label\na,b\n", "no path column. Expected one of path, image"),
         ("path,kind\na,b\n", "no label column"),
@@ -302,8 +302,8 @@ def test_csv_labels_that_are_numbers_are_in_the_order_of_numbers(delimiter: str,
         ("path,label\na,x\nb,x\n", "one class, 'x'"),
     ],
 )
-def test_csv_that_cannot_be_meant(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_csv_that_cannot_be_meant(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=message):
         open_data(write_csv(tmp_path / "x.csv", text))
 
 

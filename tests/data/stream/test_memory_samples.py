@@ -26,18 +26,18 @@ def test_memory_holds_the_same_pixels() -> None:
         assert len(headers) == 10  # all of them come first
         seen.append((done, total))
 
-    kept = keep_in_memory(noise, 10**6, decoded, lambda done, total: headers.append((done, total)))
-    assert isinstance(kept, MemorySamples)
+    in_memory = keep_in_memory(noise, 10**6, decoded, lambda done, total: headers.append((done, total)))
+    assert isinstance(in_memory, MemorySamples)
     assert seen == headers == [(done, 10) for done in range(1, 11)]
     for index in range(10):
-        np.testing.assert_array_equal(kept.decode(index), noise.decode(index))
-        assert kept.size(index) == noise.size(index)
-        assert (kept.key(index), kept.file(index), kept.header(index)) == (
+        np.testing.assert_array_equal(in_memory.decode(index), noise.decode(index))
+        assert in_memory.size(index) == noise.size(index)
+        assert (in_memory.key(index), in_memory.file(index), in_memory.header(index)) == (
             f"noise {index}",
             b"",
             noise.header(index),
         )
-    assert kept.labels is noise.labels and len(kept) == 10
+    assert in_memory.labels is noise.labels and len(in_memory) == 10
 
 
 class Growing(Noise):

@@ -208,7 +208,7 @@ def test_the_time_that_the_whole_program_was_stopped_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (OSError(errno.EMFILE, "Too many open files"), "limit of open files"),
         (RuntimeError("unable to open shared memory object </torch_1_2_3> in read-write mode"), "/dev/shm"),
@@ -221,12 +221,12 @@ def test_the_time_that_the_whole_program_was_stopped_does_not_count() -> None:
         (VitkitError("exactly this"), "exactly this"),
     ],
 )
-def test_what_workers_lack_is_told_in_words(error: Exception, words: str) -> None:
+def test_what_workers_lack_is_told_in_words(error: Exception, message: str) -> None:
     class Poor(Noise):
         def decode(self, index: int) -> NDArray[np.uint8]:
             raise error
 
-    with pytest.raises(VitkitError, match=words) as caught:
+    with pytest.raises(VitkitError, match=message) as caught:
         list(train_loader(Poor(10), workers=1).batches(0, 1))
     assert "Traceback" not in str(caught.value) and "Caught" not in str(caught.value)
 

@@ -200,7 +200,7 @@ def test_how_often_it_held_is_said_where_such_runs_were_measured(tmp_path: Path,
     keep_advice(tmp_path, AdviceRecord(Forecast(0.6, 0.52, 0.78, measured), 60.0, ()))
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": 0.6}')
-    held = " Of 32 runs that were foretold so, 25 came out inside." if measured else ""
+    held = " Of 32 runs with such a forecast, 25 came out inside." if measured else ""
     assert (
         compare_with_advice(tmp_path)
         == f"Accuracy on the test images: expected 52 to 78 %, came out 60 %.{held}"
