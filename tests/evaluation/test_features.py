@@ -210,7 +210,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     assert cache.read("a") is not None  # used now
     cache.keep("d", features)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.features", "c.features", "d.features"]
-    assert all("removed to keep it below" in note for note in notes)
+    assert all("were removed" in note and "to keep it below" in note for note in notes)
     small = FeatureCache(tmp_path, notes.append, limit=size - 1)
     small.keep("e", features)
     assert "are not kept" in notes[-1]

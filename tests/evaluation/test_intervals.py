@@ -84,4 +84,4 @@ def test_the_terminal_says_that_a_model_only_guesses() -> None:
         assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in text
     assert result.to_json()["guessing"]["p_value"] == 1.0
     page = task.report({"test": (result, predictions)}, "test")
-    assert "**not distinguishable from guessing**" in page.answer[0].words
+    assert "**not distinguishable from guessing**" in page.answer[0].sentences

@@ -188,7 +188,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
         assert f" ({reason})" in text
     assert result.to_json()["mean_average_precision_interval"] is None
     page = task.report({"test": (result, predictions(logits, targets))}, "test")
-    assert f"N{reason[1:]}." in page.answer[0].words
+    assert f"N{reason[1:]}." in page.answer[0].sentences
     targets[2, 1] = True  # a third image
     whole = multi_label(predictions(logits, targets), names(4))
     assert whole.mean_average_precision_interval is not None and not whole.explain_no_interval()
@@ -285,6 +285,11 @@ def test_predictions_come_back_from_their_files(tmp_path: Path, layout: str) -> 
     for damage in (whole[:-40], whole.replace(b"\x01", b"\x02"), b""):
         damaged.write_bytes(damage)
         with pytest.raises(VitkitError, match=damaged.name):
+            LabelPredictions.load(path)
+    damaged.write_bytes(whole)
+    np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
+    if layout == "npy":
+        with pytest.raises(VitkitError, match="a label 257, not below 2"):
             LabelPredictions.load(path)
     made.targets = targets[:, :3]
     made.save(path)

@@ -148,8 +148,11 @@ def test_an_archive_of_an_earlier_version_is_read_and_replaced(
         loaded = Predictions.load(path)
         assert classification(loaded, NAMES) == classification(made, NAMES)
         assert (loaded.logits == made.logits).all() and loaded.bad.tolist() == [2]
+    content = old.read_bytes()
     saved(tmp_path)
     assert not old.exists() and Predictions.load(old).bad.tolist() == [2, 30]
+    old.write_bytes(content)  # as a kill before its removal leaves it
+    assert Predictions.load(old).bad.tolist() == [2, 30]
 
 
 def arrays(**changes: object) -> dict[str, NDArray[np.generic]]:
