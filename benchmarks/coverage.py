@@ -7,7 +7,8 @@ relation that the others make.
 
     python -m benchmarks.coverage
 
-prints the table of docs/results.md; `tests/evaluation/test_coverage.py` fails where a row leaves its range.
+prints the table of docs/results/accuracy.md; `tests/evaluation/test_coverage.py` fails where a row leaves
+its range.
 """
 
 import json

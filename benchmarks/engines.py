@@ -27,7 +27,7 @@ from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
 from vitkit.engines import libraries, openvino_writer
-from vitkit.engines.libraries import Numbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.options import BenchOptions
@@ -65,15 +65,15 @@ def torch_step(model: nn.Module, images: torch.Tensor, short: bool) -> Step:
     return step
 
 
-def openvino_step(graph: Any, images: Any, numbers: Numbers) -> Step:
+def openvino_step(graph: Any, images: Any, precision: EnginePrecision) -> Step:
     """Compile a graph and return a step that computes the same images again; compiled for that size alone."""
-    runner = OpenVINORunner(graph, numbers, torch.get_num_threads())
+    runner = OpenVINORunner(graph, precision, torch.get_num_threads())
     runner(images)
     runner(images)
     return lambda: runner(images)
 
 
-def contestants(name: str, batch: int, numbers: list[Numbers]) -> Iterator[tuple[str, Step]]:
+def contestants(name: str, batch: int, precisions: list[EnginePrecision]) -> Iterator[tuple[str, Step]]:
     """Give the steps of a case by name: "timm float32", "timm openvino int8", "vitkit openvino int8"."""
     openvino = import_module("openvino")
     generator = np.random.default_rng(0)
@@ -83,13 +83,13 @@ def contestants(name: str, batch: int, numbers: list[Numbers]) -> Iterator[tuple
     theirs, ours = timm_model(name), build_model(model_config(NAMES[name], 1000, SIZE)).eval()
     floats = torch.from_numpy(normalized)
     yield "timm float32", torch_step(theirs, floats, False)
-    if "bfloat16" in numbers:
+    if "bfloat16" in precisions:
         yield "timm bfloat16", torch_step(theirs, floats, True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs_converted = openvino.convert_model(theirs, example_input=floats[:1], input=[(-1, *shape)])
     noise = [generator.integers(0, 256, (1, *shape), dtype=np.uint8) for _ in range(CALIBRATION)]
-    for precision in numbers:
+    for precision in precisions:
         their_graph, our_graph = theirs_converted, openvino_writer.convert(ours, precision)
         if precision == "int8":
             their_graph = quantized_by_default(
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the records are written")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    known: list[Numbers] = (
+    known: list[EnginePrecision] = (
         ["float32", "bfloat16", "int8"] if libraries.has_bfloat16() else ["float32", "int8"]
     )
     machine = describe_machine(BenchOptions(tuple(NAMES.values()), threads=options.threads, device="cpu"))

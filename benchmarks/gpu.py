@@ -29,10 +29,10 @@ from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import (
     BenchPhase,
     Contestant,
-    Numbers,
+    TorchPrecision,
     installed_peers,
     peer_contestants,
-    precisions,
+    timed_precisions,
 )
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import compare, step_of
@@ -57,13 +57,13 @@ PHASES: tuple[BenchPhase, ...] = ("inference", "training")
 def ours(config: ViTConfig, device: torch.device, phase: BenchPhase, backend: str) -> Iterator[Contestant]:
     """Give vitkit in its plain way, as it chooses, and compiled: all by one model."""
     model: ImageModel = build_model(config).to(device)
-    number = precisions("auto", device)[-1]
+    precision = timed_precisions("auto", device)[-1]
     plain, eager = (
         replace(
             choose_for(
                 config,
                 device,
-                number,
+                precision,
                 phase="training" if phase == "training" else "evaluation",
                 exact=exact,
             ),
@@ -83,18 +83,18 @@ def ours(config: ViTConfig, device: torch.device, phase: BenchPhase, backend: st
         def prepare(way: Compute = way) -> None:
             compute_as(model, way)
 
-        made = Contestant(f"vitkit {number} {word}", library, number, model, model, prepare)
+        made = Contestant(f"vitkit {precision} {word}", library, precision, model, model, prepare)
         yield compiled(made, backend) if way is whole else made
 
 
 def timms(
-    config: ViTConfig, images: torch.Tensor, phase: BenchPhase, number: Numbers, backend: str
+    config: ViTConfig, images: torch.Tensor, phase: BenchPhase, precision: TorchPrecision, backend: str
 ) -> Iterator[Contestant]:
     """Give timm's model where it is installed, eager and compiled, with fused attention."""
     if "timm" not in installed_peers()[0]:
         return
     try:
-        found = peer_contestants("timm", config, images, phase, (number,))
+        found = peer_contestants("timm", config, images, phase, (precision,))
     except VitkitError as error:
         print(error, file=sys.stderr)
         return
@@ -238,15 +238,15 @@ def run(
     keep: Callable[[dict[str, Any]], None],
 ) -> None:
     """Measure everything of some models; `keep` is given each record when it is there."""
-    number = precisions("auto", device)[-1]
+    precision = timed_precisions("auto", device)[-1]
     for name, batches in models.items():
         config = vit_config(name, 1000, 224 if name in MODELS else 32)
         for phase, batch in zip(PHASES, batches, strict=True):
-            print(f"{name}, {phase}, batch {batch}, {number}", flush=True)
+            print(f"{name}, {phase}, batch {batch}, {precision}", flush=True)
             images = random_images(config, batch, device)
             contestants = [
                 *ours(config, device, phase, backend),
-                *timms(config, images, phase, number, backend),
+                *timms(config, images, phase, precision, backend),
             ]
             for record in speeds(name, config, phase, contestants, images, seconds):
                 keep(record)

@@ -26,13 +26,14 @@ import numpy as np
 import torch
 from PIL import Image, features
 
+from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.decode.jpeg import decoded_quickly
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_rng
-from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms import preprocess
 from vitkit.kernels.resample import prepare_resampling
 from vitkit.weights.peers import import_library
 

@@ -1,6 +1,6 @@
 """Hold the memory that `vitkit cost` measures on a few layers against whole models that are trained.
 
-    python -m benchmarks.memory                          the models of docs/results.md, a process for each
+    python -m benchmarks.memory                          models of docs/results/speed.md, a process each
     python -m benchmarks.memory ViT-S/16 224 bfloat16 8  one of them: name, pixels, precision, images
 
 A line of the table says what was estimated and what was measured, in MiB: the activations that autograd keeps

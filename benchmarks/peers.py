@@ -24,7 +24,7 @@ from vitkit.jobs.bench.contestants import (
     BenchPhase,
     installed_peers,
     peer_contestants,
-    precisions,
+    timed_precisions,
     vitkit_contestants,
 )
 from vitkit.jobs.bench.options import BenchOptions
@@ -64,12 +64,12 @@ def speeds_of(
 ) -> list[Speed]:
     """Time all contestants of a case; says which peers cannot take part."""
     device, config = torch.device("cpu"), case.config
-    numbers = precisions("auto", device)
-    found = list(vitkit_contestants(config, device, phase, numbers))
+    precisions = timed_precisions("auto", device)
+    found = list(vitkit_contestants(config, device, phase, precisions))
     images = torch.randn(case.batch, 3, *config.image_size, generator=torch.Generator().manual_seed(0))
     for peer in peers:
         try:
-            found += peer_contestants(peer, config, images, phase, numbers)
+            found += peer_contestants(peer, config, images, phase, precisions)
         except VitkitError as error:
             print(error, file=sys.stderr)
     if slow:

@@ -24,7 +24,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from vitkit.jobs.bench.bench import describe_machine
-from vitkit.jobs.bench.contestants import BenchPhase, Contestant, precisions, vitkit_contestants
+from vitkit.jobs.bench.contestants import BenchPhase, Contestant, timed_precisions, vitkit_contestants
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import step_of
 from vitkit.jobs.bench.timing import Clock, Step
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
     images = torch.randn(options.batch, config.in_channels, *config.image_size).to(device)
     phases: tuple[BenchPhase, ...] = ("training", "inference")
     for phase in phases:
-        *chosen, plain = vitkit_contestants(config, device, phase, precisions("auto", device))
+        *chosen, plain = vitkit_contestants(config, device, phase, timed_precisions("auto", device))
         for contestant in (plain, *chosen):
             made = measure(options.model, options.batch, phase, contestant, images, options.steps)
             found.append(made)

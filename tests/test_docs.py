@@ -1,21 +1,37 @@
 """Pages that are written by the code say what it says."""
 
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import vitkit
+
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+UNMARKED = {"README.md", "docs/guide.md", "docs/transfer.md"}
+"""Pages whose blocks do not say yet what they are; `scripts/test-docs` lists them."""
 
 
 def test_the_catalogue_is_that_of_the_zoo() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "catalogue")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    page = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
-    assert page == printed, "run: scripts/catalogue > docs/catalogue.md"
+    page = (DOCS / "catalogue.md").read_text(encoding="utf-8")
+    assert page == printed_by("catalogue"), "run: scripts/catalogue > docs/catalogue.md"
+
+
+def test_the_map_of_the_source_is_that_of_the_imports() -> None:
+    picture = (DOCS / "images" / "source.svg").read_text(encoding="utf-8")
+    assert picture == printed_by("source-map"), "run: scripts/source-map > docs/images/source.svg"
+
+
+def printed_by(script: str) -> str:
+    command = [sys.executable, str(ROOT / "scripts" / script)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_page_on_extending_names_what_exists() -> None:
@@ -46,9 +62,65 @@ def test_the_page_on_transfer_names_options_that_exist() -> None:
     assert [name for name in fields if not re.search(rf"\b{other_names.get(name, name)}: ", source)] == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
 def test_no_heading_of_a_page_stands_twice(page: Path) -> None:
     """A merge once left half a page there twice, with other figures."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = Counter(line for line in text.splitlines() if line.startswith("#"))
     assert {heading for heading, count in headings.items() if count > 1} == set()
+
+
+def test_every_page_is_in_the_contents_of_the_site() -> None:
+    front = (DOCS / "index.md").read_text(encoding="utf-8")
+    patterns = " ".join(re.findall(r"<!-- pages: .*? = (.*?) -->", front)).split()
+    listed = {path.resolve() for pattern in patterns for path in DOCS.glob(f"{pattern}.md")}
+    assert {*DOCS.rglob("*.md"), *ROOT.glob("*.md")} - listed == {DOCS / "index.md"}
+
+
+def test_the_reference_lists_every_public_name_once() -> None:
+    names = re.findall(r"^- `vitkit\.(\w+)`$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(names) == sorted({*vitkit.__all__} - {"__version__"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_image_of_a_page_is_there(page: Path) -> None:
+    images = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    assert page.read_text(encoding="utf-8").count("![") == len(images), "an image has no words in its place"
+    assert [image for image in images if not (page.parent / image).is_file()] == []
+
+
+def test_pictures_stay_small() -> None:
+    pictures = [path for path in (DOCS / "images").rglob("*") if path.suffix in (".png", ".svg", ".jpg")]
+    assert [path.name for path in pictures if path.stat().st_size > 150_000] == []
+    assert sum(path.stat().st_size for path in pictures) < 1_500_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_code_is_run_or_says_why_not(page: Path) -> None:
+    blocks = list(load_test_docs()["read_blocks"](page))
+    if page.relative_to(ROOT).as_posix() not in UNMARKED:
+        assert [block.place for block in blocks if block.kind == "unmarked"] == []
+    assert [block.place for block in blocks if block.kind == "not run" and not block.mark] == []
+    marks = len(re.findall(r"<!--\s*(?:not run|run with)\b", page.read_text(encoding="utf-8")))
+    assert marks == sum(bool(block.mark) for block in blocks), (
+        "a mark stands before no block, or has no reason"
+    )
+
+
+def test_blocks_are_told_apart(tmp_path: Path) -> None:
+    script = load_test_docs()
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```bash\na\n```\n<!-- not run: a GPU -->\n```bash\nb\n```\n```text\nc\n```\n```\nd\n```\n\n"
+        "- a list\n\n  <!-- run with: train --steps 1 -->\n  ```console\n  $ e \\\n  f\n  out\n  ```\n"
+        "\nwords\n\n    g\n"
+    )
+    blocks = list(script["read_blocks"](page))
+    assert [block.kind for block in blocks] == ["run", "not run", "output", "unmarked", "run", "unmarked"]
+    assert [block.mark for block in blocks] == ["", "a GPU", "", "", "train --steps 1", ""]
+    assert script["commands"](blocks[4]) == "e \\\nf" and script["commands"](blocks[0]) == "a\n"
+
+
+def load_test_docs() -> dict[str, Any]:
+    """Return the names of `scripts/test-docs`."""
+    return runpy.run_path(str(ROOT / "scripts" / "test-docs"))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Evolved(Protocol):
-    """A dataclass that early versions recorded in another form, or whose types depend on its data."""
+    """A dataclass that early versions wrote in another form, or whose field types depend on its data."""
 
     @classmethod
     def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -27,7 +27,7 @@ class Evolved(Protocol):
 
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80  # characters: a value takes one line of a message
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
 
 
 def read_if_there(cls: type[T], path: Path) -> T | None:
-    """Read the dataclass `cls` from a file of JSON; None where there is no such file.
+    """Read the dataclass `cls` from a JSON file; None where there is no such file.
 
     Raises:
         VitkitError: the file is damaged or cannot be read.
@@ -106,19 +106,19 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
     Args:
         hint: the annotated type: a number, a truth value, a string, a literal, or a tuple, and None.
-        value: of that type; or a text: "0.1", "true", "learned"; "none" where the type has None; of a tuple
-            its items with spaces or an x between them, as in 32x64. One number stands for a tuple of two.
+        value: of that type; or text: "0.1", "true", "learned"; "none" for None; the items of a tuple with
+            spaces or an x between them, as in 32x64. One number stands for a tuple of two.
         where: the name of the option, for error messages.
 
     Raises:
-        VitkitError: it is no such value.
+        VitkitError: the value is of another type.
     """
     items, plain = [value], value
     if isinstance(value, str):
         items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
         plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
     error = None
-    # The text itself comes first: `none` is also a kind of position, and then not a missing value.
+    # The text itself is tried first: `none` is also a kind of position, and then not a missing value.
     for reading in (value, plain, items, items * 2):
         try:
             return _typed(hint, reading, where)
@@ -128,7 +128,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _number(text: str) -> Any:
-    """Read a number; text that is none stays as it is."""
+    """Read text as a number; other text is returned unchanged."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -138,7 +138,7 @@ def _number(text: str) -> Any:
 
 
 def describe_value(value: Any) -> str:
-    """Return a value as an error message shows it: cut short where it is long or deep."""
+    """Write a value for an error message, cut short where it is long or deeply nested."""
     return _SHORT.repr(value)
 
 
@@ -161,7 +161,7 @@ def difference(before: Any, after: Any, prefix: str = "") -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """Write an option whole, unless it is longer than any that a person gives."""
+    """Write an option whole, unless it has more than 500 characters, which nobody types."""
     whole = repr(value)
     return whole if len(whole) <= 500 else describe_value(value)
 

@@ -2,7 +2,7 @@
 
 Also read JSON that people may have edited or that a disk may have damaged.
 
-Every filesystem call goes through `os`, one by one, so that the tests can make each of them fail.
+Every filesystem call goes through `os`, so that the tests can make each call fail.
 """
 
 import errno
@@ -26,8 +26,8 @@ JSON_LIMIT = 64 << 20
 """Size in bytes of the largest JSON file that is read."""
 
 CLOCK_TICK = 0.1
-"""Seconds in which two changes of a file may get the same time: Linux stamps files every 1 to 10 ms,
-other machines' file systems less often."""
+"""Seconds within which two changes of a file may get the same time: Linux counts in steps of 1 to 10 ms,
+other file systems in longer ones."""
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
@@ -56,7 +56,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Put a file in place of another, or of none, at one instant: a reader sees the old or the new one."""
+    """Replace or make a file at one instant: a reader sees the old or the new content."""
     # In the same folder, because a rename is atomic only within a file system; hidden, with the process in
     # its name, so that `remove_leftovers` can remove it after a kill.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -92,7 +92,7 @@ def is_file_name(name: str) -> bool:
 def refuse_links(folder: Path) -> None:
     """Refuse a folder in which files are written and removed, if a link in it leads out of it.
 
-    Whoever continues a folder that somebody gave away would change files of his own elsewhere.
+    A folder from somebody else could otherwise change files elsewhere on this machine.
 
     Raises:
         VitkitError: there is such a link.
@@ -124,7 +124,7 @@ def replace_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
-    """Read a JSON file in UTF-8, whatever may have become of it.
+    """Read a JSON file in UTF-8, which may be damaged.
 
     Args:
         path: a regular file: a pipe or a device, which might never end, is refused.
@@ -146,8 +146,8 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
 def read_json_once(path: Path, limit: int = JSON_LIMIT) -> Any:
     """Read a JSON file that several parts of a request need, such as a `config.json`, once a process.
 
-    A file that was changed or replaced is read again. The value is the caller's own. It raises the errors of
-    `read_json`.
+    A file that was changed or replaced is read again. The value is a copy, which the caller may change. It
+    raises the errors of `read_json`.
     """
     try:
         status = path.stat()

@@ -16,4 +16,4 @@ class NonFiniteError(VitkitError):
 
 
 class DecodeError(VitkitError):
-    """One file that gives no pixels. The message is the reason alone: the caller knows which file it was."""
+    """A file cannot be decoded to pixels. The message is the reason alone: the caller knows the file."""

@@ -1,4 +1,4 @@
-"""Listeners, which hear how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
+"""Listeners, to which jobs report their notes, warnings and progress. Jobs themselves print nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """A function that is told how far a loop is."""
+    """A function that is called with the progress of a loop."""
 
     def __call__(
         self, done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
@@ -15,21 +15,21 @@ class Progress(Protocol):
         """Take note that `done` of `total` units are done.
 
         Args:
-            done: so far, in images, steps or bytes.
-            total: of all; None if nobody knows, or as it was.
-            detail: what else is worth a look, in a few words.
+            done: images, steps or bytes so far.
+            total: images, steps or bytes in all; None if unknown, or unchanged.
+            detail: further figures to show, in a few words.
             milestone: whether this moment is worth a line of its own in a log, as a validation is.
         """
 
 
 Measured = Callable[[Mapping[str, Any]], None]
-"""A function that is told a line of metrics.jsonl: `kind` ("train", "validation", or "evaluation" with the
-name of its `evaluator`), the number `step`, the passes over the images `epoch`, and others by name, such as
-`loss` and `accuracy`."""
+"""A function that is called with each line of metrics.jsonl: `kind` ("train", "validation", or "evaluation"
+with the name of its `evaluator`), the number `step`, the passes over the images `epoch`, and further numbers
+by name, such as `loss` and `accuracy`."""
 
 
 def added_up(progress: Progress) -> Callable[[int], None]:
-    """Return a function that is told the size of each batch, and tells `progress` the sum of them."""
+    """Return a function to call with the size of each batch, which reports their sum to `progress`."""
     done = 0
 
     def advance(count: int) -> None:
@@ -41,17 +41,17 @@ def added_up(progress: Progress) -> Callable[[int], None]:
 
 
 class Listener:
-    """Hears how a job goes. This one is deaf: one of your own overrides the methods that it cares for.
+    """Hears how a job goes. This class does nothing: a subclass overrides the methods that it needs.
 
     `vitkit.cli.listener.TerminalListener` shows bars and prints sentences, `vitkit.notebook.NotebookListener`
     does so in a notebook.
     """
 
     def note(self, sentence: str) -> None:
-        """Hear something that a person should know and that is no error."""
+        """Hear a sentence that a person should read and that is no error."""
 
     def warn(self, sentence: str) -> None:
-        """Hear something that is probably not meant."""
+        """Hear of a probable mistake."""
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         """Hear a summary: headings, each with its lines."""
@@ -61,9 +61,9 @@ class Listener:
         """Hear the progress of a loop while the block lasts.
 
         Args:
-            what: is done, "reading images" say.
-            total: units of it; None if nobody knows yet.
-            unit: "bytes" for downloads; else units are counted.
+            what: the name of the work, such as "reading images".
+            total: its units; None if unknown.
+            unit: "bytes" for downloads; left out for anything that is counted.
         """
         yield _unheard
 
@@ -71,12 +71,12 @@ class Listener:
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         """Hear the numbers of a training run while the block lasts.
 
-        A run that was killed makes the steps after its last checkpoint again, to the same numbers, so that
-        whoever keeps a log of its own may have heard some of them before.
+        A run that was killed makes the steps after its last checkpoint again, to the same numbers, so that a
+        listener with a log of its own may hear numbers that it has logged already.
 
         Args:
             folder: of the run, which holds `config.json` and `metrics.jsonl`.
-            step: the steps that were made before; 0 where the run begins.
+            step: the steps made before; 0 where the run begins.
             total: the steps of the whole run.
         """
         yield _unmeasured
@@ -94,7 +94,7 @@ SILENT = Listener()
 
 
 class RelayingListener(Listener):
-    """Hands everything on to a listener; whoever extends it overrides what it changes."""
+    """Passes everything on to a listener; a subclass overrides the methods that it changes."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -125,7 +125,7 @@ class RelayingListener(Listener):
 
 
 class WarningsAlone(Listener):
-    """Hands warnings on to a listener, and nothing else."""
+    """Passes warnings alone on to a listener."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -135,5 +135,5 @@ class WarningsAlone(Listener):
 
 
 def hushed(listener: Listener, quiet: bool) -> Listener:
-    """Return a listener; where quiet is asked for, one that hands on its warnings alone."""
+    """Return the listener; with `quiet` one that passes on warnings alone."""
     return WarningsAlone(listener) if quiet else listener

@@ -1,7 +1,7 @@
 """Show how a job goes in a notebook: a bar, and curves of a run's loss and score, both updated in place.
 
-Nothing is imported for it. Where a program runs as the kernel of a notebook, IPython is there already, and
-its display objects are used; anywhere else the listener of jobs that were given none is silent.
+IPython is never imported: in the kernel of a notebook it is loaded already, and its display objects are used.
+Elsewhere a job without a listener of its own is silent.
 """
 
 import math
@@ -18,14 +18,14 @@ from vitkit.shown import escape
 from vitkit.text import format_bytes, format_duration, visible
 
 UPDATE_SECONDS = 0.2
-"""Seconds between two updates of a picture: a browser draws no more for an eye, and each costs a message."""
+"""Seconds between two updates of a picture: no eye sees more of them, and each costs a message."""
 WIDTH, HEIGHT = 340, 150
-"""Pixels of a curve: two of them beside one another in the column of a notebook."""
+"""Pixels of a curve: two curves stand side by side in the column of a notebook."""
 MARGIN = 8
 """Pixels around a curve, so that its line is not cut."""
 MOST_POINTS = 500
-"""Points of a curve that are drawn: beyond the number of pixels they cost time and show nothing."""
-# Blue and orange: everybody tells them apart, on white and on black.
+"""Points of a curve that are drawn: more points than pixels cost time and show nothing."""
+# Blue and orange, which everybody tells apart, on white and on black.
 COLOURS = ("#1f77b4", "#d95f02")
 
 
@@ -46,7 +46,7 @@ class NotebookListener(Listener):
         print(f"Warning: {visible(sentence)}")
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        # Short summaries that follow one another stand in line.
+        # At least 8, so that the lines of short summaries one after the other are aligned.
         width = max(8, *(len(heading) for heading, _ in rows)) if any(heading for heading, _ in rows) else 0
         for heading, lines in rows:
             for line in lines:
@@ -65,7 +65,7 @@ class NotebookListener(Listener):
                 update()
 
             yield progress
-            bar.over = True  # what was interrupted stays to be seen
+            bar.over = True  # not in a `finally`: the bar of an interrupted loop stays visible
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
@@ -80,7 +80,7 @@ class NotebookListener(Listener):
 
     @contextmanager
     def _live(self, view: "Bar | Curves") -> Iterator[Callable[[], None]]:
-        """Show a view while the block lasts, and give a function that shows it anew, though not too often."""
+        """Show a view while the block lasts, and give a function that updates it, at most at an interval."""
         handle, last = self.display(view, display_id=True), time.monotonic()
 
         def update() -> None:
@@ -109,7 +109,7 @@ class Bar:
     began: float = field(default_factory=time.monotonic)
 
     def __repr__(self) -> str:
-        """Write it as a line of text, for whoever shows no HTML."""
+        """Write the bar as a line of text, where HTML is not shown."""
         if self.over:
             return ""
         parts = [f"{self.what} {self._count()}".rstrip(), self._left(), self.detail]
@@ -133,7 +133,7 @@ class Bar:
         return f"{done} of {total}" if total else done
 
     def _left(self) -> str:
-        """Say how long it will take at the pace so far."""
+        """Say how long the rest takes at the speed so far."""
         if not self.total or not 0 < self.done < self.total:
             return ""
         seconds = (time.monotonic() - self.began) * (self.total - self.done) / self.done
@@ -147,10 +147,10 @@ class Curves:
     name: str
     total: int
     points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """Step and value, by the names "training loss", "validation loss" and that of the score."""
+    """Steps and values, by the names "training loss", "validation loss" and the name of the score."""
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take note of a line of the metrics log; what is no training and no validation is passed over."""
+        """Add the numbers of a line of the metrics log, if it is of training or validation."""
         if line["kind"] == "train":
             self._add("training loss", line["step"], line["loss"])
         elif line["kind"] == "validation":
@@ -164,7 +164,7 @@ class Curves:
             self.points.setdefault(name, []).append((step, value))
 
     def __repr__(self) -> str:
-        """Write the last values as a line of text, for whoever shows no HTML."""
+        """Write the last values as a line of text, where HTML is not shown."""
         last = (f"{name} {points[-1][1]:.4g}" for name, points in self.points.items())
         return visible("  ".join((self.name, *last)))
 
@@ -231,7 +231,7 @@ class AutomaticListener(RelayingListener):
     """Hears a job that was given no listener: shown in a notebook, and silent in a script."""
 
     def __init__(self) -> None:
-        """Wait with the choice until something is to be heard: the kernel may not run yet."""
+        """Choose no listener yet: the kernel may start later than this module is imported."""
 
     @property
     def listener(self) -> Listener:

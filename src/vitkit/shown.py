@@ -1,4 +1,4 @@
-"""Show a result in a few words at the Python prompt, and with its table in a notebook."""
+"""Show a result as a sentence at the Python prompt, and with a table in a notebook."""
 
 import html
 from collections.abc import Sequence
@@ -7,24 +7,24 @@ from typing import Any
 from vitkit.text import visible
 
 ROWS_SHOWN = 40
-"""Rows of a table in a notebook: beyond a screen one looks at the report, or into the fields."""
+"""Rows of a table in a notebook, about a screen; the report and the fields have the others."""
 
 Rows = Sequence[Sequence[Any]]
-"""The rows of a table; a cell is text, or has it as its `text`."""
+"""The rows of a table; a cell is a string, or has one as its `text`."""
 
 
 class Shown:
-    """A result that says what came out, in place of all of its fields.
+    """A result that is shown as a sentence and a table in place of all of its fields.
 
     A dataclass that extends it is declared with `repr=False`.
     """
 
     def in_words(self) -> str:
-        """Say what came out, in a line or a few sentences."""
+        """Describe the result in a line or a few sentences."""
         raise NotImplementedError
 
     def in_rows(self) -> tuple[Sequence[str], Rows]:
-        """Return the headings and rows of a table for a notebook; none where words are enough."""
+        """Return the headings and rows of a table for a notebook; empty where the sentence is enough."""
         return (), ()
 
     def __repr__(self) -> str:
@@ -32,8 +32,7 @@ class Shown:
 
     def _repr_html_(self) -> str:
         headings, rows = self.in_rows()
-        words = f"<p>{escape(self.in_words())}</p>"
-        return words if not rows else f"{words}{html_table(headings, rows)}"
+        return f"<p>{escape(self.in_words())}</p>{html_table(headings, rows) if rows else ''}"
 
 
 def html_table(headings: Sequence[str], rows: Rows) -> str:
@@ -49,5 +48,5 @@ def _cell(cell: Any) -> str:
 
 
 def escape(text: str) -> str:
-    """Make a text from anywhere harmless in HTML."""
+    """Escape text for HTML, control characters included."""
     return html.escape(visible(text))

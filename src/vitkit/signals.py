@@ -37,7 +37,7 @@ class StopRequest(KeyboardInterrupt):
 
 
 class StopSignals:
-    """The way in which the main thread answers the signals that ask it to stop.
+    """The answer of the main thread to the signals that ask it to stop.
 
     The first signal raises StopRequest where the program stands or, inside `held`, where that block ends.
     Later signals change nothing, except that a second Ctrl-C does not wait for the end of `held`.
@@ -68,7 +68,7 @@ class StopSignals:
         self._may_break_off = False
 
     def handle(self, number: int, frame: Any) -> None:
-        """Take note of a signal; a second Ctrl-C does not wait for the end of the step."""
+        """Answer a signal; a second Ctrl-C does not wait for the end of the held block."""
         if number == getattr(signal, "SIGHUP", None):
             _leave_lost_terminal()
         now = time.monotonic()
@@ -102,7 +102,7 @@ def stop_signals(*, last: bool = False) -> Iterator[StopSignals]:
             yield outer
             return
     stop = StopSignals()
-    # None: a handler that was not installed by Python, and that Python cannot put back.
+    # None is a handler that was not installed by Python, which Python cannot restore.
     answered = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
     for number in answered:
         signal.signal(number, stop.handle)

@@ -30,7 +30,7 @@ def visible(text: str, keep: str = "") -> str:
 
     Args:
         text: from anywhere.
-        keep: control characters that stay: the ends of lines, in a text of several.
+        keep: control characters that stay, such as line ends in a text of several lines.
     """
     return _OBEYED.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
 
@@ -61,16 +61,16 @@ def csv_line(cells: Iterable[str]) -> str:
 
 
 def read_csv_cell(cell: str) -> str:
-    """Take off the apostrophe that `csv_line` puts before text that would be a formula."""
+    """Remove the apostrophe that `csv_line` puts before text that would be a formula."""
     return cell[1:] if _MARKED.match(cell) else cell
 
 
 def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:
     """Write JSON that any parser reads and any terminal shows.
 
-    NaN and infinity, which JSON lacks, become null, and the object at the top lists in `not_finite` where
-    they were. Control characters and directions of writing are written as `\\uXXXX`. A byte that is not UTF-8
-    becomes the four characters `\\xff`.
+    NaN and infinity, which JSON lacks, become null, and the object at the top lists their places in
+    `not_finite`. Control characters and directions of writing are written as `\\uXXXX`. A byte that is not
+    UTF-8 becomes the four characters `\\xff`.
 
     Args:
         value: numbers, strings, booleans, None, lists, tuples and mappings of these.
@@ -154,7 +154,7 @@ def without_places(value: Any) -> Any:
 
 def first_line(error: object) -> str:
     """Return the first line of a server's or library's message, cut short, without control characters."""
-    # A library's reason fits into 200 characters; a longer text is a page, or a file's content.
+    # A library's reason fits into 200 characters; longer text is a web page, or the content of a file.
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return visible(lines[0][:200]).rstrip(".")
 

@@ -1,7 +1,7 @@
 """The processes that work together, as torchrun starts them, and their messages to each other.
 
-Process 0 takes the decisions that all must follow, and it alone writes and reports. Each method is called by
-all processes at the same point of the program; a process that is alone gets its own value back.
+Process 0 takes the decisions for all, and it alone writes and reports. Each method is called by all processes
+at the same point of the program; a process that is alone gets its own value back.
 """
 
 import json
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""The variables that torchrun sets: the number of this process and of all, and both on this machine."""
+"""The variables that torchrun sets: number of this process, count of all, and both on this machine."""
 
 BUCKET_BYTES = 32 * 2**20
-"""Bytes of gradients that are summed over the processes at a time, in a copy: enough that the time of a
-message does not count, and little beside the gradients."""
+"""Bytes of gradients that are summed over the processes at a time, in a copy: large enough that the delay of
+a message does not count, and small beside the gradients."""
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Activity:
     """The activity of a process, by which others can tell whether it hangs."""
 
     work: int = 0
-    """A number that grows with everything that it does."""
+    """A number that grows with every step of its work."""
     is_waiting: bool = False
     """Whether it is in a step that all processes take together, where it may wait for the others."""
     waited: float = 0.0
@@ -60,14 +60,14 @@ class Activity:
 
 @dataclass(frozen=True)
 class World:
-    """The processes that train together, of which this is number `rank`."""
+    """The processes that train together; `rank` is the number of this process."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     """The number of this process on its machine."""
     on_machine: int = 1
-    """The processes on this machine, which share its processors and its memory."""
+    """The number of processes on this machine, which divide its processors and its memory."""
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
 
     @property
@@ -96,7 +96,7 @@ class World:
                 _add_bucket(bucket)
 
     def total(self, *numbers: float) -> list[float]:
-        """Sum numbers over all processes, in double precision."""
+        """Sum numbers over all processes, in float64."""
         if self.size == 1:
             return list(numbers)
         import torch
@@ -114,7 +114,7 @@ class World:
         import torch
         import torch.distributed as dist
 
-        # NumPy has floats of its own: `default`.
+        # `default` is called for the floats of NumPy, which JSON does not accept.
         text = json.dumps(value, default=float).encode() if self.writes else b""
         length = torch.tensor([len(text)])
         with self.activity.together():
@@ -184,7 +184,7 @@ def world_of_environment() -> World:
 
 @contextmanager
 def prepared_together(world: World) -> Iterator[None]:
-    """Go on in all processes or in none: process 0 raises the error of any that could not be prepared.
+    """Go on in all processes or in none: process 0 raises the error of any process that failed.
 
     Blocks may be nested: a process that fails between two inner blocks meets the others in their next one.
 

@@ -10,7 +10,7 @@ import pytest
 import vitkit
 from vitkit.cli.main import run
 from vitkit.models.config.card import Task
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 
 @pytest.fixture

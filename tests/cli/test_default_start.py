@@ -17,10 +17,10 @@ from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, read_run
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard
 from vitkit.weights.files import remote
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.remote import Fetched
+from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

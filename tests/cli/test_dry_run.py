@@ -14,7 +14,7 @@ from vitkit.jobs.advice.choice import Option
 from vitkit.models.build import create_model
 from vitkit.runs.config import Run
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

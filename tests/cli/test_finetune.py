@@ -11,7 +11,7 @@ import vitkit
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.runs.config import StartConfig, read_run
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 
 SMALL = ["--batch-size", "16", "--steps", "20", "--evaluate-every", "10", "--threads", "1"]
 

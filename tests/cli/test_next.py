@@ -10,7 +10,7 @@ from PIL import Image
 import vitkit
 from vitkit.cli.main import VERBS, run
 from vitkit.models.config.card import Task
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.published import default_starts
 
 

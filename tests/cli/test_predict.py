@@ -10,7 +10,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run as command
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 
 NAMES = ("[red]hot[/red]", "[/]", "plain", "[link=https://example.org]here[/link]")
 

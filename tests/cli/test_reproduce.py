@@ -283,3 +283,6 @@ def test_pre_training_comes_before_what_begins_from_it(
     assert set(frozen) == {"5 shots", "10 shots"}
     start = json.loads((out / "mean-colour/seed-0/start.json").read_text())
     assert "pretrain-mean-colour" in json.dumps(start)
+    moved = out.rename(tmp_path / "moved")  # nothing is left to do, wherever the study is
+    assert run([*arguments, "--steps", "2", "--seeds", "2", "--threads", "1", "--out", str(moved)]) == 0
+    assert json.loads(result(moved)) == read

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.data.augment import augment
 from vitkit.data.channels import by_threes, to_rgb
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Resize, refuse_augmentation
 from vitkit.data.decode.image import decode, decode_image, header
-from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 
 GREY, RGBA = DecodeRule(channels=1), DecodeRule(channels=4)

@@ -64,7 +64,7 @@ def test_what_is_no_subset_is_refused(text: str) -> None:
     ("text", "count"), [("[:5000]", 1000), ("[5:5]", 10), ("[7:3]", 10), ("[:1%]", 3), ("[-9:]", 5)]
 )
 def test_images_that_are_not_there_are_refused(text: str, count: int) -> None:
-    with pytest.raises(VitkitError, match=f"of {count:,}: expected one image at least"):
+    with pytest.raises(VitkitError, match=f"of {count:,}: expected at least one image"):
         parse_slice(text).of(count)
 
 

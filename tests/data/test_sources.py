@@ -350,7 +350,7 @@ def test_csv_labels_that_are_numbers_are_in_the_order_of_numbers(delimiter: str,
         ("path,label\na,b\nc,\n", "line 3: path or label is empty"),
         ("path,label\na,b\nc\n", "line 3: path or label is empty"),
         ("path,label,split\na,x,train\nb,y,holdout\n", "unknown split holdout"),
-        ("path,label,split\na,x,train\nb,y,train\nc,z,test\n", "test has labels that train has not: z"),
+        ("path,label,split\na,x,train\nb,y,train\nc,z,test\n", "test has labels that train lacks: z"),
         ("path,label\na,x\nb,x\n", "one class, 'x'"),
     ],
 )
@@ -493,7 +493,7 @@ def test_parquet_rows_without_label_or_bytes(tmp_path: Path) -> None:
     [
         ({"train-0": ([0, 5], ["a", "b"])}, "labels from 0 to 5, but 2 class names"),
         ({"train-0": ([0, 1], ["a", "b"]), "oddity": ([0, 1], ["a", "b"])}, "no split in the name of oddity"),
-        ({"train-0": (["a", "b"], None), "test-0": (["c"], None)}, "test has labels that train has not: c"),
+        ({"train-0": (["a", "b"], None), "test-0": (["c"], None)}, "test has labels that train lacks: c"),
         ({"train-0": ([-1, -1], ["a", "b"])}, "no labelled images"),
         ({"test-0": ([0, 1], ["a", "b"])}, "only test, no images to train on"),
         ({"train-0": (["a", "a"], None)}, "one class, 'a'"),

@@ -16,7 +16,7 @@ from vitkit.engines.folder import FILES
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 SMALL = "ViT-32x2x4/8"
 NAMES = ("ant", "bee", "cow", "dog", "eel")
@@ -79,11 +79,11 @@ def fake_engines(
         """Let everything pass, or stand for a graph that was read."""
 
     monkeypatch.setattr("vitkit.jobs.export.make_runner", make_runner)
-    monkeypatch.setattr("vitkit.jobs.export.refuse_numbers", nothing)
+    monkeypatch.setattr("vitkit.jobs.export.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
     monkeypatch.setattr("vitkit.engines.folder.require_engine", nothing)
     monkeypatch.setattr("vitkit.engines.folder.openvino_engine.read", nothing)
-    monkeypatch.setattr("vitkit.engines.folder.refuse_numbers", nothing)
+    monkeypatch.setattr("vitkit.engines.folder.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *arguments: runner)
     monkeypatch.setattr("vitkit.engines.folder.OnnxRunner", lambda *arguments: runner)
     return runner

@@ -17,7 +17,7 @@ from vitkit.engines import onnx_engine, onnx_writer
 from vitkit.engines.graph import example_images
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 
 needs_onnxruntime = pytest.mark.skipif(
     not all(map(find_spec, ("onnxruntime", "onnx", "onnxscript"))), reason="needs the extra onnxruntime"

@@ -125,7 +125,7 @@ def test_load_refuses_other_files(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     with pytest.raises(VitkitError, match="No file of predictions"):
         Predictions.load(path)
-    arrays = {"logits": np.zeros((2, 3))} | {
+    arrays = {"logits": np.zeros((2, 3), np.float32)} | {
         name: np.arange(count) for name, count in (("labels", 2), ("ids", 2), ("bad", 0))
     }
     for content in (b"", b"no zip at all", b"PK\x03\x04 torn"):

@@ -18,8 +18,8 @@ from torch import nn
 from vitkit import config
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
+from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.run_model import predict_labels
 from vitkit.models.config.card import Card, Task
 from vitkit.tasks import answering_of
@@ -266,22 +266,28 @@ def test_the_result_comes_back_from_json() -> None:
     assert again == result
 
 
-def test_predictions_come_back_from_their_file(tmp_path: Path) -> None:
-    path = tmp_path / "test.npz"
+@pytest.mark.parametrize("layout", ["npy", "npz"])
+def test_predictions_come_back_from_their_files(tmp_path: Path, layout: str) -> None:
+    path, old = tmp_path / "test.json", tmp_path / "test.npz"
     logits, targets = simulated(20, 2)
-    predictions(logits, targets, bad=2).save(path)
+    made = predictions(logits, targets, bad=2)
+    flags = targets.astype(np.uint8)
+    if layout == "npy":
+        made.save(path)
+    else:
+        np.savez(old, logits=logits, labels=flags, ids=made.ids, bad=made.bad)
     again = LabelPredictions.load(path)
     np.testing.assert_array_equal(again.logits, logits)
     np.testing.assert_array_equal(again.targets, targets)
     assert again.bad.tolist() == [20, 21] and len(again) == 20
-    whole = path.read_bytes()
+    damaged = tmp_path / "test.labels.npy" if layout == "npy" else old
+    whole = damaged.read_bytes()
     for damage in (whole[:-40], whole.replace(b"\x01", b"\x02"), b""):
-        path.write_bytes(damage)
-        with pytest.raises(VitkitError, match=r"test\.npz"):
+        damaged.write_bytes(damage)
+        with pytest.raises(VitkitError, match=damaged.name):
             LabelPredictions.load(path)
-    targets_of_another = predictions(logits, targets)
-    targets_of_another.targets = targets[:, :3]
-    targets_of_another.save(path)
+    made.targets = targets[:, :3]
+    made.save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
         LabelPredictions.load(path)
 

@@ -16,8 +16,7 @@ from torch import nn
 from tests.evaluation.reference import reference
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation import logits as logits_module
-from vitkit.evaluation import npz, predictions
+from vitkit.evaluation import run_model, stored
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
@@ -30,9 +29,9 @@ NAMES = [f"class {i}" for i in range(CLASSES)]
 @pytest.fixture
 def _on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if memory were for five rows, and a part were two."""
-    monkeypatch.setattr(logits_module, "IN_MEMORY", 5 * 4 * CLASSES)
-    monkeypatch.setattr(predictions, "IN_MEMORY", 5 * 4 * CLASSES)
-    monkeypatch.setattr(npz, "PART", 2 * CLASSES)
+    monkeypatch.setattr(run_model, "IN_MEMORY", 5 * 4 * CLASSES)
+    monkeypatch.setattr(stored, "IN_MEMORY", 5 * 4 * CLASSES)
+    monkeypatch.setattr(stored, "PART", 2 * CLASSES)
 
 
 def table() -> torch.Tensor:
@@ -76,11 +75,13 @@ def test_the_numbers_are_exactly_the_slow_ones(
     expected = reference(rows, labels, NAMES, bad=2, loss=loss)
     assert classification(made, NAMES) == expected
     assert (made.logits == rows).all() and made.ids.tolist() == kept and made.bad.tolist() == [2, 30]
-    made.save(tmp_path / "test.npz")
-    loaded = Predictions.load(tmp_path / "test.npz", loss)
+    made.save(tmp_path / "test.json")
+    loaded = Predictions.load(tmp_path / "test.json", loss)
     assert classification(loaded, NAMES) == expected
     assert (loaded.logits == rows).all() and (loaded.ids == made.ids).all()
-    assert list(tmp_path.iterdir()) == [tmp_path / "test.npz"]  # the file of logits has no name
+    assert isinstance(loaded.logits, np.memmap) == (memory == "disk")
+    files = {path.name for path in tmp_path.iterdir()}  # the file of logits as they came has no name
+    assert files == {f"test.{name}.npy" for name in ARRAYS}
     without = predict(Table(), batches(size, shuffled, unreadable), loss=loss, keep_logits=False)
     assert classification(without, NAMES) == expected
     with pytest.raises(VitkitError, match="not kept"):
@@ -115,28 +116,40 @@ def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
         predict(Table(), batches(4, False))
 
 
-def saved(path: Path) -> bytes:
-    predict(Table(), batches(4, False, (2, 30))).save(path)
-    return path.read_bytes()
+ARRAYS = ("logits", "labels", "ids", "bad")
 
 
-def test_the_file_is_one_that_numpy_reads(tmp_path: Path) -> None:
-    """Also the reader of earlier versions did it so."""
-    saved(tmp_path / "test.npz")
-    with np.load(tmp_path / "test.npz", allow_pickle=False) as arrays:
-        assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
-            "logits": (np.float32, (COUNT - 2, CLASSES)),
-            "labels": (np.int64, (COUNT - 2,)),
-            "ids": (np.int64, (COUNT - 2,)),
-            "bad": (np.int64, (2,)),
-        }
+def saved(folder: Path) -> Path:
+    predict(Table(), batches(4, False, (2, 30))).save(folder / "test.json")
+    return folder / "test.json"
 
 
-def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+def test_the_files_are_ones_that_numpy_reads(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    arrays = {name: np.load(path.with_suffix(f".{name}.npy"), allow_pickle=False) for name in ARRAYS}
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "logits": (np.float32, (COUNT - 2, CLASSES)),
+        "labels": (np.int64, (COUNT - 2,)),
+        "ids": (np.int64, (COUNT - 2,)),
+        "bad": (np.int64, (2,)),
+    }
+
+
+@pytest.mark.parametrize("memory", ["memory", "disk"])
+def test_an_archive_of_an_earlier_version_is_read_and_replaced(
+    tmp_path: Path, memory: str, request: pytest.FixtureRequest
+) -> None:
+    if memory == "disk":
+        request.getfixturevalue("_on_disk")
     made = predict(Table(), batches(4, False, (2,)))
-    np.savez(tmp_path / "old.npz", logits=made.logits, labels=made.labels, ids=made.ids, bad=made.bad)
-    loaded = Predictions.load(tmp_path / "old.npz")
-    assert classification(loaded, NAMES) == classification(made, NAMES)
+    old = tmp_path / "test.npz"
+    np.savez(old, logits=made.logits, labels=made.labels, ids=made.ids, bad=made.bad)
+    for path in (old, tmp_path / "test.json"):
+        loaded = Predictions.load(path)
+        assert classification(loaded, NAMES) == classification(made, NAMES)
+        assert (loaded.logits == made.logits).all() and loaded.bad.tolist() == [2]
+    saved(tmp_path)
+    assert not old.exists() and Predictions.load(old).bad.tolist() == [2, 30]
 
 
 def arrays(**changes: object) -> dict[str, NDArray[np.generic]]:
@@ -144,89 +157,128 @@ def arrays(**changes: object) -> dict[str, NDArray[np.generic]]:
     return {name: np.asarray(value) for name, value in (usual | changes).items()}
 
 
+def written(folder: Path, layout: str, made: dict[str, NDArray[np.generic]]) -> Path:
+    """Files of these arrays, one each or one for all."""
+    path = folder / f"test.{layout}"
+    if layout == "npz":
+        np.savez(path, **made)  # type: ignore[arg-type]
+    for name, array in made.items() if layout == "npy" else ():
+        np.save(path.with_suffix(f".{name}.npy"), array)
+    return path
+
+
+@pytest.mark.parametrize("layout", ["npy", "npz"])
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "reason"),
     [
-        ({"labels": [0, 3]}, "a label 3 of 3 classes"),
+        ({"labels": [0, 3]}, "a label 3, not below 3"),
         ({"labels": [0, -1]}, "labels from -1 to 0"),
         ({"ids": [0, 0]}, "twice"),
         ({"ids": [0, 2]}, "twice"),
         ({"ids": [-1, 0]}, "ids from -1"),
         ({"ids": [0, 2**63 - 1]}, "ids from 0"),
+        ({"ids": np.array([0, 2**64 - 1], np.uint64)}, "ids from 0"),
         ({"ids": [0.0, 1.0]}, "not integers"),
-        ({"labels": [[0, 2]]}, "not integers"),
+        ({"ids": [[0, 1]]}, "expected logits"),
+        ({"ids": 0}, "expected logits"),
+        ({"labels": [[0, 2]]}, "expected logits"),
         ({"labels": [0]}, "expected logits"),
         ({"bad": [True]}, "not integers"),
-        ({"logits": np.zeros((2, 3), int)}, "not floats"),
-        ({"logits": np.zeros(2)}, "expected logits"),
-        ({"logits": np.zeros((2, 0))}, "a label 2 of 0 classes"),
-        ({"logits": np.array([[0, np.nan, 0]] * 2)}, "not finite"),
-        ({"logits": np.full((2, 3), 1e300)}, "not finite"),
-        ({"logits": np.asfortranarray(np.zeros((2, 3)))}, "column-major"),
-        ({"logits": np.array([["a", "b", "c"]] * 2)}, "not floats"),
+        ({"bad": [[2]]}, "expected logits"),
+        ({"logits": np.zeros((2, 3), int)}, "not rows of float32"),
+        ({"logits": np.zeros(2, np.float32)}, "not rows of float32"),
+        ({"logits": np.zeros((2, 0), np.float32)}, "a label 2, not below 0"),
+        ({"logits": np.array([[0, np.nan, 0]] * 2, np.float32)}, "not finite"),
+        ({"logits": np.full((2, 3), np.inf, np.float32)}, "not finite"),
+        ({"logits": np.full((2, 3), 1e300)}, "not rows of float32"),
+        ({"logits": np.asfortranarray(np.zeros((2, 3), np.float32))}, "not rows of float32"),
+        ({"logits": np.array([["a", "b", "c"]] * 2)}, "not rows of float32|of type <U1"),
+        ({"ids": np.array([print, print])}, "Python objects"),
     ],
 )
-def test_arrays_that_cannot_be_predictions(tmp_path: Path, changes: dict[str, object], words: str) -> None:
-    path = tmp_path / "test.npz"
-    np.savez(path, **arrays(**changes))  # type: ignore[arg-type]
-    with pytest.raises(VitkitError, match=words) as caught:
+def test_arrays_that_cannot_be_predictions(
+    tmp_path: Path, layout: str, changes: dict[str, object], reason: str
+) -> None:
+    path = written(tmp_path, layout, arrays(**changes))
+    with pytest.raises(VitkitError, match=reason) as caught:
         Predictions.load(path)
-    assert str(path) in str(caught.value) and "Run the evaluation again" in str(caught.value)
+    assert str(path.with_suffix("")) in str(caught.value)
+    assert "Run the evaluation again" in str(caught.value)
 
 
-def test_archives_that_cannot_be_predictions(tmp_path: Path) -> None:
-    path = tmp_path / "test.npz"
-    np.savez_compressed(path, **arrays())  # type: ignore[arg-type]
-    with pytest.raises(VitkitError, match="compressed"):  # it may be larger than any disk
-        Predictions.load(path)
-    path.unlink()
+@pytest.mark.parametrize("name", ["test.npz", "test.logits.npy", "test.bad.npy"])
+def test_files_that_cannot_be_predictions(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    load = tmp_path / "test.json"
+    if name != "test.npz":
+        saved(tmp_path)
+        path.unlink()
+        with pytest.raises(VitkitError, match=f"No file of predictions at .*{name}"):
+            Predictions.load(load)
+        written(tmp_path, "npz", arrays())
+        path.write_bytes((tmp_path / "test.npz").read_bytes())  # an archive is no array
+        (tmp_path / "test.npz").unlink()
+        with pytest.raises(VitkitError, match=f"{name}: expected arrays"):
+            Predictions.load(load)
+        path.unlink()
     os.mkfifo(path)
-    with pytest.raises(VitkitError, match="no regular file"):
-        Predictions.load(path)
+    with pytest.raises(VitkitError, match=f"{name}: .*no regular file"):
+        Predictions.load(load)
     path.unlink()
     path.mkdir()
-    with pytest.raises(VitkitError, match="no regular file"):
-        Predictions.load(path)
+    with pytest.raises(VitkitError, match=f"{name}: .*no regular file"):
+        Predictions.load(load)
     path.rmdir()
+
+
+def test_a_file_that_leads_to_itself_cannot_be_read(tmp_path: Path) -> None:
+    path = saved(tmp_path).with_suffix(".ids.npy")
+    path.unlink()
     path.symlink_to(path)
-    with pytest.raises(VitkitError, match="cannot be read"):
-        Predictions.load(path)
+    with pytest.raises(VitkitError, match=r"ids\.npy cannot be read"):
+        Predictions.load(path.with_name("test.json"))
 
 
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "test.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ARRAYS:
+            archive.writestr(f"{name}.npy", bytes(80 << 20))
+    with pytest.raises(VitkitError, match="claim 335,544,320 bytes unpacked"):
+        Predictions.load(tmp_path / "test.npz")
+
+
+@pytest.mark.parametrize("layout", ["npy", "npz"])
 @pytest.mark.parametrize(("name", "shape"), [("labels", (10**12,)), ("logits", (10**12, 3))])
 def test_an_array_that_claims_more_than_its_file_holds(
-    tmp_path: Path, name: str, shape: tuple[int, ...]
+    tmp_path: Path, name: str, shape: tuple[int, ...], layout: str
 ) -> None:
     """The header alone is read, so that nobody's claim takes memory."""
     header = io.BytesIO()
     kind = np.dtype(np.int64 if name == "labels" else np.float32)
     description = npy.dtype_to_descr(kind)
     npy.write_array_header_1_0(header, {"descr": description, "fortran_order": False, "shape": shape})
-    saved(tmp_path / "whole.npz")
-    with (
-        zipfile.ZipFile(tmp_path / "whole.npz") as whole,
-        zipfile.ZipFile(tmp_path / "test.npz", "w") as file,
-    ):
-        for member in whole.namelist():
-            content = header.getvalue() + bytes(24) if member == f"{name}.npy" else whole.read(member)
-            file.writestr(member, content)
-    with pytest.raises(VitkitError, match=rf"{name}\.npy is shorter than its header says"):
-        Predictions.load(tmp_path / "test.npz")
+    claim = header.getvalue() + bytes(24)
+    path = written(tmp_path, layout, arrays())
+    if layout == "npy":
+        path.with_suffix(f".{name}.npy").write_bytes(claim)
+    else:
+        with zipfile.ZipFile(path) as whole:
+            contents = {member: whole.read(member) for member in whole.namelist()} | {f"{name}.npy": claim}
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, content in contents.items():
+                archive.writestr(member, content)
+    with pytest.raises(VitkitError, match=r"greater than file ?size|claims the shape"):
+        Predictions.load(path)
 
 
 @pytest.mark.usefixtures("_on_disk")
-def test_a_file_that_changes_after_it_was_read(tmp_path: Path) -> None:
-    path = tmp_path / "test.npz"
-    whole = saved(path)
+def test_what_was_read_stays_when_its_files_are_replaced(tmp_path: Path) -> None:
+    path = saved(tmp_path)
     loaded = Predictions.load(path)
-    flipped = bytearray(whole)
-    flipped[300] ^= 1  # among the logits: the checksum tells
-    path.write_bytes(flipped)
-    with pytest.raises(VitkitError, match="found something else"):
-        _ = loaded.logits
-    np.savez(path, **arrays())  # type: ignore[arg-type]
-    with pytest.raises(VitkitError, match="has changed"):
-        _ = loaded.logits
+    before = loaded.logits.copy()
+    Predictions(before + 1, loaded.labels, loaded.ids, loaded.bad).save(path)
+    assert (loaded.logits == before).all()
+    assert (Predictions.load(path).logits == before + 1).all()
 
 
 def mutant(whole: bytes, draw: np.random.Generator) -> bytes:
@@ -266,17 +318,26 @@ def with_checksums(content: bytes, draw: np.random.Generator) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.parametrize("layout", ["npy", "npz"])
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
-def test_any_damage_is_a_message(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "test.npz"
-    whole = saved(path)
-    draw, refused = np.random.default_rng(count), 0
-    for number in range(count):
-        path.write_bytes(with_checksums(whole, draw) if number % 3 == 0 else mutant(whole, draw))
-        try:
-            loaded = Predictions.load(path)
-            classification(loaded, [str(i) for i in range(loaded.classes)])
-            assert np.isfinite(loaded.logits).all()
-        except VitkitError:
-            refused += 1
-    assert refused > 0.6 * count
+def test_any_damage_is_a_message(tmp_path: Path, count: int, layout: str) -> None:
+    (tmp_path / "saved").mkdir()
+    made = Predictions.load(saved(tmp_path / "saved"))
+    whole = {"logits": made.logits, "labels": made.labels, "ids": made.ids, "bad": made.bad}
+    path = written(tmp_path, layout, whole)  # type: ignore[arg-type]
+    draw, refused, tried = np.random.default_rng(count), 0, 0
+    for file in sorted(tmp_path.glob(f"*.{layout}")):
+        content = file.read_bytes()
+        for number in range(count if layout == "npz" else count // len(ARRAYS)):
+            tried += 1
+            is_archive = layout == "npz" and number % 3 == 0
+            file.write_bytes(with_checksums(content, draw) if is_archive else mutant(content, draw))
+            try:
+                loaded = Predictions.load(path)
+                classification(loaded, [str(i) for i in range(loaded.classes)])
+                assert np.isfinite(loaded.logits).all()
+            except VitkitError:
+                refused += 1
+        file.write_bytes(content)
+    # An .npy file has no checksum: a logit of another value is one.
+    assert tried >= 0.9 * count and refused > (0.6 if layout == "npz" else 0.3) * tried

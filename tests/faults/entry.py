@@ -129,7 +129,7 @@ def describe(path: Path) -> Any:
 
 
 def read_predictions(path: Path) -> Any:
-    """Read evaluation/SPLIT.npz as `vitkit report` does. Raises Refusal."""
+    """Read the predictions beside evaluation/SPLIT.json as `vitkit report` does. Raises Refusal."""
     return Predictions.load(path)
 
 

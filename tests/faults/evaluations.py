@@ -1,4 +1,4 @@
-"""Damaged evaluation/SPLIT.npz: read, or one clean refusal."""
+"""Damaged files of predictions, of now and of earlier versions: read, or one clean refusal."""
 
 import io
 from pathlib import Path
@@ -12,11 +12,11 @@ from tests.faults.mutate import mutant
 
 
 class Evaluations(Kind):
-    """Mutants of a file of predictions, and files of other arrays under its names."""
+    """Mutants of files of predictions, and files of other arrays under their names."""
 
     name, count, limit = "evaluations", 3_000, 10.0
     sample = tuple(range(100))
-    most_memory = 256 << 20  # the file has 3 kB
+    most_memory = 256 << 20  # the files have 3 kB
     per_process = 1000
 
     def prepare(self, folder: Path) -> None:
@@ -35,11 +35,19 @@ class Evaluations(Kind):
                 (np.zeros(()), np.zeros((30, 0)), np.zeros(30, complex), np.array(["x"] * 30))
             )
             arrays[name] = draw.choice((other, np.full(30, np.nan), np.full(30, 2**62), np.zeros((2, 2, 2))))
-        buffer = io.BytesIO()
-        (np.savez_compressed if number % 2 else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
-        data = buffer.getvalue()
-        path = folder / "test.npz"
-        path.write_bytes(data if number % 10 == 0 else mutant(data, draw))
+        path = folder / "test.json"
+        contents = dict[Path, bytes]()
+        for name, array in arrays.items() if number % 3 else ():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            contents[path.with_suffix(f".{name}.npy")] = buffer.getvalue()
+        if not contents:  # an earlier version's, or compressed by somebody
+            buffer = io.BytesIO()
+            (np.savez_compressed if number % 2 else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
+            contents[path.with_suffix(".npz")] = buffer.getvalue()
+        damaged = draw.choice(list(contents)) if number % 10 else None
+        for file, data in contents.items():
+            file.write_bytes(mutant(data, draw) if file == damaged else data)
         try:
             read_predictions(path)
         except Refusal as refusal:

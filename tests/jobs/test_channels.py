@@ -20,7 +20,7 @@ from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.plan import with_measured_pixels
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 
 SIZE = (16, 16)
 STILL = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)

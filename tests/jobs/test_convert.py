@@ -24,9 +24,9 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
 from vitkit.weights import FORMATS, Format, Saved, save, save_model
-from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.format_names import format_for
 from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.model_card import ModelCard, Task, card_of
 
 
 def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:

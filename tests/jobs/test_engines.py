@@ -33,7 +33,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.runs.data_record import describe_data
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import task_of
-from vitkit.weights.card import ModelCard, TrainingData, preprocessing_of
+from vitkit.weights.model_card import ModelCard, TrainingData, preprocessing_of
 
 
 def saved(tmp_path: Path, model: ImageModel | None = None) -> Path:

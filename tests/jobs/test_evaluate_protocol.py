@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 WNIDS = imagenet_wnids()
 SIDE = 8
@@ -216,7 +216,7 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
     assert inner.groups == ("Chair", "Fan") and inner.accepted[0] == tuple(sorted(chairs))
     mapping = tmp_path / "objectnet-1.0" / "mappings" / "pytorch_to_imagenet_2012_id.json"
     mapping.write_text("{}")
-    with pytest.raises(VitkitError, match="which belong together"):
+    with pytest.raises(VitkitError, match="do not agree with each other"):
         list_labelled("objectnet", str(tmp_path / "objectnet-1.0"))
     mapping.unlink()
     with pytest.raises(VitkitError, match=r"pytorch_to_imagenet_2012_id\.json is missing"):
@@ -254,7 +254,7 @@ def test_mappings_of_other_values_are_refused(name: str, key: str, value: object
     objectnet(tmp_path, lambda seed: [seed, seed + 1])
     path = tmp_path / "mappings" / f"{name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    with pytest.raises(VitkitError, match="which belong together"):
+    with pytest.raises(VitkitError, match="do not agree with each other"):
         list_labelled("objectnet", str(tmp_path))
 
 

@@ -20,7 +20,7 @@ from vitkit.models.build import create_model
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights import save_model
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 from vitkit.weights.pretraining import pretraining_images
 
 SMALL = Run(

@@ -27,7 +27,7 @@ from vitkit.jobs.predict import predict_images
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.config.compute_config import Precision
 from vitkit.runs.folder import kind_of
-from vitkit.weights.card import LossFunction, ModelCard, Task
+from vitkit.weights.model_card import LossFunction, ModelCard, Task
 
 TINY = (
     "--model",

@@ -32,7 +32,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import embed, parts
 from vitkit.jobs.options import PredictOptions
 from vitkit.jobs.predict import PredictionRows, predict_to_files
-from vitkit.weights.card import card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 IMAGES = 23
 

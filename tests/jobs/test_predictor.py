@@ -17,7 +17,7 @@ import vitkit
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks.answering import Guess
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 NAMES = ("ant", "bee", "cat")
 

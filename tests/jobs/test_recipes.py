@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from vitkit.config import from_json, to_json
+from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing
-from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe

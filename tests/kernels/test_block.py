@@ -13,7 +13,14 @@ from vitkit.kernels.block import compiled_block, compiled_kernels
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute, Precision
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.fast import BlockFunction, CompiledBlock, ExplicitAttention, block_weights, compute_as
+from vitkit.models.fast import (
+    HEAD_MULTIPLE,
+    BlockFunction,
+    CompiledBlock,
+    ExplicitAttention,
+    block_weights,
+    compute_as,
+)
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import MLP, Attention, Block
 
@@ -204,6 +211,39 @@ def test_a_kernel_that_computes_something_else_is_not_used(
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
     monkeypatch.setitem(kernel.SOURCES, torch.float32, other)
     assert compiled_block.__wrapped__("float32") is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("PADDING", 32), ("CHUNK", 4)])
+def test_c_has_the_numbers_by_which_python_makes_room(
+    name: str, value: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """C with a number of its own would write beside the arrays, or leave a part of them as it was."""
+    block_or_skip("float32")
+    source = kernel.SOURCES[torch.float32]
+    flag = f"-D{name}={getattr(kernel, name)}"
+    flags = tuple(f"-D{name}={value}" if each == flag else each for each in source.flags)
+    assert flags != source.flags
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    monkeypatch.setitem(kernel.SOURCES, torch.float32, replace(source, flags=flags))
+    kernels = compiled_kernels("float32")
+    assert kernels is not None
+    monkeypatch.setattr(kernel, name, value)
+    weights = torch.full((1, 2, 7, 64), 7.0)  # more room than any padding takes
+    out = torch.empty(1, 7, 64)
+    qkv = torch.randn(1, 7, 192, generator=torch.Generator().manual_seed(0))
+    assert kernels.call("attention", qkv, torch.zeros(192), out, weights, 1, 2, 7, 32, 1.0)
+    padded = 7 * 2 * (-(-7 // kernel.PADDING) * kernel.PADDING)
+    assert (weights.view(-1)[:padded] <= 1).all() and (weights.view(-1)[padded:] == 7).all()
+    rows = torch.randn(9, 64, generator=torch.Generator().manual_seed(1))
+    parts = torch.full((9, 64), 7.0)
+    sums = torch.empty(64)
+    kernels.call("bias_gelu_backward", rows, torch.zeros(64), rows, rows, sums, parts, 9, 64)
+    pieces = -(-9 // kernel.CHUNK)
+    assert (parts[:pieces] != 7).all() and (parts[pieces:] == 7).all()
+
+
+def test_models_know_which_heads_the_kernel_computes() -> None:
+    assert HEAD_MULTIPLE == kernel.PADDING
 
 
 def test_a_block_can_be_compiled_where_there_are_no_gradients() -> None:

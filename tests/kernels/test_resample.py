@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.pixel_cases import CASES, image, preprocessing_of_case
+from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing, Resize
-from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms import preprocess
 from vitkit.kernels import compile as compiling
 from vitkit.kernels import resample as module
 from vitkit.kernels.resample import prepare_resampling, resample, why_no_kernel

@@ -32,7 +32,7 @@ from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows
 from vitkit.tasks.classification.report import report as classification_report
 from vitkit.tasks.page import Plot, Section, Table, Text
-from vitkit.weights.card import ModelCard, Task, card_of
+from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
     "results curves confusion classes mistakes calibration attention inside configuration data environment"

@@ -153,7 +153,7 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
     folder = vitkit.train(short(exact=True), tmp_path / "run")
     exact = vitkit.evaluate(folder, exact=True)
     fast, single = vitkit.evaluate(folder, precision="bfloat16"), vitkit.evaluate(folder)
-    recorded = np.load(folder / "evaluation" / "test.npz")["logits"]
+    recorded = np.load(folder / "evaluation" / "test.logits.npy")
     np.testing.assert_array_equal(exact.predictions.logits, recorded)  # of the end of the run, exact too
     assert not np.array_equal(fast.predictions.logits, recorded)
     np.testing.assert_allclose(fast.predictions.logits, recorded, atol=0.02)

@@ -29,7 +29,7 @@ from vitkit.jobs.inspect import draw_pictures
 from vitkit.jobs.options import EvaluateOptions, InspectOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import check_data, read_record
+from vitkit.runs.data_record import read_record, require_same_images
 from vitkit.runs.folder import (
     Whose,
     claim,
@@ -253,19 +253,19 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path, content: byt
     for number in range(4):
         (tmp_path / "ab"[number % 2] / f"{number}.png").touch()
     data = open_data(str(tmp_path), Splits(0, 0))
-    check_data(tmp_path, data, "", "time", SILENT)
-    check_data(tmp_path, data, "", "time", SILENT)
+    require_same_images(tmp_path, data, "", "time", SILENT)
+    require_same_images(tmp_path, data, "", "time", SILENT)
     record = json.loads((tmp_path / "data.json").read_text())
     (tmp_path / "image-files.npy").write_bytes(content)
     record["image_files"] = hashlib.sha256(content).hexdigest()
     (tmp_path / "data.json").write_text(json.dumps(record))
     with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
-        check_data(tmp_path, data, "", "time", SILENT)
+        require_same_images(tmp_path, data, "", "time", SILENT)
 
 
 def test_counts_of_images_below_zero_are_refused(tmp_path: Path) -> None:
     data = open_data("digits", Splits())
-    check_data(tmp_path, data, "", "names", SILENT)
+    require_same_images(tmp_path, data, "", "names", SILENT)
     assert read_record(tmp_path) is not None
     record = json.loads((tmp_path / "data.json").read_text())
     record["images"]["train"] = -1

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vitkit
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.report import write_report
 from vitkit.runs.records import read_data_record, read_metrics, read_speed
 from vitkit.runs.steps import speed_log
+from vitkit.runs.trained_model import read_evaluations, write_evaluation
+from vitkit.tasks import answering_of
 
 TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3}
 VALIDATION = {"kind": "validation", "step": 10, "epoch": 0.5, "loss": 2.0, "accuracy": 0.5}
@@ -247,7 +250,9 @@ def test_a_damaged_record_is_one_message(
     assert (copied / "report.html").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["data.json", "config.json", "evaluation/test.json", "evaluation/test.npz"])
+@pytest.mark.parametrize(
+    "name", ["data.json", "config.json", "evaluation/test.json", "evaluation/test.ids.npy"]
+)
 @pytest.mark.parametrize("make", ODD_FILES)
 def test_a_record_that_is_no_file_is_one_message(
     copied: Path, name: str, make: Callable[[Path], None]
@@ -258,13 +263,28 @@ def test_a_record_that_is_no_file_is_one_message(
         write_report(copied)
 
 
+def test_numbers_stand_only_beside_the_predictions_that_they_are_counted_from(copied: Path) -> None:
+    """However a kill comes between two of the files."""
+    evaluations = copied / "evaluation"
+    answering = answering_of(vitkit.load_model(copied).card)
+    result, predictions = answering.read_evaluation(evaluations / "test.json")
+
+    class Killed:
+        def save(self, path: Path) -> None:
+            np.save(path.with_suffix(".labels.npy"), predictions.labels[::-1])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_evaluation(copied, "test", result, Killed())  # type: ignore[arg-type]
+    assert "test" not in read_evaluations(copied, answering)
+    write_evaluation(copied, "test", result, predictions)
+    assert read_evaluations(copied, answering)["test"][0] == result
+
+
 def test_predictions_of_other_images_are_refused(copied: Path) -> None:
-    path = copied / "evaluation" / "test.npz"
-    with np.load(path) as arrays:
-        found = dict(arrays)
-    found["ids"] = found["ids"] + 50
-    np.savez(path, **found)
-    with pytest.raises(VitkitError, match=r"test.npz: ids: expected numbers of the \d+ test images"):
+    path = copied / "evaluation" / "test.ids.npy"
+    np.save(path, np.load(path) + 50)
+    with pytest.raises(VitkitError, match=r"predictions of test in .*: expected ids of the \d+ images"):
         write_report(copied)
 
 

@@ -19,11 +19,11 @@ from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
+from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.runs.config import Run, StartConfig
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 LABELS = ("bar", "disc", "square")
 COLOURS = {"bar": (50, 80, 240), "disc": (40, 200, 60), "square": (230, 40, 40)}
@@ -277,7 +277,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(shapes: Path, tmp_path: Path
         assert not (stopped / "model.safetensors").exists()
         outcome = ask(Case(["train", "--resume", str(stopped), "--threads", "1"], moment="nowhere"))
         assert outcome.code == 0, outcome.err
-    for name in ("model.safetensors", "metrics.jsonl", "evaluation/test.json", "evaluation/test.npz"):
+    for name in ("model.safetensors", "metrics.jsonl", "evaluation/test.json", "evaluation/test.logits.npy"):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
 
 

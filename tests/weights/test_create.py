@@ -12,11 +12,11 @@ import vitkit
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.card import preprocessing_of
 from vitkit.weights.files import remote
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.formats.timm.architectures import parse_timm_name
 from vitkit.weights.formats.timm.names import vit_rows
+from vitkit.weights.model_card import preprocessing_of
 from vitkit.weights.published import is_address
 
 TOLERANCE = 1e-5

@@ -25,8 +25,8 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard, Task, card_of, changed_pixels, preprocessing_of
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
+from vitkit.weights.model_card import ModelCard, Task, card_of, changed_pixels, preprocessing_of
 
 WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
 

@@ -15,9 +15,9 @@ from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.weights import save_model
 from vitkit.weights.assumptions import Assumption
-from vitkit.weights.card import ModelCard, Task, TrainingData, card_of, preprocessing_of
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.model_card import ModelCard, Task, TrainingData, card_of, preprocessing_of
 
 VERSION_1 = """{
   "name": "ViT-64x4x4/4",

@@ -20,8 +20,8 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.weights import save_model
-from vitkit.weights.card import card_of
 from vitkit.weights.formats.official import LINEN, RELEASED
+from vitkit.weights.model_card import card_of
 
 PLAIN = [
     "a_vit_token",

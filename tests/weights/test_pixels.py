@@ -18,8 +18,8 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard, card_of, changed_pixels, fraction_of
 from vitkit.weights.description import describe, read_description
+from vitkit.weights.model_card import ModelCard, card_of, changed_pixels, fraction_of
 
 
 @cache

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.pretraining import SETS, pretraining_images
 from vitkit.weights.published import starts
 

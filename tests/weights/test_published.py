@@ -28,10 +28,10 @@ from vitkit.models.other_names import name_here
 from vitkit.models.zoo import list_models, model_config
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights import load, save_model
-from vitkit.weights.card import card_of
 from vitkit.weights.files import remote
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.remote import Fetched
+from vitkit.weights.model_card import card_of
 from vitkit.weights.published import SOURCES, PublishedStart, is_address, starts
 
 STARTS = starts()

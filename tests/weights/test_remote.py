@@ -31,10 +31,10 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
-from vitkit.weights.card import card_of
 from vitkit.weights.files import remote, transport
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.remote import fetch, is_kept
+from vitkit.weights.model_card import card_of
 
 
 def npz(size: int = 200_000, fill: float = 1.0) -> bytes:

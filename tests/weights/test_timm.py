@@ -22,8 +22,8 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import LoadOptions, load, save_model
-from vitkit.weights.card import ModelCard, card_of, preprocessing_of
 from vitkit.weights.formats.timm.write import _ratio
+from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
 
 TINY = ViTConfig(
     image_size=(12, 16),

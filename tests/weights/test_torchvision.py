@@ -16,7 +16,7 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.weights import save_model
-from vitkit.weights.card import card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 TINY = ViTConfig(
     image_size=(12, 12),

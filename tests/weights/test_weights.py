@@ -21,8 +21,8 @@ from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
 from vitkit.weights import Format, save_model
 from vitkit.weights.assumptions import Assumption
-from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.model_card import ModelCard, Task, TrainingData, card_of
 
 WHOLE_CARD = ModelCard(
     "ViT-x",

@@ -12,9 +12,8 @@ from vitkit.text import pluralize
 FEW_IMAGES = 2_000
 FEW_PER_CLASS = 100
 """Training images, in all and of each class, below which to start from a checkpoint: rules of thumb of this
-project. The
-paper's smallest training set from scratch has 1.3 million images, and a ViT does worse there than a ResNet
-(Figure 3); its tasks of 1,000 images (VTAB) are all learned from a checkpoint."""
+project. The paper's smallest training set from scratch has 1.3 million images, and a ViT does worse there
+than a ResNet (Figure 3); its tasks of 1,000 images (VTAB) are all learned from a checkpoint."""
 SMALL_SIDE = 64
 """Pixels: images up to this size are pictures for the recipe small-images, larger ones are photos."""
 LOOKED_AT = 500
@@ -47,7 +46,7 @@ def advise_on_start(
 
 
 def where_to_ask(spec: str, start: str = "") -> str:
-    """Name the command that says what to expect of a start and these images, before anyone waits.
+    """Name the command that forecasts the result of training on these images from a start.
 
     Without a start the command says which one to take, and how long it takes here.
     """
@@ -61,7 +60,7 @@ def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) ->
 
     Args:
         sizes: of some images.
-        has_model: Whether a model is chosen already: the convolutional stem of a recipe is for its own model.
+        has_model: whether a model is chosen already, which the model of small-images-conv would replace.
     """
     side = usual_side(sizes)
     if side in LIKE_CIFAR and not has_model:

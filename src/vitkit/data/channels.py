@@ -1,8 +1,8 @@
 """Images of other than three channels: grey (1), red, green, blue and alpha (4), or any number of bands.
 
-The rules are these. A colour image becomes grey by Pillow's luma, by which equal red, green and blue stay as
-they are. A grey image for three channels is repeated. An image without alpha is opaque. Any other number of
-channels comes from arrays and stacks alone (`arrays.py`, `stacks.py`), which have them as they are.
+A colour image becomes grey by Pillow's luma, by which equal red, green and blue stay as they are. A grey
+image is repeated for three channels. An image without alpha is opaque. Any other number of channels comes
+from arrays and stacks alone (`arrays.py`, `stacks.py`), whose channels are not converted.
 
 Shapes: H x W pixels of C channels.
 """
@@ -23,7 +23,7 @@ Colour = tuple[int, int, int]
 
 
 def from_rgb(pixels: Pixels, channels: int) -> Pixels:
-    """Give an RGB image (H, W, 3) one channel, its luma (ITU-R 601-2), three, or four, opaque."""
+    """Convert an RGB image (H, W, 3) to one channel (its luma, ITU-R 601-2), three, or four (opaque)."""
     if channels == 1:
         return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[:, :, None]
     if channels == 4:
@@ -47,17 +47,17 @@ def from_units(pixels: NDArray[Any]) -> Pixels:
 
 
 def to_rgb(pixels: Pixels) -> Pixels:
-    """Give an image of any number of channels as one to look at, (H, W, 3).
+    """Make a picture to look at, (H, W, 3), of an image of any number of channels.
 
-    One channel is repeated, and so is the first of two; of more, the first three are shown, alpha is not.
+    Of one or two channels the first is repeated; of more, the first three are shown.
     """
     return np.repeat(pixels[:, :, :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[:, :, :3]
 
 
 def border_of(colour: Colour, channels: int) -> NDArray[np.uint8]:
-    """Give the values (C,) that surround an image of so many channels: a colour's luma, but for RGB.
+    """Give the values (C,) of a border's colour in an image of C channels.
 
-    Around an image with alpha the colour is transparent.
+    Three channels have the colour itself, four the transparent colour, any other number its luma.
     """
     rgb = np.array([[colour]], np.uint8)
     if channels == 3:
@@ -70,8 +70,8 @@ def border_of(colour: Colour, channels: int) -> NDArray[np.uint8]:
 def by_threes(image: Pixels, change: Callable[[Pixels], Pixels], out: Pixels | None = None) -> Pixels:
     """Change an image of any number of channels by a function for three, each channel by itself.
 
-    So every channel becomes what it would as a colour of an RGB image, to the bit. Pillow's own RGBA would be
-    multiplied by alpha, which is wrong where the fourth channel is not alpha.
+    So every channel has the bits that it would have as a colour of an RGB image. As RGBA, Pillow would
+    multiply by alpha, which is wrong where the fourth channel is not alpha.
 
     Args:
         image: (H, W, C).
@@ -81,8 +81,8 @@ def by_threes(image: Pixels, change: Callable[[Pixels], Pixels], out: Pixels | N
     channels = image.shape[2]
     for start in range(0, channels, 3):
         # The last channel is repeated where fewer than three are left.
-        chosen = np.minimum(np.arange(start, start + 3), channels - 1)
-        part = change(np.ascontiguousarray(image[:, :, chosen]))
+        three = np.minimum(np.arange(start, start + 3), channels - 1)
+        part = change(np.ascontiguousarray(image[:, :, three]))
         if out is None:
             out = np.empty((*part.shape[:2], channels), np.uint8)
         out[:, :, start : start + 3] = part[:, :, : channels - start]

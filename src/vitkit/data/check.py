@@ -1,4 +1,4 @@
-"""A look at every file of a data set before time is spent on it: sizes, bad files, duplicates, leaks."""
+"""Read every file of a data set before training: sizes, bad files, duplicates, leaks between splits."""
 
 import math
 from collections import Counter
@@ -16,13 +16,14 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import DecodeError
 from vitkit.text import pluralize
 
+# Limits of warnings.
 _SMALL_SIDE = 32  # pixels
 _FEW_IMAGES = 10  # training images of a class
 _IMBALANCE = 10  # most frequent class / rarest class
-# By the number of channels: modes that are not converted (with more channels none is), and the mode that
-# others become.
+# By the number of channels: the colour modes that need no conversion (images of other numbers of channels are
+# never converted), and what images of other modes are converted to.
 _PLAIN_MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
-_BECOME = {1: "grey", 3: "RGB", 4: "RGB and alpha"}
+_CONVERTED_TO = {1: "grey", 3: "RGB", 4: "RGB and alpha"}
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ class DataCheck:
     duplicates: tuple[tuple[Copy, ...], ...]
     """Groups of files with equal pixels, within a split or across splits."""
     leaks: dict[str, int]
-    """"train-test" and the like -> number of images of the second split that the first one holds too."""
+    """"train-test", say -> number of images of the second split that are in the first one too."""
     contradictions: tuple[tuple[Copy, ...], ...]
     """The groups of duplicates whose labels differ."""
     warnings: tuple[str, ...]
     """Sentences about defects to look at before training."""
     notes: tuple[str, ...] = ()
-    """Sentences about how the data set was opened: splits that were made, say."""
+    """Sentences about how the data set was opened: the splits that were cut, say."""
     advice: tuple[str, ...] = ()
     """Sentences about how to train on it."""
     recipe: str = ""
@@ -147,7 +148,7 @@ def check_data(
 
 @dataclass
 class _ReadFiles:
-    """The properties of the files of a data set that were read."""
+    """The formats, sizes and pixel digests of all files of a data set."""
 
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """(height, width) of each image that could be read."""
@@ -213,16 +214,17 @@ def _leaks(duplicates: tuple[tuple[Copy, ...], ...], splits: tuple[str, ...]) ->
 
 
 def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: float) -> list[str]:
+    """Warn of files that cannot be read, and say what quota lets training begin in spite of them."""
     total = sum(images.values())
     train = images.get("train", 0)
     bad_train = sum(file.split == "train" for file in bad)
     allowed = bad_files_allowed(train, bad_quota)
     unread = f"{len(bad):,} of {pluralize(total, 'file')} cannot be read"
     if bad_train > allowed:
-        enough = math.ceil(100 * bad_train / train) / 100
+        quota = math.ceil(100 * bad_train / train) / 100  # rounded up to a whole percentage
         return [
             f"{unread}, {bad_train:,} of them among the {train:,} to train on, more than the {allowed:,} "
-            f"allowed: vitkit train will stop. Repair or remove them, or raise --bad-quota to {enough:g}."
+            f"allowed: vitkit train will stop. Repair or remove them, or raise --bad-quota to {quota:g}."
         ]
     return [f"{unread}; training and evaluation leave them out."] if bad else []
 
@@ -238,7 +240,7 @@ def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: i
     converted = {mode: count for mode, count in modes.items() if mode not in plain and " x " not in mode}
     if converted:
         listed = ", ".join(f"{count:,} {mode}" for mode, count in converted.items())
-        warnings.append(f"Images in other colour modes are converted to {_BECOME[channels]}: {listed}.")
+        warnings.append(f"Images in other colour modes are converted to {_CONVERTED_TO[channels]}: {listed}.")
     return warnings
 
 

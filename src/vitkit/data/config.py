@@ -18,14 +18,14 @@ from vitkit.data.slices import WHOLE, parse_subset
 from vitkit.errors import VitkitError
 
 BYTES_PER_PIXEL = 8
-"""Bytes per pixel that decoding may take: 4 for an RGB image in Pillow, 3 for the array, 1 to spare."""
+"""Bytes of memory per pixel that decoding may take: 4 for an RGB image in Pillow, 3 for the array, 1 more."""
 OVERHEAD_BYTES = 16_000_000
 """Bytes of memory that do not depend on the number of pixels: headers, tables, strips."""
 # The memory limit never falls below the limit for this many pixels: a low max_pixels is meant to reject large
 # images, not small images whose format needs much memory.
 _FEWEST_PIXELS = 16_000_000
 MOST_CHANNELS = 1024
-"""Bands of a hyperspectral image are some hundreds."""
+"""The most channels of an image: a hyperspectral one has some hundreds."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class Preprocessing:
                 raise VitkitError(f"{name} must be one of {allowed}, found {getattr(self, name)!r}.")
         if self.crop_offset not in ("even", "down"):
             raise VitkitError(f'crop_offset must be "even" or "down", found {self.crop_offset!r}.')
+        # Above 1 the image has borders, which crop never has.
         most = 1 if self.resize == "crop" else 1000
         if not 0.001 <= self.crop_fraction <= most:
             raise VitkitError(f"crop_fraction must be from 0.001 to {most}, found {self.crop_fraction}.")
@@ -155,8 +156,9 @@ class Augmentation:
     image size in pixels: several times as fast for photographs of many megapixels. Pixels differ a little,
     since libjpeg shrinks by its own rule."""
     rand_augment: int = 0
-    """Number of RandAugment's 14 operations that change each image after all that, usually 1 to 3 (arXiv
-    1909.13719); 0 for none. What they uncover gets the image's mean colour. For images of 1 or 3 channels."""
+    """Number of RandAugment's 14 operations that change each image after the other changes, usually 1 to 3
+    (arXiv 1909.13719); 0 for none. Uncovered pixels get the image's mean colour. For images of 1 or 3
+    channels."""
     rand_augment_magnitude: float = 9.0
     """Strength of these operations, from 0 to 10 as in timm (DeiT: 9; less for small images)."""
     random_erasing: float = 0.0
@@ -165,7 +167,9 @@ class Augmentation:
     def __post_init__(self) -> None:
         require_finite(self)
         if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
-            raise VitkitError(f"crop_area must be two parts of 1, smaller first, found {self.crop_area}.")
+            raise VitkitError(
+                f"crop_area must be fractions in (0, 1], smaller first, found {self.crop_area}."
+            )
         if self.crop_aspect is not None and not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:
             raise VitkitError(
                 f"crop_aspect must be two positive ratios, smaller first, found {self.crop_aspect}."
@@ -198,7 +202,7 @@ def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
 
 
 FIRST_RULE, NEWEST_RULE = 1, 3
-"""The rules by which splits are cut in runs that record none, and in runs that begin now."""
+"""The versions of the rule by which splits are cut: in runs that record none, and in runs that begin now."""
 DEALT_RULE = 3
 """The first rule by which every class is dealt round the folds."""
 
@@ -235,8 +239,8 @@ class Splits:
     rule: int | None = None
     """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
     together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
-    left some with few images or none. Left out: 3 in a run that begins; 1 in a run without a record of
-    it, from an early version."""
+    left some with few images or none. Left out: 3 in a run that begins; 1 in a run of an early version, which
+    records none."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -252,6 +256,7 @@ class Splits:
             raise VitkitError(f"fold is from 0 to folds - 1, found {self.fold} of {self.folds}.")
         if self.folds is not None and self.folds < 2:
             raise VitkitError(f"folds is 2 or more, found {self.folds}.")
+        # 1e-9 for rounding: at 1 - 1 / folds nothing is left to train on.
         if self.folds is not None and self.val_fraction > 1 - 1 / self.folds - 1e-9:
             raise VitkitError(
                 f"A test split of one in {self.folds} and a val_fraction of {self.val_fraction} leave "
@@ -267,7 +272,7 @@ class Splits:
                 raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {seed}.")
         if self.label_separator is not None and not self.label_separator.strip("\r\n"):
             raise VitkitError(
-                f"label_separator is what stands between two labels in a cell, found "
+                "label_separator must be the text between two labels in a cell, found "
                 f"{self.label_separator!r}. Give a character, or leave it out."
             )
 

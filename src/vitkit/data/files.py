@@ -1,4 +1,4 @@
-"""Read files that strangers made: only regular files of bounded size, never a pipe that would block."""
+"""Read files from anywhere: only regular files of bounded size, never a pipe that would block."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from vitkit.errors import VitkitError
 
 
 class UnreadableFileError(VitkitError):
-    """A file that gives no bytes. The message is the reason alone: the caller knows which file it was."""
+    """A file cannot be read. The message is the reason alone: the caller knows the file."""
 
 
 _KINDS = (
@@ -111,7 +111,7 @@ def explain_os_errors() -> Iterator[None]:
         raise UnreadableFileError("a folder, not a regular file") from None
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-            # This is the trouble of the process and not of the file, which is as good as it was.
+            # The process has too many files open; nothing is wrong with this one.
             raise VitkitError(
                 f"No file can be opened any more: {os.strerror(errno.EMFILE).lower()}. Raise the limit "
                 "(`ulimit -n 4096` in the shell), or use fewer --workers."

@@ -179,33 +179,33 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
     """
     images = root / "images" if (root / "images").is_dir() else root
     mappings = _beside(images, "mappings", labels)
-    of_folder = _read_mapping(mappings / "folder_to_objectnet_label.json")
-    of_label = _read_mapping(mappings / "objectnet_to_imagenet_1k.json")
-    of_class = _read_mapping(mappings / "pytorch_to_imagenet_2012_id.json")
-    listed = mappings / "imagenet_to_label_2012_v2"
+    label_of_folder = _read_mapping(mappings / "folder_to_objectnet_label.json")
+    names_of_label = _read_mapping(mappings / "objectnet_to_imagenet_1k.json")
+    line_of_class = _read_mapping(mappings / "pytorch_to_imagenet_2012_id.json")
     try:
-        lines = durable.read_regular_file(listed, 1 << 20).decode("utf-8").splitlines()
-        class_at = {int(line): _class_number(number) for number, line in of_class.items()}
+        text = durable.read_regular_file(mappings / "imagenet_to_label_2012_v2", 1 << 20)
+        lines = text.decode("utf-8").splitlines()
+        class_at = {int(line): _class_number(number) for number, line in line_of_class.items()}
         class_of = {line.strip(): class_at[i] for i, line in enumerate(lines) if line.strip()}
         accepted_of = {
             label: tuple(sorted({class_of[name] for name in names.split("; ")}))
-            for label, names in of_label.items()
+            for label, names in names_of_label.items()
         }
-        if not all(isinstance(label, str) for label in of_folder.values()):
+        if not all(isinstance(label, str) for label in label_of_folder.values()):
             raise ValueError("labels are texts")
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VitkitError(
-            f"{mappings}: expected the mappings of ObjectNet, which belong together, found that they do not "
+            f"{mappings}: expected the mappings of ObjectNet, found files that do not agree with each other "
             f"({type(error).__name__}: {error}). Unpack the data set again."
         ) from error
     folders, files, numbers, folder_of = _folders(images)
-    unknown = [folder for folder in folders if folder not in of_folder]
+    unknown = [folder for folder in folders if folder not in label_of_folder]
     if unknown:
         raise VitkitError(
             f"{images}: expected the class folders of ObjectNet, found {join_names(unknown, 5)}, which "
             f"{mappings / 'folder_to_objectnet_label.json'} does not name."
         )
-    names = [of_folder[folder] for folder in folders]
+    names = [label_of_folder[folder] for folder in folders]
     scored = [group for group, name in enumerate(names) if name in accepted_of]
     is_scored = np.isin(folder_of, scored)
     if not is_scored.any():
@@ -269,7 +269,7 @@ def read_wnids(spec: str) -> tuple[str, ...]:
     sorted names of class folders.
 
     Raises:
-        VitkitError: it cannot be read, or names are no WordNet ids, or twice there.
+        VitkitError: it cannot be read, or names are no WordNet ids, or occur twice.
     """
     path = expand_home(spec)
     try:
@@ -284,7 +284,7 @@ def read_wnids(spec: str) -> tuple[str, ...]:
     if wrong or not names or len(set(names)) < len(names):
         raise VitkitError(
             f"{spec}: expected a WordNet id such as n01440764 at the beginning of each line, each once; "
-            f"found {join_names(wrong, 3) or 'none, or one of them twice'}."
+            f"found {join_names(wrong, 3) or 'no id, or an id twice'}."
         )
     return tuple(names)
 

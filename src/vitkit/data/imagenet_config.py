@@ -17,8 +17,8 @@ class EvaluationProtocol:
     """class folders: named by WordNet ids, or by the numbers 0 to 999; validation numbers: files named
     ILSVRC2012_val_00000001.JPEG in any folder, and real.json; objectnet: images/ and mappings/."""
     mark: str = ""
-    """The word that marks its classes in `imagenet_classes.txt`, among which alone the model chooses; empty:
-    among all 1,000."""
+    """The letter that marks its classes in `imagenet_classes.txt`, the only ones that the model chooses from;
+    empty: it chooses from all 1,000."""
     border: int = 0
     """Pixels at each side of every image that are cut off before anything else."""
 

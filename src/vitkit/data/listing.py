@@ -39,7 +39,7 @@ class Files(Protocol):
         """Return the encoded image: its bytes, or the path of its file."""
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Pick one of these images for each file on the disk that holds some of them, in their order.
+        """Pick the first of these images in each file on the disk, in their order.
 
         A Parquet file holds many images, an image file one, the built-in digits are in no file.
         """

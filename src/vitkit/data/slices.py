@@ -40,8 +40,8 @@ class Slice:
         last = _place(self.stop, count) if self.stop else count
         if not 0 <= first < last <= count:
             raise VitkitError(
-                f"The slice {self} goes from image {first:,} to {last:,} of {count:,}: expected one image at "
-                f"least, and none beyond the last. Slices are {_EXAMPLES}."
+                f"The slice {self} goes from image {first:,} to {last:,} of {count:,}: expected at least one "
+                f"image, and none beyond the last. Slices are {_EXAMPLES}."
             )
         return first, last
 
@@ -66,12 +66,12 @@ def parse_slice(text: str) -> Slice:
     match = _SLICE.fullmatch(text.removeprefix("[").removesuffix("]").replace(" ", ""))
     if match is None:
         raise VitkitError(f"Expected a part of a split such as {_EXAMPLES}, found {text!r}.")
-    start, stop = (_in_short(bound) for bound in match.groups())
+    start, stop = (_shortest(bound) for bound in match.groups())
     return Slice("" if start in ("0", "0%", "-100%") else start, "" if stop == "100%" else stop)
 
 
-def _in_short(bound: str) -> str:
-    """Write a bound without digits that say nothing: 10.0% as 10%, 010 as 10."""
+def _shortest(bound: str) -> str:
+    """Write a bound without needless zeros: 10.0% as 10%, 010 as 10."""
     sign = "%" if bound.endswith("%") else ""
     return f"{Decimal(bound.removesuffix('%')).normalize():f}{sign}" if bound else ""
 

@@ -1,6 +1,6 @@
 """Open a data set: one string names the images and labels, whatever their layout.
 
-A source only lists files with labels, class names and splits; nothing is decoded before it is asked for.
+Opening lists files with labels, class names and splits; an image is decoded when it is read.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ from vitkit.text import join_names, pluralize
 
 
 class Samples(Protocol):
-    """The images of one split with their labels, decoded one by one when they are asked for."""
+    """The images of one split with their labels; each is decoded when it is read."""
 
     @property
     def labels(self) -> Labels:
@@ -76,13 +76,13 @@ class ImageData:
 
     name: a short name, used for run folders.
     spec: what the user wrote, a path or "digits".
-    kind: the layout that was found, in words.
-    splits: "train", then "val" and "test" where there are such.
+    kind: the layout, such as "folder of class folders".
+    splits: "train", then "val" and "test" where the data has them.
     notes: sentences for the first screen and the report: what was cut, ignored or missing.
-    folds: those that the test split is one of; None where no folds are cut.
+    folds: the folds, of which one is the test split; None where no folds are cut.
     same: for the images of each split that was compared with the others when they were cut, the number of the
         first image with the same pixels.
-    listed: what the splits were cut from.
+    listed: the listing that the splits were cut from.
     seed: of the order in which parts of splits are taken.
     """
 
@@ -98,12 +98,13 @@ class ImageData:
     seed: int = 0
 
     def with_part(self, name: str) -> "ImageData":
-        """Give the same data with one more split: the part of a split that a name such as "test[:10%]" says.
+        """Add a part of a split, such as "test[:10%]", as a split of that name.
 
         The images of a part are taken in the order of `spread_order`, which `Splits.subset` follows as well.
+        Nothing is added where the data has no such split.
 
         Raises:
-            VitkitError: the split has no such part. Nothing is added where there is no such split.
+            VitkitError: the split has no such part.
         """
         split, part = parse_split(name)
         samples = self.splits.get(split)
@@ -138,46 +139,45 @@ def open_data(
     multi_label: bool = False,
     labelled: bool = True,
 ) -> ImageData:
-    """List the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of those.
+    """List the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of Parquet files.
 
     Args:
         spec: the name of the data.
         splits: how splits are cut that the data lacks.
         rule: how image files are decoded.
-        class_names: those of a trained model. Labels are then mapped to them by name; a name the model does
-            not know is an error, a class without images is not.
+        class_names: the classes of a trained model. Labels are then mapped to them by name; a class that the
+            model lacks is an error, a class without images is not.
         multi_label: whether an image has several labels, or none: labels are then (N, K) bool.
-        labelled: whether images need labels; if not, a folder may hold images alone, and labels that are
-            there are left out.
+        labelled: whether images need labels; if not, a folder may hold images alone, and labels are left out.
 
     Raises:
-        VitkitError: the data cannot be what the user meant: nothing there, no images, an empty class, a
-            single class, or splits that disagree about the classes.
+        VitkitError: there is no such data, it has no images, an empty class or a single class, or its splits
+            disagree about the classes.
     """
     if splits.label_separator is not None and not multi_label:
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
-    name, found = _list(spec, splits, multi_label, class_names is not None, labelled)
+    name, listing = _list(spec, splits, multi_label, class_names is not None, labelled)
     if not labelled:
-        found = _without_labels(found)
+        listing = _without_labels(listing)
     elif class_names is not None:
-        found = _renamed(found, tuple(class_names))
-    elif multi_label and "train" in found.splits:
-        label_sets.refuse_single_labels(spec, found)
-    elif len(found.class_names) < 2 and "train" in found.splits:
+        listing = _renamed(listing, tuple(class_names))
+    elif multi_label and "train" in listing.splits:
+        label_sets.refuse_single_labels(spec, listing)
+    elif len(listing.class_names) < 2 and "train" in listing.splits:
         raise VitkitError(
-            f"{spec} has one class, {found.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
+            f"{spec} has one class, {listing.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
         )
-    if class_names is None and "train" not in found.splits:
-        raise VitkitError(f"{spec} has only {', '.join(found.splits)}, no images to train on. {LAYOUTS}")
-    _check_names(spec, found.class_names)
-    if splits.group is not None and found.groups is None:
+    if class_names is None and "train" not in listing.splits:
+        raise VitkitError(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
+    _check_names(spec, listing.class_names)
+    if splits.group is not None and listing.groups is None:
         raise VitkitError(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
-            f"folders; this is {found.kind}. Leave it out, or list the images in a .csv."
+            f"folders; this is {listing.kind}. Leave it out, or list the images in a .csv."
         )
-    return ListedData(name, spec, found, rule).cut(splits)
+    return ListedData(name, spec, listing, rule).cut(splits)
 
 
 @dataclass(frozen=True)
@@ -186,25 +186,28 @@ class ListedData:
 
     name: str
     spec: str
-    found: Listing
+    listing: Listing
     rule: DecodeRule
     decoded: Digests = field(default_factory=dict, compare=False, repr=False)
-    """The images that were decoded to be compared with others."""
+    """Hashes of the images that were decoded to be compared with others."""
 
     def cut(self, splits: Splits) -> ImageData:
-        """Cut the splits that the data lacks, of the same groups and labels as it was listed by.
+        """Cut the splits that the data lacks.
+
+        Args:
+            splits: fractions or folds; groups and labels stay as they were listed.
 
         Raises:
             VitkitError: as `open_data`.
         """
-        found = self.found
-        cut = with_missing_splits(found, splits, lambda: self._repeats)
+        listing = self.listing
+        cut = with_missing_splits(listing, splits, lambda: self._repeats)
         samples = {
-            split: FileSamples(found.files, *cut.listed[split], self.rule)
+            split: FileSamples(listing.files, *cut.listed[split], self.rule)
             for split in SPLITS
             if split in cut.listed
         }
-        notes, same = [*found.notes, *cut.notes], cut.same
+        notes, same = [*listing.notes, *cut.notes], cut.same
         if splits.subset is not None and "train" in samples:
             train = samples["train"]
             seed = splits.seed if splits.subset_seed is None else splits.subset_seed
@@ -216,12 +219,12 @@ class ListedData:
                 f"seed {seed} (subset {splits.subset})."
             )
             before, after = (
-                count_labels(part.labels, len(found.class_names)) for part in (train, samples["train"])
+                count_labels(part.labels, len(listing.class_names)) for part in (train, samples["train"])
             )
             lost = [
                 name
-                for name, of, left in zip(found.class_names, before, after, strict=True)
-                if of and not left
+                for name, images, left in zip(listing.class_names, before, after, strict=True)
+                if images and not left
             ]
             if lost:
                 notes.append(
@@ -230,8 +233,8 @@ class ListedData:
         return ImageData(
             self.name,
             self.spec,
-            found.kind,
-            found.class_names,
+            listing.kind,
+            listing.class_names,
             samples,
             tuple(notes),
             cut.folds,
@@ -242,21 +245,21 @@ class ListedData:
 
     @cached_property
     def _repeats(self) -> NDArray[np.int64] | None:
-        """The training images that are the same, which are searched once however often they are cut."""
-        train = FileSamples(self.found.files, *self.found.splits["train"], self.rule)
+        """The number of the first equal image of each training image; compared once, for all cuts."""
+        train = FileSamples(self.listing.files, *self.listing.splits["train"], self.rule)
         return find_repeats([train], self.decoded)
 
 
 def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
-    """Name and list the data of `spec`; with `partial`, classes may be missing."""
+    """List the data of `spec` and name it; with `partial`, classes may be missing."""
     if spec == "digits":
         if multi_label:
             raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
         return "digits", _list_digits()
     path = existing_path(spec)
     try:
-        named = path.parent if list_of(path) else path  # a list of a task is named as the task
-        name = named.resolve().stem if named.is_file() else named.resolve().name
+        task = path.parent if list_of(path) else path  # a list of a task is named as the task
+        name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
             return name, _list_sets(path, splits.label_separator, splits.group)
         return name, _list_path(path, partial, splits.group, labelled)
@@ -279,8 +282,7 @@ def _check_names(spec: str, names: Sequence[str]) -> None:
 
 
 def _why_no_text(name: str) -> str:
-    """Say why the name of a folder cannot be written down: its bytes are not UTF-8, or this process expects
-    other bytes."""
+    """Say why the name of a folder cannot be written: it is not UTF-8, or this process reads no UTF-8."""
     try:
         stored = os.fsencode(name)
     except UnicodeEncodeError:
@@ -332,11 +334,12 @@ class FileSamples:
 
 
 _PART_STREAM = 2**32
-"""The stream of the draws of `spread_order`: the cuts of splits and folds have small numbers."""
+"""The stream of the draws of `spread_order`, far above the streams of splits and folds, which are their
+numbers."""
 
 
 def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
-    """Give the indices of the images of a part of a split, rising."""
+    """Choose the images of a part of a split; returns their indices, ascending."""
     first, last = part.of(len(labels))
     return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
 
@@ -380,11 +383,11 @@ def _parquet_files(root: Path) -> list[Path]:
 
 def _list_digits() -> Listing:
     """List the 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
-    from sklearn.datasets import load_digits  # takes a second to import: only who asks for digits waits
+    from sklearn.datasets import load_digits  # takes a second to import, which other data need not wait for
 
     images, targets = load_digits(return_X_y=True)
     labels = np.asarray(targets, dtype=np.int64)
-    grey = np.round(np.asarray(images).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    grey = np.round(np.asarray(images).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16
     names = tuple("0123456789")
     return Listing("built-in digits", names, _Digits(grey), {"train": (np.arange(len(labels)), labels)})
 
@@ -397,7 +400,7 @@ class _Digits:
         return f"digit {number:04d}"
 
     def file(self, number: int) -> bytes:
-        # A binary PGM is its header and the bytes: a real file, at no cost.
+        # As a binary PGM, which is a header and the levels, it is decoded like any other image file.
         return b"P5 8 8 255\n" + bytes(self.grey[number])
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -407,37 +410,37 @@ class _Digits:
         raise LookupError(f"{self.key(number)} is in no file.")
 
 
-def _without_labels(found: Listing) -> Listing:
+def _without_labels(listing: Listing) -> Listing:
     """Leave the labels of a listing out."""
     splits = {
         split: (numbers, np.zeros((len(numbers), 0), dtype=bool))
-        for split, (numbers, _) in found.splits.items()
+        for split, (numbers, _) in listing.splits.items()
     }
-    return replace(found, class_names=(), splits=splits)
+    return replace(listing, class_names=(), splits=splits)
 
 
-def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
+def _renamed(listing: Listing, class_names: tuple[str, ...]) -> Listing:
     """Renumber the labels of a listing in the order of a trained model's classes."""
     number_of = {name: number for number, name in enumerate(class_names)}
-    labels = np.concatenate([labels for _, labels in found.splits.values()])
-    used = np.flatnonzero(count_labels(labels, len(found.class_names)))
-    unknown = [found.class_names[label] for label in used if found.class_names[label] not in number_of]
+    labels = np.concatenate([labels for _, labels in listing.splits.values()])
+    used = np.flatnonzero(count_labels(labels, len(listing.class_names)))
+    unknown = [listing.class_names[label] for label in used if listing.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(
             f"The data has {pluralize(len(unknown), 'class', 'classes')} that the model does not know: "
             f"{join_names(unknown)}. It knows {join_names(class_names)}. Rename these classes, or leave "
             "them out."
         )
-    present = {found.class_names[label] for label in used}
+    present = {listing.class_names[label] for label in used}
     absent = [name for name in class_names if name not in present]
-    order = np.array([number_of.get(name, -1) for name in found.class_names], dtype=np.int64)
+    order = np.array([number_of.get(name, -1) for name in listing.class_names], dtype=np.int64)
     splits = {
-        split: (where, _reordered(labels, order, len(class_names)))
-        for split, (where, labels) in found.splits.items()
+        split: (numbers, _reordered(labels, order, len(class_names)))
+        for split, (numbers, labels) in listing.splits.items()
     }
     count = pluralize(len(absent), "class of the model has", "classes of the model have")
-    notes = (*found.notes, f"{count} no images here: {join_names(absent)}.") if absent else found.notes
-    return replace(found, class_names=class_names, splits=splits, notes=notes)
+    notes = (*listing.notes, f"{count} no images here: {join_names(absent)}.") if absent else listing.notes
+    return replace(listing, class_names=class_names, splits=splits, notes=notes)
 
 
 def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:

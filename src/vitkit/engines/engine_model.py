@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.engines.libraries import Numbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.vit_config import Gelu
@@ -63,22 +63,22 @@ class EngineModel:
         return self.runner(np.ascontiguousarray(images))
 
 
-def computed_gelu(config: ModelConfig, numbers: Numbers) -> Gelu | None:
+def computed_gelu(config: ModelConfig, precision: EnginePrecision) -> Gelu | None:
     """Return the form of GELU in the graph of a model; None where the model has none.
 
     The tanh form becomes the exact one where numbers are short: the two differ by 5e-4 at most, less than
     numbers of 8 bits do from each other, and OpenVINO computes the exact form in half the time.
     """
     gelu: Gelu | None = getattr(config, "gelu", None)
-    return "erf" if gelu == "tanh" and numbers != "float32" else gelu
+    return "erf" if gelu == "tanh" and precision != "float32" else gelu
 
 
-def describe_gelu(config: ModelConfig, numbers: Numbers) -> str | None:
+def describe_gelu(config: ModelConfig, precision: EnginePrecision) -> str | None:
     """Say that the graph of a model has another form of GELU than the model; None where it has the same."""
-    own, computed = computed_gelu(config, "float32"), computed_gelu(config, numbers)
+    own, computed = computed_gelu(config, "float32"), computed_gelu(config, precision)
     if own == computed:
         return None
     return (
-        f"in {numbers} its GELU is computed in the exact form ({computed}), the model's is the {own} form: "
+        f"in {precision} its GELU is computed in the exact form ({computed}), the model's is the {own} form: "
         "the two differ by 5e-4 at most"
     )

@@ -19,9 +19,9 @@ from vitkit.engines.agreement import Agreement, Nearness
 from vitkit.engines.engine_model import EngineModel, GraphShape, computed_gelu, describe_gelu, shape_of
 from vitkit.engines.libraries import (
     DESCRIPTION,
+    EnginePrecision,
     GraphEngine,
-    Numbers,
-    refuse_numbers,
+    refuse_precision,
     refusing,
     require_engine,
 )
@@ -29,9 +29,9 @@ from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import Described, ModelCard, preprocessing_of
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
+from vitkit.weights.model_card import Described, ModelCard, preprocessing_of
 
 FORMAT = "vitkit-engine"
 FORMAT_VERSION = 2
@@ -47,7 +47,7 @@ class EngineRecord:
     """The contents of `engine.json`."""
 
     engine: GraphEngine
-    numbers: Numbers
+    precision: EnginePrecision
     config: ModelConfig
     card: ModelCard
     agreement: Agreement | None
@@ -61,12 +61,13 @@ class EngineRecord:
     def notes(self) -> tuple[str, ...]:
         """Phrases for the user, each of which follows the folder's path."""
         measured = [str(measure) for measure in (self.nearness, self.agreement) if measure is not None]
-        gelu = describe_gelu(self.config, self.numbers)
+        gelu = describe_gelu(self.config, self.precision)
         unhashed = (
             f"its {DESCRIPTION} holds no hash of itself, as in early versions: changes would not be noticed"
         )
         return (
-            f"{self.numbers} by {self.engine}{'; when exported: ' if measured else ''}{'; '.join(measured)}",
+            f"{self.precision} by {self.engine}{'; when exported: ' if measured else ''}"
+            f"{'; '.join(measured)}",
             *([] if gelu is None else [gelu]),
             *([] if self.hashed else [unhashed]),
         )
@@ -76,7 +77,7 @@ def write_description(
     folder: Path,
     model: Described,
     engine: GraphEngine,
-    numbers: Numbers,
+    precision: EnginePrecision,
     agreement: Agreement | None,
     nearness: Nearness | None,
     calibration: str | None,
@@ -86,7 +87,7 @@ def write_description(
     Args:
         folder: with the files of the graph.
         model: the model that the graph was made of.
-        engine, numbers: the engine and type of numbers that it was made for.
+        engine, precision: the engine and the precision that it was made for.
         agreement, nearness: of the engine with the model.
         calibration: the images that it was calibrated on, as a phrase.
     """
@@ -102,11 +103,11 @@ def write_description(
         "vitkit_version": __version__,
         "engine": engine,
         "engine_version": version(engine),
-        "numbers": numbers,
+        "numbers": precision,  # the key of the first version
         "calibration": calibration,
         "agreement": None if agreement is None else to_json(agreement),
         "nearness": None if nearness is None else to_json(nearness),
-        "gelu": computed_gelu(model.config, numbers),
+        "gelu": computed_gelu(model.config, precision),
         "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
         "files": files,
         "model": describe(model),
@@ -144,8 +145,8 @@ def read_description_of(folder: Path) -> EngineRecord:
             "the whole folder again, or export the model again with what should be different."
         )
     engine: Any = data.get("engine")
-    numbers: Any = data.get("numbers")
-    for name, value, kind in (("engine", engine, GraphEngine), ("numbers", numbers, Numbers)):
+    precision: Any = data.get("numbers")
+    for name, value, kind in (("engine", engine, GraphEngine), ("numbers", precision, EnginePrecision)):
         if value not in get_args(kind):
             raise VitkitError(
                 f"{path}: {name}: expected one of {', '.join(get_args(kind))}, found {describe_value(value)}."
@@ -159,7 +160,7 @@ def read_description_of(folder: Path) -> EngineRecord:
     _check_files(folder, FILES[engine], data.get("files"))
     return EngineRecord(
         engine,
-        numbers,
+        precision,
         config,
         card,
         None if agreement is None else from_json(Agreement, agreement, f"{path}: agreement"),
@@ -227,13 +228,13 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
     """
     record = read_description_of(folder)
     require_engine(record.engine)
-    if record.numbers == "bfloat16":
-        refuse_numbers(record.engine, record.numbers)
+    if record.precision == "bfloat16":
+        refuse_precision(record.engine, record.precision)
     advice = "Export the model again with the version that is installed."
     with refusing(record.engine, f"read the graph in {folder}", advice):
         runner: OpenVINORunner | OnnxRunner
         if record.engine == "openvino":
-            runner = OpenVINORunner(openvino_engine.read(folder), record.numbers, threads)
+            runner = OpenVINORunner(openvino_engine.read(folder), record.precision, threads)
         else:
             runner = OnnxRunner(folder, threads)
         shape = runner.shape()

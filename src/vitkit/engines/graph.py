@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import computed_gelu
-from vitkit.engines.libraries import Numbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.fast import CENTRE, compute_as
 from vitkit.models.image_model import ImageModel, Taps
@@ -54,18 +54,18 @@ class SplitAttention(Attention):
         return out
 
 
-def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
+def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> ImageModel:
     """Copy a model in the form that engines are handed; weights that stay as they are take no more memory.
 
     Args:
         model: with its weights.
-        numbers: the type that it will be computed in.
+        precision: the type that it will be computed in.
 
     Returns:
         A module from uint8 images `(B, C, H, W)` to logits `(B, K)`, in evaluation mode.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    gelu = computed_gelu(model.config, numbers)
+    gelu = computed_gelu(model.config, precision)
     graph: ImageModel = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))

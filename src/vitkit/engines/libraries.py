@@ -1,4 +1,4 @@
-"""The engines, the types of numbers that they compute in, and their packages: whether they are installed,
+"""The engines, the precisions that they compute in, and their packages: whether they are installed,
 what they can compute, and their errors. Neither torch nor an engine is imported for it."""
 
 import re
@@ -19,8 +19,8 @@ GraphEngine = Literal["openvino", "onnxruntime"]
 Engine = Literal["torch", "openvino", "onnxruntime"]
 """The programs that compute a model's logits."""
 
-Numbers = Literal["float32", "bfloat16", "int8"]
-"""The type of the numbers in an engine's matrix products. int8 needs images to calibrate it on."""
+EnginePrecision = Literal["float32", "bfloat16", "int8"]
+"""The precision of an engine's matrix products. int8 needs images to calibrate it on."""
 
 DESCRIPTION = "engine.json"
 """The file by which the folder of an export is recognised, and which describes it."""
@@ -79,19 +79,19 @@ def has_bfloat16() -> bool:
     return "BF16" in import_package("openvino").Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def refuse_numbers(engine: GraphEngine, numbers: Numbers) -> None:
-    """Refuse a type of numbers that an engine, or this processor, does not compute in.
+def refuse_precision(engine: GraphEngine, precision: EnginePrecision) -> None:
+    """Refuse a precision that an engine, or this processor, does not compute in.
 
     Raises:
         VitkitError: it does not, or a package is not installed.
     """
-    if engine == "onnxruntime" and numbers != "float32":
+    if engine == "onnxruntime" and precision != "float32":
         raise VitkitError(
-            f"ONNX Runtime computes in float32 here, not in {numbers}. Leave the precision out, or take the "
-            "engine openvino."
+            f"ONNX Runtime computes in float32 here, not in {precision}. Leave the precision out, or take "
+            "the engine openvino."
         )
-    require_engine(engine, *(("nncf",) if numbers == "int8" else ()))
-    if numbers == "bfloat16" and not has_bfloat16():
+    require_engine(engine, *(("nncf",) if precision == "int8" else ()))
+    if precision == "bfloat16" and not has_bfloat16():
         raise VitkitError(
             "This processor has no instructions for bfloat16 that OpenVINO uses, so that it would be no "
             "faster: take float32, or int8."

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.engines.engine_model import GraphShape
-from vitkit.engines.libraries import Numbers, has_bfloat16, import_package
+from vitkit.engines.libraries import EnginePrecision, has_bfloat16, import_package
 
 FILES = ("graph.xml", "graph.bin")
 """The files of a graph: operations, and weights."""
@@ -24,15 +24,15 @@ class OpenVINORunner:
 
     Args:
         graph: from `convert`, `read` or `quantize`.
-        numbers: the type that matrix products are computed in; a quantised graph has int8 written into it.
+        precision: the type that matrix products are computed in; a quantised graph has int8 written into it.
         threads: number of threads to compute with.
     """
 
-    def __init__(self, graph: Any, numbers: Numbers, threads: int) -> None:
+    def __init__(self, graph: Any, precision: EnginePrecision, threads: int) -> None:
         self._openvino = import_package("openvino")
         self._graph = graph
         # Norms, sums and others that int8 leaves out are computed in bfloat16 where the processor has it.
-        short = numbers == "bfloat16" or (numbers == "int8" and has_bfloat16())
+        short = precision == "bfloat16" or (precision == "int8" and has_bfloat16())
         self._settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
             "INFERENCE_NUM_THREADS": threads,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.engines.graph import example_images, graph_of
-from vitkit.engines.libraries import Numbers, import_package
+from vitkit.engines.libraries import EnginePrecision, import_package
 from vitkit.engines.openvino_engine import FILES, OpenVINORunner
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
@@ -21,19 +21,19 @@ TRIED = 32
 """Images on which two ways of quantising a model are tried, before the better takes its ranges from all."""
 
 
-def convert(model: ImageModel, numbers: Numbers) -> Any:
+def convert(model: ImageModel, precision: EnginePrecision) -> Any:
     """Make OpenVINO's graph of a model, for any number of images: an `openvino.Model`.
 
     Args:
         model: with its weights, which stay float32 in the graph.
-        numbers: the type that it will be computed in.
+        precision: the type that it will be computed in.
     """
     openvino = import_package("openvino")
     shape = [-1, model.config.in_channels, *model.config.image_size]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks of shapes are traced as constants, on purpose
         return openvino.convert_model(
-            graph_of(model, numbers), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
+            graph_of(model, precision), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
         )
 
 

@@ -13,7 +13,7 @@ from vitkit.engines import onnx_writer, openvino_writer
 from vitkit.engines.agreement import Nearness
 from vitkit.engines.engine_model import EngineModel, Runner
 from vitkit.engines.graph import example_images
-from vitkit.engines.libraries import GraphEngine, Numbers, refusing
+from vitkit.engines.libraries import EnginePrecision, GraphEngine, refusing
 from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
@@ -49,12 +49,12 @@ def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
         )
 
 
-def serve(model: ImageModel, engine: GraphEngine, numbers: Numbers, threads: int) -> EngineModel:
+def serve(model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int) -> EngineModel:
     """Have an engine compute a model.
 
     Args:
         model: with weights, in the memory of the processor.
-        engine, numbers: as `refuse_numbers` lets them pass; int8 is made by an export alone.
+        engine, precision: as `refuse_precision` lets them pass; int8 is made by an export alone.
         threads: number of threads to compute with.
 
     Raises:
@@ -63,17 +63,17 @@ def serve(model: ImageModel, engine: GraphEngine, numbers: Numbers, threads: int
     refuse_model(engine, model.config)
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
         runner = make_runner(
-            model, engine, numbers, threads, Path(folder) if engine == "onnxruntime" else None
+            model, engine, precision, threads, Path(folder) if engine == "onnxruntime" else None
         )
     images = example_images(model, COMPARED_IN_MEMORY)
-    require_same(model, runner, engine, numbers, images.numpy(), MADE_UP)
+    require_same(model, runner, engine, precision, images.numpy(), MADE_UP)
     return EngineModel(model.config, model.card, runner)
 
 
 def make_runner(
     model: ImageModel,
     engine: GraphEngine,
-    numbers: Numbers,
+    precision: EnginePrecision,
     threads: int,
     folder: Path | None,
     images: Sequence[NDArray[np.uint8]] = (),
@@ -81,7 +81,7 @@ def make_runner(
     """Make an engine's graph of a model and have it compiled.
 
     Args:
-        model, engine, numbers, threads: as for `serve`, and int8.
+        model, engine, precision, threads: as for `serve`, and int8.
         folder: where the files of the graph are written; None: nowhere, which OpenVINO alone can.
         images: `(1, C, H, W)` each, which int8 is calibrated on.
 
@@ -90,12 +90,12 @@ def make_runner(
     """
     with refusing(engine, "convert this model", "Take engine torch."):
         if engine == "openvino":
-            graph = openvino_writer.convert(model, numbers)
-            if numbers == "int8":
+            graph = openvino_writer.convert(model, precision)
+            if precision == "int8":
                 graph = openvino_writer.quantize(model, graph, images)
             if folder is not None:
                 openvino_writer.write(graph, folder)
-            return OpenVINORunner(graph, numbers, threads)
+            return OpenVINORunner(graph, precision, threads)
         assert folder is not None
         onnx_writer.write(model, folder)
         return OnnxRunner(folder, threads)
@@ -105,7 +105,7 @@ def require_same(
     model: ImageModel,
     runner: Runner,
     engine: GraphEngine,
-    numbers: Numbers,
+    precision: EnginePrecision,
     images: NDArray[np.uint8],
     named: str,
 ) -> Nearness:
@@ -113,7 +113,7 @@ def require_same(
 
     Args:
         model: computed by PyTorch in float32.
-        runner, engine, numbers: compared with it, in batches of 1, of 3 and of all other images.
+        runner, engine, precision: compared with it, in batches of 1, of 3 and of all other images.
         images: `(N, C, H, W)`.
         named: the images as a phrase: "test images of photos".
 
@@ -137,7 +137,7 @@ def require_same(
     logits = np.concatenate([runner(batch) for batch in batches])
     largest, spread = float(np.abs(expected).max()), float(expected.std(dtype=np.float64))
     allowed = FLOAT32_TOLERANCE * spread + FLOAT32_ROUNDING * largest
-    if numbers != "float32":
+    if precision != "float32":
         allowed = BFLOAT16_TOLERANCE * largest
     same_shape = logits.shape == expected.shape
     difference = float(np.abs(logits - expected).max()) if same_shape else math.inf

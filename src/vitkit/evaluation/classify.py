@@ -265,9 +265,10 @@ def check_evaluation(result: Classification, predictions: Predictions, where: st
 def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
     """Yield each field's name, expected values, value and whether it is right, the simplest field first."""
     count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
-    yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
-    yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
-    yield "correct", f"0 to {count}", result.correct, 0 <= result.correct <= count
+    yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
+    yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
+    right = int((predictions.predicted == predictions.labels).sum())
+    yield "correct", f"{right}, as in the predictions", result.correct, result.correct == right
     yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
     yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
     for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from vitkit import config
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_limits
-from vitkit.evaluation.label_predictions import LabelPredictions
+from vitkit.evaluation.predictions import LabelPredictions
+from vitkit.evaluation.stored import in_parts
 from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
@@ -128,9 +129,9 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
     fraction of its images, AP (1 - AP) / n (Boyd, Eng and Page 2013, "Area under the precision-recall curve",
     3.2). The limits are Wilson's for the number of images on which a counted fraction has this variance.
 
-    In simulations (`python -m benchmarks.coverage`, docs/results.md) they held the truth in 93 to 97 % of the
-    cases from 100 images on; in up to 99 % where one of few labels is rare and ranked hardly better than by
-    chance. Labels that do not occur are neither in the mean nor in its interval.
+    In simulations (`python -m benchmarks.coverage`, docs/results/accuracy.md) they held the truth in 93 to
+    97 % of the cases from 100 images on; in up to 99 % where one of few labels is rare and ranked hardly
+    better than by chance. Labels that do not occur are neither in the mean nor in its interval.
 
     Args:
         rankings: of the same images for K labels.
@@ -417,7 +418,7 @@ def _label_score(
 def _losses(predictions: LabelPredictions) -> list[float]:
     """Sum the labels' binary cross entropies of every image."""
     losses: list[float] = []
-    for rows in predictions.parts():
+    for rows in in_parts(predictions.logits):
         targets = predictions.targets[len(losses) : len(losses) + len(rows)]
         wide = rows.astype(np.float64)
         # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.

@@ -5,6 +5,8 @@ logits; its outputs are numpy arrays here.
 """
 
 import contextlib
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,9 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.logits import LogitsAsTheyCome
-from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.predictions import LabelPredictions, Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
+from vitkit.evaluation.stored import IN_MEMORY
 from vitkit.models.config.card import LossFunction
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import autocast
@@ -164,7 +165,7 @@ def predict(
             than the labels need; the logits find no room.
     """
     seen, scores = _Seen(), list[ImageScores]()
-    logits = LogitsAsTheyCome(folder) if keep_logits else None
+    logits = _Logits(folder) if keep_logits else None
 
     def take(outputs: Rows, batch: Batch) -> None:
         rows, labels = seen.add(outputs if columns is None else outputs[:, columns], batch)
@@ -177,10 +178,8 @@ def predict(
 
     run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
-    if logits is not None:
-        logits.arrange(order)
     return Predictions(
-        logits,
+        None if logits is None else logits.arranged(order),
         labels=np.concatenate(seen.targets)[order],
         ids=np.concatenate(seen.ids)[order],
         bad=np.sort(np.concatenate(seen.bad)),
@@ -210,7 +209,7 @@ def predict_labels(
         VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
             is no image; the logits find no room.
     """
-    seen, logits = _Seen(), LogitsAsTheyCome(folder)
+    seen, logits = _Seen(), _Logits(folder)
 
     def take(outputs: Rows, batch: Batch) -> None:
         if outputs.shape != batch.labels.shape:
@@ -223,9 +222,55 @@ def predict_labels(
 
     run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
-    logits.arrange(order)
     targets, ids, bad = (np.concatenate(part) for part in (seen.targets, seen.ids, seen.bad))
-    return LabelPredictions(logits, targets[order].astype(bool), ids[order], np.sort(bad))
+    return LabelPredictions(logits.arranged(order), targets[order].astype(bool), ids[order], np.sort(bad))
+
+
+class _Logits:
+    """The logits of a data set, added batch by batch and given back as one array.
+
+    Up to `IN_MEMORY` bytes stay in memory; more go to a file without a name, which is gone with the array
+    that maps it, or with the process however it ends.
+
+    Args:
+        folder: where that file is made; None: the system's folder for temporary files.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        place = None if folder is None else str(folder)
+        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=place)  # noqa: SIM115 (kept open)
+        weakref.finalize(self, self._file.close)
+        self._place = place or tempfile.gettempdir()
+        self._count = self._classes = 0
+
+    def add(self, rows: Rows) -> None:
+        """Append `(n, K)`.
+
+        Raises:
+            VitkitError: the disk refuses them.
+        """
+        self._count += len(rows)
+        self._classes = rows.shape[1]
+        try:
+            self._file.write(np.ascontiguousarray(rows).data)
+        except OSError as error:
+            raise VitkitError(
+                f"The logits cannot be kept in {self._place}: {error.strerror}. They need "
+                f"{rows.shape[1] * 4:,} bytes for each image: make room, or name another folder in the "
+                "environment variable TMPDIR."
+            ) from error
+
+    def arranged(self, order: NDArray[np.int64]) -> Rows:
+        """Return all rows in an order, `(N, K)`: row i is the `order[i]`-th that was added, from 0."""
+        rows: Rows
+        if self._count * self._classes * 4 <= IN_MEMORY:
+            self._file.seek(0)
+            content = bytearray(self._file.read())  # so that the array may be written to
+            rows = np.frombuffer(content, np.float32).reshape(self._count, self._classes)
+        else:
+            rows = np.memmap(self._file, np.float32, "r", shape=(self._count, self._classes))
+        # Loaders keep the order, so that logits too many for memory are not copied into it.
+        return rows if (order == np.arange(len(order))).all() else rows[order]
 
 
 class _Seen:

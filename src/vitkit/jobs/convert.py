@@ -20,9 +20,9 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
-from vitkit.weights.card import changed_pixels, preprocessing_of
 from vitkit.weights.format_names import ENDINGS, Library
 from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.model_card import changed_pixels, preprocessing_of
 from vitkit.weights.peers import library_logits
 
 TOLERANCE = 5e-5

@@ -14,7 +14,7 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.card import preprocessing_of
+from vitkit.weights.model_card import preprocessing_of
 
 USUAL = 224
 """Height and width in pixels where neither a model nor a size is given."""

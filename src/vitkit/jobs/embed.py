@@ -22,8 +22,8 @@ from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_row
 from vitkit.runs.destination import refuse_taken
 from vitkit.runs.folder import kind_of
 from vitkit.text import csv_line
-from vitkit.weights.card import preprocessing_of
 from vitkit.weights.loading import log_notes
+from vitkit.weights.model_card import preprocessing_of
 
 COLUMNS = ("image", "split", "features", "error")
 """The name of an image, its split where there are several, its D features in float32, and the reason where it

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
-from vitkit.engines.libraries import Engine, GraphEngine, Numbers, refuse_numbers
+from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import PredictorOptions
 from vitkit.models.config.compute_config import Phase, Precision
@@ -80,15 +80,15 @@ def load_ready(
         loaded.model.to(place)
         chosen = prepare(loaded.model, place, precision, exact, phase)
         return Ready(loaded.model, loaded.notes, loaded.identity.left_out, place, chosen)
-    numbers: Numbers = "float32" if precision == "auto" else precision
+    graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
     refuse_options(engine, device, exact)
-    refuse_numbers(engine, numbers)  # before the weights are read
+    refuse_precision(engine, graph_precision)  # before the weights are read
     from vitkit.engines.serving import serve
     from vitkit.runs.checkpoints import load_any
 
     loaded = load_any(path, options)
-    model = serve(loaded.model, engine, numbers, thread_count())
-    gelu = describe_gelu(model.config, numbers)
+    model = serve(loaded.model, engine, graph_precision, thread_count())
+    gelu = describe_gelu(model.config, graph_precision)
     notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
     return Ready(model, notes, loaded.identity.left_out, "cpu", "float32")
 
@@ -163,11 +163,11 @@ def _from_folder(
     precision: Precision,
     exact: bool,
 ) -> Ready:
-    """Load the folder of an export, in which engine, numbers and image size are decided."""
+    """Load the folder of an export, in which engine, precision and image size are decided."""
     model, record = serve_folder(folder, thread_count())
     for name, asked, there in (
         ("engine", engine or record.engine, record.engine),
-        ("precision", record.numbers if precision == "auto" else precision, record.numbers),
+        ("precision", record.precision if precision == "auto" else precision, record.precision),
         ("image size", options.size or record.config.image_size, record.config.image_size),
         ("number of heads", options.num_heads, None),
     ):

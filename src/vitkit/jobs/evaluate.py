@@ -36,8 +36,8 @@ from vitkit.runs.trained_model import is_training_data, open_model_data, write_e
 from vitkit.shown import Rows, Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
-from vitkit.weights.card import Described, card_of, preprocessing_of
 from vitkit.weights.loading import log_notes
+from vitkit.weights.model_card import Described, card_of, preprocessing_of
 from vitkit.world import prepared_together
 
 NAMES_SHOWN = 10

@@ -24,7 +24,7 @@ from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, comp
 from vitkit.engines.engine_model import Runner, describe_gelu
 from vitkit.engines.folder import write_description
 from vitkit.engines.graph import example_images
-from vitkit.engines.libraries import refuse_numbers
+from vitkit.engines.libraries import refuse_precision
 from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
@@ -36,7 +36,7 @@ from vitkit.runs.destination import beside, refuse_taken
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, task_of
 from vitkit.text import without_places
-from vitkit.weights.card import card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 CHECK_BATCH = 32
 """Images that are compared at a time."""
@@ -89,9 +89,9 @@ def run_export(options: ExportOptions) -> Exported:
             result answers otherwise than float32. Nothing is left at `out` then.
     """
     listener = options.listener
-    out, engine, numbers = Path(options.out), options.engine, options.precision
+    out, engine, precision = Path(options.out), options.engine, options.precision
     refuse_taken(out)
-    refuse_numbers(engine, numbers)
+    refuse_precision(engine, precision)
     loaded = load_any(options.source, options.load_options)
     model = loaded.model
     reason = answering_of(model.card).explain_unfit(model.config)
@@ -99,27 +99,27 @@ def run_export(options: ExportOptions) -> Exported:
         raise VitkitError(f"{options.source} {reason}.")
     refuse_model(engine, model.config)
     images = None
-    if numbers == "int8" or options.calibration is not None:
+    if precision == "int8" or options.calibration is not None:
         images = read_calibration(model, options, listener)
-    calibrated = images if numbers == "int8" else None
+    calibrated = images if precision == "int8" else None
     with beside(out) as place:
         folder = place / out.name
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
             calibration = () if calibrated is None else calibrated.calibration
-            runner = make_runner(model, engine, numbers, torch.get_num_threads(), folder, calibration)
+            runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, calibration)
         agreement = nearness = None
-        if numbers != "int8":
+        if precision != "int8":
             named, some = _images_to_compare(model, images, listener)
-            nearness = require_same(model, runner, engine, numbers, some, named)
+            nearness = require_same(model, runner, engine, precision, some, named)
         if images is not None:
             agreement = measure(model, runner, images.check, listener)
             _refuse_change(agreement, options, listener)
         calibration_source = None if calibrated is None else calibrated.words
-        write_description(folder, model, engine, numbers, agreement, nearness, calibration_source)
+        write_description(folder, model, engine, precision, agreement, nearness, calibration_source)
         refuse_taken(out)
         folder.rename(out)
-    departure = describe_gelu(model.config, numbers)
+    departure = describe_gelu(model.config, precision)
     return Exported(out, agreement, nearness, calibration_source, loaded.notes, departure)
 
 

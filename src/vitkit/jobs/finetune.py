@@ -192,7 +192,7 @@ def suit_run(asked: Run, request: Request | None = None, listener: Listener = SI
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
     listed = request.images(run)
     count = len(listed.splits["train"])
-    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.found.splits:
+    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.listing.splits:
         listener.note(
             f"{start.name} was trained on these images without their labels, also on those that are tested: "
             "on images it has not seen it may do worse."

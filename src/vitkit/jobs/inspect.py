@@ -32,7 +32,7 @@ from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, answers
-from vitkit.weights.card import card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""

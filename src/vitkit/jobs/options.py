@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, Ty
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
-from vitkit.engines.libraries import Engine, GraphEngine, Numbers
+from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
@@ -672,7 +672,7 @@ class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
     """folder of the graph, which must not exist yet."""
     engine: GraphEngine = "openvino"
     """what is to compute it: openvino or onnxruntime, extras of the same names."""
-    precision: Numbers = "float32"
+    precision: EnginePrecision = "float32"
     """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
     images."""
     _: KW_ONLY

@@ -42,7 +42,7 @@ from vitkit.shown import Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
 from vitkit.text import format_size, pluralize
-from vitkit.weights.card import preprocessing_of
+from vitkit.weights.model_card import preprocessing_of
 
 if TYPE_CHECKING:
     import torch

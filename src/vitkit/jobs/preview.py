@@ -2,7 +2,7 @@
 
 import torch
 
-from vitkit.jobs.advice.cost import measure_cost
+from vitkit.jobs.advice.step_time import measure_cost
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.train import foresee_run
 from vitkit.listener import Listener

@@ -28,7 +28,7 @@ def digits() -> Run:
 
     Command: vitkit train --recipe digits
     Cost: 84 seconds of training on two cores. Result: 99.2 % of 360 test images, the mean of five seeds
-    (docs/results.md).
+    (docs/results/accuracy.md).
     """
     return Run(
         data="digits",
@@ -49,7 +49,7 @@ def small_images() -> Run:
 
     Command: vitkit train --recipe small-images --data PATH
     Cost: ten minutes on two cores for 1,055 steps. Result: 48 % on CIFAR-10 from 4,500 images, 50 % from 3.5
-    epochs of 45,000 (docs/results.md); more time would raise both.
+    epochs of 45,000 (docs/results/accuracy.md); more time would raise both.
     """
     return Run(
         model="ViT-96x6x3/4",

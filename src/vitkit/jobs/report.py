@@ -160,7 +160,7 @@ def _check_ids(
         count = len(samples[split]) if split in samples else None
         if count is not None and predictions.ids.max() >= count:
             raise VitkitError(
-                f"{folder / 'evaluation' / split}.npz: ids: expected numbers of the {count:,} {split} "
+                f"The predictions of {split} in {folder / 'evaluation'}: expected ids of the {count:,} "
                 f"images, found {predictions.ids.max():,}. Run the evaluation again to write it anew."
             )
 

@@ -36,9 +36,9 @@ PACKAGES: Mapping[Tracker, str] = {"tensorboard": "tensorboard", "wandb": "wandb
 INIT_SECONDS = 30
 """Seconds to wait for Weights & Biases to answer before the run goes on without a network."""
 
-Numbers = Mapping[str, float]
+Metrics = Mapping[str, float]
 """The numbers of a step, by names such as "train/loss" and "validation/accuracy"."""
-Write = Callable[[int, Numbers], None]
+Write = Callable[[int, Metrics], None]
 """A function that writes the numbers of a step into a log."""
 
 
@@ -119,7 +119,7 @@ class TrackingListener(RelayingListener):
         return names
 
     def _open(
-        self, name: Tracker, folder: Path, before: Mapping[int, Numbers]
+        self, name: Tracker, folder: Path, before: Mapping[int, Metrics]
     ) -> AbstractContextManager[Write]:
         match name:
             case "csv":
@@ -130,7 +130,7 @@ class TrackingListener(RelayingListener):
                 return send_to_wandb(folder, before, self.listener)
 
 
-def _numbers(line: Mapping[str, Any]) -> Numbers:
+def _numbers(line: Mapping[str, Any]) -> Metrics:
     """Name the numbers of a line of metrics.jsonl by who measured them."""
     who = line["evaluator"] if line["kind"] == "evaluation" else line["kind"]
     found = {
@@ -141,10 +141,10 @@ def _numbers(line: Mapping[str, Any]) -> Numbers:
     return {"epoch": float(line["epoch"]), **found}
 
 
-def _measured_before(folder: Path, step: int) -> dict[int, Numbers]:
+def _measured_before(folder: Path, step: int) -> dict[int, Metrics]:
     """Read what a run measured before it goes on, up to a step; a damaged line is left out."""
     lines = [*read_metrics(folder).lines, *read_followed(folder).lines]
-    before: dict[int, Numbers] = {}
+    before: dict[int, Metrics] = {}
     for line in sorted(lines, key=lambda line: line["step"]):
         usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
         if line["step"] <= step and "epoch" in line and usable:
@@ -153,7 +153,7 @@ def _measured_before(folder: Path, step: int) -> dict[int, Numbers]:
 
 
 @contextmanager
-def write_csv(path: Path, before: Mapping[int, Numbers]) -> Iterator[Write]:
+def write_csv(path: Path, before: Mapping[int, Metrics]) -> Iterator[Write]:
     """Write a table with a row for each step, and a column for each number.
 
     It is written anew from what was measured before, so that it holds each step once whatever happened. A
@@ -174,7 +174,7 @@ def write_csv(path: Path, before: Mapping[int, Numbers]) -> Iterator[Write]:
         table = "".join(f"{row}\n" for row in (csv_line(["step", *columns]), *map(line, rows)))
         replace_file(path, [table.encode()])
 
-    def write(step: int, numbers: Numbers) -> None:
+    def write(step: int, numbers: Metrics) -> None:
         is_new = step not in rows
         rows[step] = {**rows.get(step, {}), **numbers}
         if is_new and numbers.keys() <= set(columns):
@@ -188,7 +188,7 @@ def write_csv(path: Path, before: Mapping[int, Numbers]) -> Iterator[Write]:
 
 
 @contextmanager
-def write_events(folder: Path, before: Mapping[int, Numbers]) -> Iterator[Write]:
+def write_events(folder: Path, before: Mapping[int, Metrics]) -> Iterator[Write]:
     """Write event files of TensorBoard.
 
     Args:
@@ -203,7 +203,7 @@ def write_events(folder: Path, before: Mapping[int, Numbers]) -> Iterator[Write]
     # TensorBoard passes over what earlier files hold of this step and of later ones.
     writer: Any = SummaryWriter(str(folder), purge_step=0 if new else last)
 
-    def write(step: int, numbers: Numbers) -> None:
+    def write(step: int, numbers: Metrics) -> None:
         for name, value in numbers.items():
             writer.add_scalar(name, value, step)
         writer.flush()  # what is only in memory would be lost in a kill
@@ -232,7 +232,7 @@ class WandbRecord:
 
 
 @contextmanager
-def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listener) -> Iterator[Write]:
+def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listener) -> Iterator[Write]:
     """Send numbers to Weights & Biases; without a network or an account they wait in the run folder.
 
     The project is that of the environment variable WANDB_PROJECT, or "vitkit"; WANDB_MODE and the other
@@ -287,7 +287,7 @@ def send_to_wandb(folder: Path, before: Mapping[int, Numbers], listener: Listene
                 )
             fails = True
 
-    def write(step: int, numbers: Numbers) -> None:
+    def write(step: int, numbers: Metrics) -> None:
         if step <= record.step:
             return  # made again after a kill, to the numbers that were sent
         if not fails:

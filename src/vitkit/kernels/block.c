@@ -3,7 +3,9 @@
    Each is one pass over memory where separate operations make several.
 
    Compiled once for float32 and once, with -DBFLOAT16, for products of bfloat16. `number` is the type of what
-   goes into products; the residual stream, statistics, sums and gradients of parameters are float32.
+   goes into products; the residual stream, statistics, sums and gradients of parameters are float32. The flags
+   -DPADDING and -DCHUNK are block.py's: rows of attention weights are padded to a multiple of the first, and a
+   piece of work takes as many rows as the second.
 
    Work is divided into pieces that do not depend on the number of threads, and so no bit does. Letters: T
    tokens of an image, d = size of a head, D = width. */
@@ -34,9 +36,7 @@ typedef float number;
 #define LANES 8
 #define VECTORS 2 /* 6 x 2 sums stay in 16 registers */
 #endif
-#define ROWS 6
-#define PADDING 16 /* rows of attention weights are padded to a multiple of this */
-#define CHUNK 64   /* rows that one piece of work takes */
+#define ROWS 6 /* of a tile */
 
 #define SIMD _Pragma("omp simd")
 #define INLINE static inline __attribute__((always_inline))

@@ -22,25 +22,25 @@ from vitkit.kernels.compile import Source, load
 from vitkit.kernels.gelu import SOURCE as GELU
 
 PADDING = 16
-"""Rows of attention weights are padded to a multiple of this, and a head's size is one: see `block.c`."""
+"""Rows of attention weights are padded to a multiple of this, and a head's size is one. It is the float32
+numbers of the longest vector, so that every vector is full."""
 CHUNK = 64
-"""Rows that one piece of work takes in `block.c`."""
+"""Rows of a piece of work. Sums over all rows are made piece by piece, whatever the number of threads."""
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """The largest difference to the formulas, over the largest number: bfloat16 has 8 bits."""
 
-FLAGS = tuple(flag for flag in GELU.flags if flag != "-ffp-contract=off")
+FLAGS = (
+    *(flag for flag in GELU.flags if flag != "-ffp-contract=off"),
+    # Products and sums are fused: the compiler decides which, and a library is compiled once for a machine.
+    "-ffp-contract=fast",
+    # Python makes room by these numbers and C fills it, so C has no numbers of its own.
+    *(f"-DPADDING={PADDING}", f"-DCHUNK={CHUNK}"),
+)
+PATH = Path(__file__).with_name("block.c")
 INCLUDES = (GELU.path, Path(__file__).with_name("attention.c"))
-# Products and sums are fused: the compiler decides which, and a library is compiled once for a machine.
 SOURCES = {
-    torch.float32: Source(
-        Path(__file__).with_name("block.c"), (*FLAGS, "-ffp-contract=fast"), includes=INCLUDES
-    ),
-    torch.bfloat16: Source(
-        Path(__file__).with_name("block.c"),
-        (*FLAGS, "-ffp-contract=fast", "-DBFLOAT16"),
-        frozenset({"avx512_bf16"}),
-        includes=INCLUDES,
-    ),
+    torch.float32: Source(PATH, FLAGS, includes=INCLUDES),
+    torch.bfloat16: Source(PATH, (*FLAGS, "-DBFLOAT16"), frozenset({"avx512_bf16"}), includes=INCLUDES),
 }
 
 
@@ -64,7 +64,8 @@ def compiled_kernels(precision: str) -> "Kernels | None":
 @torch.inference_mode(False)  # a caller may be inside of it, where there are no gradients to compare
 def _computes_block(kernels: "Kernels") -> bool:
     """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
-    tokens, heads, width, hidden = 7, 2, 32, 20  # an odd number of tokens, and more than one tile has rows
+    # An odd number of tokens, because bfloat16 takes them in pairs, and more than a tile has rows (6).
+    tokens, heads, width, hidden = 7, 2, 32, 20
     generator = torch.Generator().manual_seed(0)
     shapes = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,)]
     shapes += [(width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,)]
@@ -167,13 +168,10 @@ class Kernels:
     def split(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Give a gradient in the type of products, and the sums of its columns."""
         rows, width = grad.shape
-        copy, sums, parts = (
-            torch.empty(rows, width, dtype=self.number),
-            _empty(3, width),
-            _parts(rows, 3 * width),
-        )
-        nothing = [None] * 4
-        self.call("norm_backward", *nothing, grad, None, copy, sums, parts, rows, width)
+        copy = torch.empty(rows, width, dtype=self.number)
+        sums, parts = _empty(3, width), _parts(rows, 3 * width)
+        no_norm = [None] * 4
+        self.call("norm_backward", *no_norm, grad, None, copy, sums, parts, rows, width)
         return copy, sums[2]
 
     def norm_backward(
@@ -227,7 +225,7 @@ class Kernels:
 
 
 class Outline(Kernels):
-    """The same functions without their numbers: they take and free the same memory, which is measured."""
+    """The same functions without C: they take and free the same memory, which `models/measure.py` counts."""
 
     def __init__(self, precision: str) -> None:
         self.number = getattr(torch, precision)
@@ -257,15 +255,17 @@ class _Block(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, k: Kernels, heads: int, eps: float, *weights: Tensor) -> Tensor:
         scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, fc1_w, fc1_b, fc2_w, fc2_b = weights
         images, tokens, width = x.shape
-        tokens_in = x.reshape(-1, width)  # (B * T, D): products of two dimensions are the fastest
-        if not tokens_in.is_contiguous():
-            tokens_in = tokens_in.contiguous()
+        # (B * T, D): products of two dimensions are the fastest. The kernels read rows one after the other.
+        tokens_in = x.reshape(-1, width).contiguous()
+        # Cast once: the backward pass multiplies by the same matrices.
         matrices = [matrix.to(k.number) for matrix in (qkv_w, out_w, fc1_w, fc2_w)]
         qkv_m, out_m, fc1_m, fc2_m = matrices
+        # Every product leaves its bias to the kernel that reads it next.
         _, normed1, statistics1 = k.norm(tokens_in, None, None, scale1, shift1, eps)
         qkv = torch.mm(normed1, qkv_m.t()).view(images, tokens, 3 * width)
         mixed, attended = k.attention(qkv, qkv_b, heads)
         mixed = mixed.view(-1, width)
+        # The residual sum of eq. 2 is made by the norm of eq. 3, which reads it.
         middle, normed2, statistics2 = k.norm(
             tokens_in, torch.mm(mixed, out_m.t()), out_b, scale2, shift2, eps
         )
@@ -273,6 +273,8 @@ class _Block(torch.autograd.Function):
         active = k.bias_gelu(hidden, fc1_b)
         out = k.add(middle, torch.mm(active, fc2_m.t()), fc2_b)
         ctx.kernels = k
+        # The inputs of every product, norm and GELU, in the order in which `backward` unpacks them. The
+        # gradients of shifts and of the other biases are sums of gradients alone.
         ctx.save_for_backward(
             tokens_in, normed1, statistics1, qkv, attended, mixed, middle, normed2, statistics2, hidden,
             active, *matrices, scale1, qkv_b, scale2, fc1_b,
@@ -290,20 +292,25 @@ class _Block(torch.autograd.Function):
         shape, width = grad.shape, grad.shape[-1]
         grad = grad.reshape(-1, width).contiguous()
 
+        # The MLP, from its output to its input. The gradient of a bias is the sum over all tokens.
         dout, fc2_b_grad = k.split(grad)
         dhidden = torch.mm(dout, fc2_m)
         fc2_w_grad = torch.mm(dout.t(), active)
-        fc1_b_grad = k.bias_gelu_backward(hidden, fc1_b, dhidden)
+        fc1_b_grad = k.bias_gelu_backward(hidden, fc1_b, dhidden)  # dhidden is now of GELU's input
         fc1_w_grad = torch.mm(dhidden.t(), normed2)
         dnormed = torch.mm(dhidden, fc1_m)
+        # `grad` has come past the branch, by the residual sum; what came through it is added by the norm.
         grad, dmiddle, sums2 = k.norm_backward(dnormed, middle, statistics2, scale2, grad, copied=True)
         assert dmiddle is not None
+        # Attention, in the same way.
         out_w_grad = torch.mm(dmiddle.t(), mixed)
         dqkv, qkv_b_grad = k.attention_backward(torch.mm(dmiddle, out_m), qkv, qkv_b, attended)
         dqkv = dqkv.view(-1, 3 * width)
         qkv_w_grad = torch.mm(dqkv.t(), normed1)
         dnormed = torch.mm(dqkv, qkv_m)
         grad, _, sums1 = k.norm_backward(dnormed, x, statistics1, scale1, grad, copied=False)
+        # In the order of `forward`'s arguments. `sums` hold the gradients of scale and shift, and of the bias
+        # that was added before the norm.
         return (
             grad.view(shape), None, None, None,
             sums1[0], sums1[1], qkv_w_grad.float(), qkv_b_grad, out_w_grad.float(), sums2[2],

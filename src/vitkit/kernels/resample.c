@@ -15,8 +15,8 @@
 #define PRECISION_BITS (32 - 8 - 2)
 #define HALF (1 << (PRECISION_BITS - 1))
 
-enum { BOX, BILINEAR, HAMMING, BICUBIC, LANCZOS };
-static const double SUPPORTS[] = {0.5, 1.0, 1.0, 2.0, 3.0};
+/* The numbers of the filters are flags, which resample.py gives. */
+static const double SUPPORTS[] = {[BOX] = 0.5, [BILINEAR] = 1.0, [HAMMING] = 1.0, [BICUBIC] = 2.0, [LANCZOS] = 3.0};
 
 static double sinc(double x) {
     if (x == 0.0) return 1.0;

@@ -19,12 +19,11 @@ from vitkit.kernels.compile import Source, load
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
-# Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.
-SOURCE = Source(
-    Path(__file__).with_name("resample.c"), ("-O3", "-mavx2", "-ffp-contract=off"), frozenset({"avx2"})
-)
 # The numbers of the filters in resample.c. "nearest" is not among them: Pillow makes it in another way.
 _FILTERS = {"box": 0, "bilinear": 1, "hamming": 2, "bicubic": 3, "lanczos": 4}
+# Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.
+_FLAGS = ("-O3", "-mavx2", "-ffp-contract=off", *(f"-D{name.upper()}={i}" for name, i in _FILTERS.items()))
+SOURCE = Source(Path(__file__).with_name("resample.c"), _FLAGS, frozenset({"avx2"}))
 PILLOW_FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "box": Image.Resampling.BOX,

@@ -1,13 +1,16 @@
-"""Make the first filters of a model fit images of another number of channels.
+"""Fit the first filters of a model to images of another number of channels.
 
 The rule is timm's (`adapt_input_conv` in `timm/models/_manipulate.py`): for one channel the filters of all
 channels are summed; for any other number, the three filters are repeated in turn and scaled by 3 / C, so
 that a channel counts less where there are more. Beyond timm, the sum takes the pixel statistics of each
-channel into account, so that a grey image gives what its copy in three channels gave: exactly, up to
-rounding, where the means are equal, and for a linear patch embedding whatever they are.
+channel into account, so that a grey image gives the same result as its copy in three channels gave: up to
+rounding where the means are equal, and for a linear patch embedding whatever they are.
 
 A standardised convolution (BiT, hybrids) forgets the scale of its filters. There, the response of each filter
 to a grey image stays the same up to a factor of its own.
+
+`channels_config.py` fits the configuration by the same rule; loading a checkpoint is the only reader of this
+half, which stands here because the rule is about models and not about files.
 
 Shapes: D filters of C channels, p x q pixels.
 """
@@ -22,7 +25,7 @@ from vitkit.models.zoo import ModelConfig
 
 
 def fit_filters(config: ModelConfig, tensors: Mapping[str, Tensor], channels: int) -> dict[str, Tensor]:
-    """Make the first filters of a model fit images of another number of channels.
+    """Fit the first filters of a model to images of another number of channels.
 
     Args:
         config: the model's, with the channels of the weights as they are.
@@ -39,9 +42,8 @@ def fit_filters(config: ModelConfig, tensors: Mapping[str, Tensor], channels: in
         # w * (x - m) / s, summed over the channels, is w' * (x - m') / s' + b with these w' and b.
         std = torch.tensor(config.image_std).view(-1, 1, 1)
         shift = (after.image_mean[0] - torch.tensor(config.image_mean).view(-1, 1, 1)) / std
-        if (
-            name == "stem.weight"
-        ):  # of the first filters, a patch embedding's alone have a bias and no padding
+        # Only the filters of a patch embedding have a bias and no padding.
+        if name == "stem.weight":
             bias = tensors["stem.bias"]
             changed["stem.bias"] = (bias.float() + (filters * shift).sum((1, 2, 3))).to(bias.dtype)
         fitted = (filters * (after.image_std[0] / std)).sum(1, keepdim=True)

@@ -37,7 +37,8 @@ CENTRE = 128
 near the middle of 0 to 255, so that sums stay small."""
 
 HEAD_MULTIPLE = 16
-"""A head's size in `kernels/block.c` is a multiple of this: the float32 numbers of its longest vector."""
+"""A head's size in `kernels/block.c` is a multiple of this, which is `PADDING` there; models import no
+kernels, so that a test compares the two."""
 
 
 class ExplicitAttention(Attention):

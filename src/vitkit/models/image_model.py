@@ -66,7 +66,7 @@ class ImageModel(nn.Module):
     """
 
     card: Card
-    """The name and the classes; a `vitkit.weights.card.ModelCard` where more is recorded."""
+    """The name and the classes; a `vitkit.weights.model_card.ModelCard` where more is recorded."""
     config: Any
     """The family's configuration, an `ImageConfig`."""
     head: nn.Linear | nn.Identity

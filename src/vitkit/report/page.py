@@ -47,7 +47,7 @@ from vitkit.tasks.page import (
     fraction_cell,
 )
 from vitkit.text import join_names
-from vitkit.weights.card import card_of, preprocessing_of, to_give_away
+from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200  # of a data set that is damaged as a whole, as many as anybody reads

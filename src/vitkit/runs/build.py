@@ -23,7 +23,7 @@ from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
-from vitkit.runs.data_record import RejectedFiles, check_data
+from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
     available_memory,
     choose_for,
@@ -40,7 +40,7 @@ from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
 from vitkit.training.parallel import divide, places_of
 from vitkit.training.trainer import Trainer
-from vitkit.weights.card import card_of
+from vitkit.weights.model_card import card_of
 from vitkit.world import ALONE, World
 
 
@@ -84,7 +84,7 @@ def build_parts(
     """
     start = None if start is None else read_start_record(folder) or start
     fingerprint = data.fingerprint()
-    record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
+    record = require_same_images(folder, data, fingerprint, run.loading.check_images, listener)
     model = model or build_new(run, model_config_of(run, len(data.class_names), start), listener)
     # An option may have made the model another architecture; with a start, none may.
     name = changed_name(run.model, model.config) if start is None else start.model
@@ -171,7 +171,7 @@ def build_trainer(
         called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
         compute_as(parts.model, called)
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
-    # its copy takes memory for nothing (docs/results.md).
+    # its copy takes memory for nothing (docs/results/speed.md).
     has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
     return Trainer(
         parts.folder,

@@ -38,8 +38,8 @@ from vitkit.training.checkpoint import (
 from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG
 from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
-from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.loading import fit_model, log_notes
+from vitkit.weights.model_card import ModelCard, card_of
 
 
 def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:

@@ -28,7 +28,7 @@ from vitkit.durable import hash_file, read_regular_file, replace_file, replace_j
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.text import pluralize
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.published import is_address
 from vitkit.world import World
 
@@ -135,7 +135,7 @@ def find_data(card: ModelCard, path: str | Path) -> ModelCard:
     return card
 
 
-def check_data(
+def require_same_images(
     folder: Path, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
     """Write down what the images of a run are, or make sure that they are still those.
@@ -167,7 +167,7 @@ def check_data(
 def _compare(
     folder: Path, record: DataRecord, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
-    """Make sure that images are still those of a record; errors are those of `check_data`."""
+    """Make sure that images are still those of a record; errors are those of `require_same_images`."""
     if record.fingerprint != fingerprint:
         raise VitkitError(
             f"The images in {data.spec} are not those that {folder} was started with (files were added, "

@@ -37,7 +37,7 @@ from vitkit.training.checkpoint import (
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
-from vitkit.weights.card import card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together
 
 EXAMPLES = 8

@@ -142,7 +142,7 @@ def hand_back_memory() -> None:
     """Have the C library hand back to the system whatever memory is freed: for states that hardly fit.
 
     The blocks of a sharded model are collected and freed in turn; kept by glibc, they take more memory than
-    was gained by the division (docs/results.md).
+    was gained by the division (docs/results/speed.md).
     """
     _set_malloc(128 * 2**10, 256 * 2**10)  # smaller pieces than a block's smallest matrix
 

@@ -23,7 +23,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.budget import choose_steps, measure_pace, with_steps
+from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
 from vitkit.runs.build import build_new, model_config_of
 from vitkit.runs.config import Run, StartConfig, changed_options, parse_compute, write_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders
@@ -145,6 +145,11 @@ class Plan:
         recorded, run = place.require_config(), _with_rule(self.as_given, place)
         data = self.data if run.splits == self.run.splits else self.request.images(run)
         return replace(self, run=run, data=data, compute=parse_compute(recorded, folder), recorded=recorded)
+
+    def measure(self, listener: Listener) -> Pace:
+        """Time the steps of the run on this machine; its folder is not needed."""
+        model = self.request.build(self.run, self.config, listener)
+        return measure_pace(self.run, self.data, self.start, self.device, model, listener)
 
 
 def plan_run(

@@ -14,7 +14,7 @@ from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
 from vitkit.text import pluralize
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
@@ -155,7 +155,8 @@ def read_data_record(run: Path) -> dict[str, Any]:
 ADVICE_FILE = "advice.json"
 HELD, FORETOLD = 25, 32
 """Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy came out inside the interval, and all of them:
-each data set was foretold by a relation that was fitted to the others (docs/results.md, The advisor)."""
+each data set was predicted by a relation that was fitted to the others (docs/results/accuracy.md, The
+advisor)."""
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from PIL import Image
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.paths import absolute_spec
-from vitkit.durable import refuse_links, replace_file, replace_json
+from vitkit.durable import refuse_links, replace_file, replace_json, sync_folder
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.answering import Answering, Result, SplitPredictions
-from vitkit.weights.card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
+from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
 from vitkit.weights.pretraining import TRAINING_IMAGES
 
 if TYPE_CHECKING:
@@ -40,8 +40,13 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPr
     refuse_links(run)
     folder = run / "evaluation"
     folder.mkdir(exist_ok=True)
-    replace_json(folder / f"{split}.json", result.to_json())
-    predictions.save(folder / f"{split}.npz")
+    numbers = folder / f"{split}.json"
+    # The numbers are there only beside the arrays that they are counted from: after a kill between two files
+    # the split counts as not evaluated.
+    numbers.unlink(missing_ok=True)
+    sync_folder(folder)
+    predictions.save(numbers)
+    replace_json(numbers, result.to_json())
 
 
 def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:

@@ -52,7 +52,7 @@ class SplitPredictions(Protocol):
     def __len__(self) -> int: ...
 
     def save(self, path: Path) -> None:
-        """Write an `.npz` file, in place of an older one."""
+        """Write the files of `vitkit.evaluation.stored` beside `path`, in place of older ones."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ class Answering(Protocol[R, P]):
         """
 
     def read_evaluation(self, path: Path) -> tuple[R, P]:
-        """Read what `R.to_json` gave `path`, a `.json` file, and `P.save` the `.npz` file beside it.
+        """Read what `R.to_json` gave `path`, a `.json` file, and what `P.save` wrote beside it.
 
         Raises:
             FileNotFoundError: there is no such `.json` file.
-            VitkitError: one of the two is damaged, or they do not belong together.
+            VitkitError: a file is damaged, or the numbers are not those of the predictions.
         """
 
     def score_images(self, predictions: P) -> NDArray[np.float64]:

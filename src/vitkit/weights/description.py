@@ -13,7 +13,7 @@ from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import FAMILIES, ModelConfig
-from vitkit.weights.card import Described, ModelCard, Task, TrainingData, card_of, to_give_away
+from vitkit.weights.model_card import Described, ModelCard, Task, TrainingData, card_of, to_give_away
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2

@@ -26,7 +26,6 @@ from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.text import format_size
-from vitkit.weights.card import ModelCard, fit_preprocessing
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.remote import fetch_any
 from vitkit.weights.files.source import Source, open_source
@@ -34,6 +33,7 @@ from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
 from vitkit.weights.formats.recognise import named_prefix, recognise
 from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitkit.weights.card import ModelCard
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.published import find_start_named, starts
 
 TRAINING_IMAGES = "training_images"

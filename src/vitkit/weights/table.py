@@ -18,9 +18,9 @@ from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
+from vitkit.weights.model_card import ModelCard
 
 
 @dataclass(frozen=True)

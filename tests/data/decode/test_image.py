@@ -188,12 +188,12 @@ def huge_gif(width: int, height: int) -> bytes:
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", "empty"),
-    "words": (lambda: b"hello, this is not an image", "known format"),
+    "words": (lambda: b"hello, this is not an image", "format that is read here"),
     "html": (lambda: b"  <!DOCTYPE html><html>not found</html>", "HTML"),
     "svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
     "heic": (lambda: b"\0\0\0\x18ftypheic" + b"\0" * 20, "HEI[CF]"),
-    "zip": (lambda: b"PK\3\4" + b"\0" * 40, "known format"),
-    "eps, which would run a program": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n", "known format"),
+    "zip": (lambda: b"PK\3\4" + b"\0" * 40, "format that is read here"),
+    "eps, which would run a program": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n", "format that is read here"),
     "jpeg, cut in its header": (lambda: encoded(plain("RGB", RED), "JPEG")[:40], "damaged JPEG"),
     "jpeg, cut in its pixels": (lambda: encoded(noise(), "JPEG")[:-300], "damaged JPEG"),
     "png, cut": (lambda: encoded(noise(), "PNG")[:-300], "damaged PNG"),

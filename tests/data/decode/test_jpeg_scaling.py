@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from vitkit.config import from_json, to_json
+from vitkit.data.augment import RandomView, augment
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples, open_data
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.data.stream.memory_samples import keep_in_memory
 from vitkit.data.stream.order import sample_rng
-from vitkit.data.transforms import RandomView, augment
 from vitkit.errors import DecodeError
 
 pytestmark = [

@@ -114,7 +114,7 @@ def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
         ),
         ("a.png,\nb.png,", "path,labels", WHOLE, "no image has a label"),
         ("a.png,cat;dog\n,cat", "path,labels", WHOLE, "line 3: path or label is empty"),
-        ("a.png,x;y,train\nb.png,z,val", "path,labels,split", WHOLE, "val has labels that train has not: z"),
+        ("a.png,x;y,train\nb.png,z,val", "path,labels,split", WHOLE, "val has labels that train lacks: z"),
         ("a.png,cat;dog", "path,kinds", WHOLE, "no label column. Expected one of labels, classes, tags"),
     ],
 )
@@ -200,7 +200,7 @@ def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> No
     data = opened(plant(tmp_path, files))
     assert sets(data) == {"a.png": {"cat;big", "dog"}}
     assert data.notes[:3] == (
-        "1 image without a file of labels ignored (an image that has none gets an empty file).",
+        "1 image without a file of labels ignored (an image without labels needs an empty file).",
         "1 text file without an image ignored: classes.txt.",
         "Some labels hold ';': if that separates labels, give it with --splits.label-separator.",
     )

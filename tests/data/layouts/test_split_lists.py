@@ -99,8 +99,8 @@ BAD_LINES = {
     "images/train800/000001.jpg 1.5": "line 2: expected a class number, .* found '1.5'",
     "images/train800/000001.jpg -1": "line 2: expected a class number, .* found '-1'",
     "images/train800/000001.jpg 5": "line 2: the class number is 5, but no line of the lists has 4",
-    "images/train800/000000.jpg 1": "line 2: images/train800/000000.jpg stands in line 1 already",
-    "./images/train800/000000.jpg 1": "line 2: images/train800/000000.jpg stands in line 1 already",
+    "images/train800/000000.jpg 1": "line 2: images/train800/000000.jpg is in line 1 already",
+    "./images/train800/000000.jpg 1": "line 2: images/train800/000000.jpg is in line 1 already",
     "images/train800/cat.jpg 1": "line 2: there is no image .*/images/train800/cat.jpg",
     "pictures/000001.jpg 1": "line 2: there is no image .*/pictures/000001.jpg",
 }
@@ -118,12 +118,12 @@ def test_a_malformed_line_is_named(task: Path, line: str, spec: str) -> None:
 
 def test_images_in_two_lists_are_named(task: Path) -> None:
     edit(task / "test.txt", 7, "images/train800/000004.jpg 1")
-    assert f"{task / 'test.txt'} line 7: images/train800/000004.jpg stands in train800.txt line 5" in refusal(
+    assert f"{task / 'test.txt'} line 7: images/train800/000004.jpg is in train800.txt line 5" in refusal(
         task
     )
     small_task(task)
     edit(task / "val200.txt", 1, "images/train800/000000.jpg 1")
-    assert "val200.txt line 1: images/train800/000000.jpg stands in train800.txt line 1 too" in refusal(task)
+    assert "val200.txt line 1: images/train800/000000.jpg is in train800.txt line 1 too" in refusal(task)
 
 
 def test_train800val200_may_repeat_the_paths_of_the_others(task: Path) -> None:

@@ -188,8 +188,8 @@ def test_columns_as_other_tools_name_them(header: str, tmp_path: Path) -> None:
 def test_which_columns_were_read_is_said_where_others_could_be_meant(tmp_path: Path) -> None:
     data = read(table(tmp_path, "label,image_path,class_name,filename\na,1.png,x,9.png\nb,2.png,y,9.png\n"))
     assert data.class_names == ("a", "b") and data.notes == (
-        "The paths are those of the column filename; not read: image_path.",
-        "The labels are those of the column label; not read: class_name.",
+        "The paths are read from the column filename; not read: image_path.",
+        "The labels are read from the column label; not read: class_name.",
     )
 
 

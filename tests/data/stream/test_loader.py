@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.decode.image import Header
 from vitkit.data.stream.batch import Batch
@@ -31,7 +32,6 @@ from vitkit.data.stream.memory_samples import (
     largest_decoding,
 )
 from vitkit.data.stream.order import sample_at, sample_rng
-from vitkit.data.transforms import augment
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.signals import STOP_SIGNALS
 

@@ -27,7 +27,7 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.model_card import ModelCard, card_of
 
 SMALL = Run(
     data="digits",
@@ -157,7 +157,7 @@ def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
     assert any("alone was trained on some of these images is not known" in one for one in conclusions(found))
     again, heard = compared(runs[0], alone, tmp_path / "out")
     assert again == found and not evaluated(heard)
-    kept = tmp_path / "out" / "second" / "evaluation" / "test.npz"
+    kept = tmp_path / "out" / "second" / "evaluation" / "test.logits.npy"
     kept.write_bytes(kept.read_bytes()[:-100])
     again, heard = compared(runs[0], alone, tmp_path / "out")
     assert again == found and evaluated(heard) == ["evaluating test"]
@@ -178,7 +178,10 @@ def test_an_interrupted_comparison_goes_on(
     monkeypatch.setattr("vitkit.jobs.compare.compare.evaluate_split", killed)
     with pytest.raises(KeyboardInterrupt):
         compared(one, other, tmp_path / "out")
-    half = [tmp_path / "out" / name for name in (".report.html.77.tmp", "second/evaluation/.test.npz.77.tmp")]
+    half = [
+        tmp_path / "out" / name
+        for name in (".report.html.77.tmp", "second/evaluation/.test.logits.npy.77.tmp")
+    ]
     for path in half:  # as kill -9 leaves them
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
@@ -354,7 +357,7 @@ def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> N
     assert found.difference == expected.difference
     assert any("Without pictures" in note for note in heard.notes)
     assert "<img" not in found.page.read_text()
-    (pair[1] / "evaluation" / "test.npz").unlink()
+    (pair[1] / "evaluation" / "test.logits.npy").unlink()
     with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
         compared(*pair, tmp_path / "out")
     (pair[1] / "evaluation" / "test.json").unlink()

@@ -27,7 +27,7 @@ from vitkit.jobs.fewshot.result import fewshot_page, short_names
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard, TrainingData
+from vitkit.weights.model_card import ModelCard, TrainingData
 
 SIZE = (8, 12)
 HOSTILE = "cat\x1b[2J"

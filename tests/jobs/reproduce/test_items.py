@@ -11,6 +11,7 @@ from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.options import ITEM_NAMES, ItemName, ReproduceOptions
 from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reproduction, run_reproduce
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.runs.config import Run
 from vitkit.runs.plan import Request
@@ -38,7 +39,7 @@ def test_every_run_of_every_study_can_be_trained(name: ItemName, tmp_path: Path)
     _, arms = arms_of(name, tmp_path)
     names = [arm.folder for arm in arms]
     assert len(set(names)) == len(names) > 1
-    check_arms([arm for arm in arms if not arm.run.start.start])
+    check_arms([arm for arm in arms if not arm.run.start.start], StudyOptions())
     assert {arm.run.start.start for arm in arms} - {""} <= {
         str(tmp_path / before / "final") for before in names if before.startswith("pretrain-")
     }

@@ -9,11 +9,11 @@ from vitkit.jobs.reproduce.paper import (
     TABLE_7,
     TABLE_8,
     TABLE_9,
-    Numbers,
+    PaperTable,
 )
 
 
-def check(numbers: Numbers, row: str, *expected: tuple[float | None, ...]) -> None:
+def check(numbers: PaperTable, row: str, *expected: tuple[float | None, ...]) -> None:
     assert [numbers.rows[row]] == list(expected)
 
 

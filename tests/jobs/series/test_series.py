@@ -29,7 +29,7 @@ from vitkit.listener import SILENT
 from vitkit.models.build import create_model
 from vitkit.runs import series_record as record
 from vitkit.runs.config import Run, StartConfig, read_run
-from vitkit.runs.data_record import check_data
+from vitkit.runs.data_record import require_same_images
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
@@ -69,7 +69,8 @@ def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Pat
     for member in found.rates:
         folder = out / member.folder
         assert counts(folder) == {"train": 1257, "val": 180, "test": 360}
-        assert {path.name for path in (folder / "evaluation").iterdir()} == {"val.json", "val.npz"}
+        evaluated = {path.name.split(".")[0] for path in (folder / "evaluation").iterdir()}
+        assert evaluated == {"val"}
         # Judged as the last run will end, which has no validation: by its last weights.
         assert read_run(folder).training.select == "last"
         recorded = json.loads((folder / "evaluation/val.json").read_text())
@@ -601,7 +602,7 @@ class Pretended:
             raise KeyboardInterrupt
         folder.mkdir(exist_ok=True)
         data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-        check_data(folder, data, data.fingerprint(), "time", SILENT)
+        require_same_images(folder, data, data.fingerprint(), "time", SILENT)
         for name in ("model.safetensors", "model.json", "report.html"):
             (folder / name).write_text("{}")
         return folder

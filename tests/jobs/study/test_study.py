@@ -13,8 +13,9 @@ import vitkit.jobs.train as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, Study, check_arms, claim_study, complete_arms, new_study, read_study
-from vitkit.runs.config import Architecture, Run
+from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
@@ -42,7 +43,8 @@ def study(*arms: Arm, **options: Any) -> Study:
 
 def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Series]:
     with claim_study(made, out) as folder:
-        return complete_arms(made.arms, folder, listener=listener or Hearing())
+        options = StudyOptions(listener=listener or Hearing())
+        return complete_arms(made.arms, folder, options, made.command)
 
 
 def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -120,6 +122,31 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
     assert not (tmp_path / "study/base").exists()
 
 
+def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun_from_base(folder: Path, runs: int = 2) -> Study:
+        start = StartConfig(str(folder / "base/final"))
+        later = replace(SMALL, model="", start=start)
+        return study(ARMS[0], Arm("later", "begun from the base", later, SeriesOptions(runs=runs)))
+
+    def stopped(run: Run, folder: Path, **options: Any) -> Path:
+        if folder.name == "seed-1":
+            raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
+        return train(run, folder, **options)
+
+    train, first, second = training.train, tmp_path / "first", tmp_path / "second"
+    monkeypatch.setattr(series_job, "train", stopped)
+    with pytest.raises(InterruptedTraining):
+        complete(begun_from_base(first), first)
+    monkeypatch.undo()
+    record = json.loads((first / "study.json").read_text())
+    assert record["arms"][1]["run"]["start"]["start"] == "base/final"
+    first.rename(second)
+    with pytest.raises(VitkitError, match="--seeds 2 -> 3"):  # all else is compared as before
+        complete(begun_from_base(second, runs=3), second)
+    assert all(series.ended for series in complete(begun_from_base(second), second))
+    assert {arm.run.start.start for arm in read_study(second).arms} == {"", str(second / "base/final")}
+
+
 def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:
     with claim_study(study(), tmp_path / "study"):
         pass
@@ -167,4 +194,4 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
     with pytest.raises(VitkitError, match=r"model BiT-R50x1: .* has no pool"):
-        check_arms([ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)])
+        check_arms([ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)], StudyOptions())

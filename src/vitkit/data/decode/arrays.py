@@ -1,6 +1,6 @@
 """Read images that are arrays: `.npy` files of (height, width, channels), of any number of channels.
 
-Only the three types of `to_levels` are read; nothing is unpickled. The header is matched letter by letter, as
+Only the three types of `to_levels` are read; nothing is unpickled. The header is matched by a pattern, as
 numpy and other writers make it (numpy/lib/_format_impl.py), and the length it states must be the file's.
 
 Shapes: H x W pixels of C channels.
@@ -23,9 +23,9 @@ _HEADER = re.compile(
 )
 _LONGEST_HEADER = 1000  # characters; an image's has about 70
 _TYPES = {"'|u1'", "'<u2'", "'>u2'", "'<f4'", "'>f4'"}
-_STRIP = 1 << 18  # values that are converted at a time, so that their floats stay small
+_STRIP = 1 << 18  # values that are converted at a time, so that their floats take little memory
 STRIP_BYTES = 16 * _STRIP
-"""Bytes of memory that converting takes beside values and levels: a few floats for each value of a strip."""
+"""Bytes of memory that converting takes beside values and levels: four floats for each value of a strip."""
 
 
 def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -50,7 +50,7 @@ def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def fill_levels(levels: NDArray[np.uint8], values: NDArray[np.generic]) -> None:
-    """Write the levels of values (H, W, C) to `levels`, part by part, so that their floats stay small.
+    """Write the levels of values (H, W, C) to `levels`, part by part, so that the floats take little memory.
 
     Raises:
         DecodeError: as `to_levels`.
@@ -87,7 +87,7 @@ class ArrayFile:
         return repeated * self.values.size + STRIP_BYTES
 
     def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
-        """Decode to (H, W, channels). A single channel is grey, which image models of 3 or 4 repeat.
+        """Decode to (H, W, channels); grey, a single channel, is repeated where the rule has 3 or 4.
 
         Raises:
             DecodeError: another number of channels, or values out of range.

@@ -107,8 +107,8 @@ def _open_heif(stream: IO[bytes], name: str | bytes) -> Image.Image:
 
 _Opener = Callable[[IO[bytes], str | bytes], Image.Image]
 
-# Formats that are known by their first bytes. Those without a signature (TGA, PCX) would accept garbage, and
-# those that run an interpreter (EPS, WMF) have no place here.
+# Formats that their first bytes tell. Formats without a signature (TGA, PCX) would accept garbage; formats
+# that run an interpreter (EPS, WMF) would run a stranger's program.
 _FORMATS: dict[str, _Opener] = {
     "JPEG": _Jpeg,
     "PNG": PngImagePlugin.PngImageFile,
@@ -134,7 +134,7 @@ _silence = threading.Lock()
 
 
 Shrinking = Callable[[int, int], int]
-"""Tells from the (height, width) of an image how many times smaller a JPEG may be decoded: 1, 2, 4 or 8."""
+"""A function from the (height, width) of a JPEG to how many times smaller it may be decoded: 1, 2, 4 or 8."""
 
 
 def decode(
@@ -145,12 +145,12 @@ def decode(
     Three channels are RGB; `channels.py` says what others are.
 
     - The EXIF orientation is applied if the rule says so.
-    - Transparency (alpha, transparent palette entries, transparent colours) is composited on the background,
-      and kept as the last of four channels.
+    - Transparency (alpha, transparent palette entries, transparent colours) is composited on the background;
+      with four channels it is the last one.
     - CMYK and YCCK become RGB, Adobe's inverted ones too.
     - 16-bit grey is scaled by 255/65535 and rounded, never clipped. Floating-point grey in [0, 1] is
-      multiplied by 255, in [0, 255] kept; any other range, and 32-bit integers beyond 16 bits, is stretched
-      from its smallest to its largest value. NaN and infinity are refused.
+      multiplied by 255, in [0, 255] left as it is; any other range, and 32-bit integers beyond 16 bits, is
+      stretched from its smallest to its largest value. NaN and infinity are refused.
     - An animation gives its first frame.
     - A JPEG is decoded smaller by libjpeg where `shrinking` allows it; sides are rounded up.
 
@@ -162,10 +162,10 @@ def decode(
             return image.pixels(rule)
         if shrinking is not None and image.format == "JPEG":
             width, height = image.size
-            turned = rule.apply_exif and orientation_of(image)[1] >= 5
+            turned = rule.apply_exif and orientation_of(image)[1] >= 5  # from 5 on width and height change
             times = shrinking(width, height) if turned else shrinking(height, width)
             if times > 1:
-                # Pillow takes the largest of 8, 4, 2 and 1 that leaves what it is asked for: `times`.
+                # Pillow decodes at the smallest of its scales whose sides are not below this size: 1 / times.
                 image.draft(None, (max(1, width // times), max(1, height // times)))
                 return _pixels(image, rule)
         return _pixels(image, rule, stream)
@@ -218,7 +218,7 @@ def _opened(
         data = file if isinstance(file, bytes) else read_unchanged_file(file, rule.max_bytes)
     except UnreadableFileError as error:
         raise DecodeError(str(error)) from error
-    if len(data) > rule.max_bytes:  # of a Parquet file, say, a few bytes of which can become any number
+    if len(data) > rule.max_bytes:  # the cell of a Parquet file, say, which a few bytes can unpack to
         raise DecodeError(f"the image has {len(data):,} bytes, more than the {rule.max_bytes:,} allowed")
     held = 0 if isinstance(file, bytes) else len(data)
     name = _recognise(data)
@@ -234,7 +234,7 @@ def _opened(
             return
         buffered = name == "JPEG" and _needs_coefficients(data)
         stream = io.BytesIO(data)
-        del data  # the stream's alone from here on, and free when that is closed
+        del data  # so that closing the stream frees the bytes
         with _FORMATS[name](stream, b"") as image:
             _check_size(*image.size, rule)
             needed = decoding_bytes(image, held, buffered)
@@ -306,7 +306,7 @@ def _recognise(data: bytes) -> str:
         raise DecodeError("an HTML page, not an image (a download that failed?)")
     if text.startswith((b"<svg", b"<?xml")):
         raise DecodeError("an SVG or XML file; only pixel images can be read")
-    raise DecodeError(f"not an image of a known format ({', '.join((*_FORMATS, 'NPY'))})")
+    raise DecodeError(f"not an image of a format that is read here ({', '.join((*_FORMATS, 'NPY'))})")
 
 
 def _is_heif(data: bytes) -> bool:
@@ -340,8 +340,8 @@ def _check_memory(image: Image.Image | ArrayFile | SamplesFile, needed: int, rul
         )
 
 
-def _other_size(promised: tuple[int, int], found: tuple[int, int]) -> str:
-    return f"the header promises {promised[0]} x {promised[1]} pixels, the image has {found[0]} x {found[1]}"
+def _other_size(promised: tuple[int, int], size: tuple[int, int]) -> str:
+    return f"the header promises {promised[0]} x {promised[1]} pixels, the image has {size[0]} x {size[1]}"
 
 
 def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = None) -> NDArray[np.uint8]:
@@ -403,10 +403,10 @@ def _exif_tag(exif: bytes, tag: int) -> int | None:
         (directory,) = struct.unpack_from(order + "I", block, 4)
         (entries,) = struct.unpack_from(order + "H", block, directory)
         for entry in range(entries):
-            found, kind, count, value = struct.unpack_from(order + "HHIH", block, directory + 2 + 12 * entry)
-            if (found, kind, count) == (tag, 3, 1):  # kind 3: one 16-bit number, stored in the entry itself
+            number, kind, count, value = struct.unpack_from(order + "HHIH", block, directory + 2 + 12 * entry)
+            if (number, kind, count) == (tag, 3, 1):  # kind 3: one 16-bit number, stored in the entry itself
                 return int(value)
-    except struct.error:  # cut short: as good as absent
+    except struct.error:  # cut short: as if there were none
         return None
     return None
 

@@ -1,4 +1,7 @@
-"""JPEGs decoded by simplejpeg, an optional extra, where it gives Pillow's pixels in half the time."""
+"""Decode JPEGs by simplejpeg, an optional extra, where it gives Pillow's pixels in half the time.
+
+The one format that a library beside Pillow decodes; `image.py`, which alone reads this file, need not know.
+"""
 
 import io
 from collections.abc import Callable
@@ -16,8 +19,8 @@ _Decoder = Callable[..., Any]
 def decoded_quickly(data: bytes | memoryview, mode: str, size: tuple[int, int]) -> Pixels | None:
     """Decode a JPEG to the same bits as Pillow; None where Pillow has to decode it.
 
-    Whatever is odd about a file is left to Pillow: any error and any warning of libjpeg, other colours than
-    grey and RGB, another size than the header gave.
+    Pillow decodes every irregular file: with an error or a warning of libjpeg, of other colours than grey and
+    RGB, or of another size than its header says.
 
     Args:
         data: the whole file.
@@ -38,11 +41,10 @@ def _decoded(decoder: _Decoder, data: bytes | memoryview, size: tuple[int, int])
 
 @cache
 def _same_decoder() -> _Decoder | None:
-    """Return simplejpeg's decoder, if it is installed and agrees with this machine's Pillow on a few small
-    images.
+    """Return simplejpeg's decoder; None where it is not installed or decodes other pixels than Pillow.
 
     Both contain a libjpeg of their own. Versions of libjpeg-turbo give the same pixels, but a Pillow that was
-    built with another libjpeg does not.
+    built with another libjpeg does not, so that a few small images are compared.
     """
     try:
         from simplejpeg import decode_jpeg

@@ -1,7 +1,8 @@
-"""Estimate the memory that decoding an image takes, from its header.
+"""Bound the memory that decoding an image takes, from its header, so that a small file cannot fill it.
 
 The figures hold for Pillow 12 and 13 with libjpeg-turbo, libwebp, libavif, OpenJPEG and libtiff, measured
-as growth of the resident set (`tests/data/decode/test_memory.py` measures them again).
+as growth of the resident set (`tests/data/decode/test_memory.py` measures them again). They are about other
+people's libraries and not about our rule of decoding, hence a file apart from `image.py`.
 """
 
 import re
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 from PIL import Image
 
-# Bytes a pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
+# Bytes per pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
 # AVIF, HEIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python
 # code.
 _BESIDE_THE_IMAGE = {
@@ -39,13 +40,14 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
     Args:
         image: opened, not loaded.
         file_bytes: the size of the file, if it is held for the decoding; 0 if it is the caller's.
-        buffered: whether it is a JPEG whose coefficients are all kept before the first pixel is made.
+        buffered: whether it is a JPEG whose coefficients are all in memory before the first pixel is made.
     """
     pixels = image.size[0] * image.size[1]
     stored = _stored_bytes(image.mode)
     if image.format == "JPEG":
         reader = _jpeg_coefficients(image) if buffered else 0.0
-    elif image.format == "JPEG2000":  # 32 bits a value, then the packed values of a tile
+    elif image.format == "JPEG2000":
+        # 32 bits a value, then a tile's values packed to 16 or 8 bits.
         reader = (6.2 if image.mode.startswith("I") else 5.2) * len(image.getbands())
     elif image.format == "TIFF":
         reader = _tiff_bytes(image)
@@ -53,7 +55,7 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
         reader = 2.0 if image.format == "SGI" else 0.0  # copied without a decoder, SGI band by band
     else:
         reader = _BESIDE_THE_IMAGE.get(image.format or "", 0.0)
-    # What is not pixels (comments, profiles, further frames) may be held twice more while it is read.
+    # Comments, profiles and further frames may be held twice more while they are read.
     beside = file_bytes + 2 * max(0, file_bytes - pixels * stored)
     return round(max(beside + pixels * (stored + reader), pixels * (stored + 3)))
 
@@ -86,9 +88,9 @@ def _tiff_bytes(image: Image.Image) -> float:
     area = width * min(rows, height) if isinstance(rows, int) else width * height
     if isinstance(tags.get(322), int) and isinstance(tags.get(323), int):
         area = tags[322] * tags[323]
-    # JPEG and WebP within a TIFF (6, 7, 50001) keep what they keep in files of their own.
-    each = 14 if compression in (6, 7, 50001) else max(4, sum(bits) / 8)
-    return max(turning, each * area / (width * height))
+    # JPEG and WebP within a TIFF (6, 7, 50001) take as much as in files of their own.
+    bytes_per_pixel = 14 if compression in (6, 7, 50001) else max(4, sum(bits) / 8)
+    return max(turning, bytes_per_pixel * area / (width * height))
 
 
 def jpeg_scans(data: bytes) -> tuple[int, bool]:

@@ -1,8 +1,8 @@
-"""Read TIFF files of other channels than colours: one grey page for each, or several samples a pixel.
+"""Read TIFF files whose channels are no colours: one grey page for each channel, or several samples a pixel.
 
-Pillow decodes the pages. It refuses files of several samples that are no colours, or drops samples, so such
-files are read here if they are stored in strips, uncompressed or by deflate (TIFF 6.0, sections 3, 8 and 14,
-and Adobe's supplement of 2002).
+Pillow decodes the pages. It refuses files of several samples that are no colours, or drops samples, so they
+are read here if they are stored in strips, uncompressed or by deflate (TIFF 6.0, sections 3, 8 and 14, and
+Adobe's supplement of 2002).
 
 Shapes: H x W pixels of C channels.
 """
@@ -26,7 +26,7 @@ from vitkit.errors import DecodeError
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS, _OFFSETS = 256, 257, 258, 259, 262, 273
 _ORIENTATION, _SAMPLES, _ROWS, _COUNTS, _PLANES, _PREDICTOR = 274, 277, 278, 279, 284, 317
 _EXTRA, _FORMAT, _TILE = 338, 339, 322
-_DEFLATE = (8, 32946)  # Adobe's number of it, and an older one
+_DEFLATE = (8, 32946)  # the numbers of deflate as a compression: Adobe's, and an older one
 
 
 def has_samples(tags: Any, channels: int) -> bool:
@@ -101,7 +101,7 @@ def read_samples(data: bytes, rule: DecodeRule) -> SamplesFile | None:
     Raises:
         DecodeError: it is stored in a way that is not read here, or damaged.
     """
-    # A BigTIFF has a longer head, and says so at byte 2 or 3.
+    # A BigTIFF has the version 43, at byte 2 or 3 by its byte order, and a longer head.
     tags: Any = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
     stream = io.BytesIO(data)
     stream.seek(tags.next)
@@ -135,7 +135,7 @@ def _type(tags: Any, data: bytes) -> np.dtype[Any]:
 
 
 def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Decode a strip (rows, W, C); deflate is stopped at its length, whatever the data would become."""
+    """Decode a strip (rows, W, C); inflating stops at its length, so that a bomb is not unpacked."""
     length = math.prod(shape) * kind.itemsize
     deflated = tags.get(_COMPRESSION, 1) in _DEFLATE
     if deflated:
@@ -143,7 +143,7 @@ def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) 
     if len(data) < length:
         raise DecodeError(f"a strip of {len(data):,} bytes, expected {length:,}: the file is cut short")
     values = np.frombuffer(data, kind, count=length // kind.itemsize).reshape(shape)
-    # Of strips that are not compressed libtiff and Pillow ignore the tag, so that writers leave it there.
+    # libtiff and Pillow ignore the tag for uncompressed strips, so that writers may leave any number there.
     predictor = tags.get(_PREDICTOR, 1) if deflated else 1
     if predictor == 2 and kind.kind == "u":  # differences to the pixel at the left, which wrap
         return np.cumsum(values, axis=1, dtype=kind)
@@ -153,12 +153,12 @@ def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) 
 
 
 def read_pages(image: Image.Image, channels: int) -> NDArray[np.uint8] | None:
-    """Read a TIFF file of so many grey pages, (H, W, C), each turned as it says; None for any other.
+    """Read a TIFF file of `channels` grey pages as (H, W, C), each turned by its tag; None for any other.
 
     Raises:
         DecodeError: a page is no grey image, or of another size than the first.
     """
-    # Files of colours are not searched for pages: a damaged one behind the first would refuse them.
+    # Colour images are not searched for pages: a damaged page behind the first would make them unreadable.
     if channels in (1, 3) or (channels == 4 and not _is_grey(image.mode)) or not _has_pages(image, channels):
         return None
     stack, size = None, image.size
@@ -171,7 +171,7 @@ def read_pages(image: Image.Image, channels: int) -> NDArray[np.uint8] | None:
             )
         if image.size != size:
             raise DecodeError(f"page {number + 1} has {image.size} pixels, the first {size} (width, height)")
-        image.load()  # which turns it
+        image.load()  # this turns the page
         if stack is None:
             stack = np.empty((image.height, image.width, channels), np.uint8)
         if (image.height, image.width) != stack.shape[:2]:

@@ -1,7 +1,7 @@
 """Read class folders from a .zip or an uncompressed .tar as it stands: nothing is unpacked onto the disk.
 
 An archive may come from a stranger. No name in it is ever used as a path, links in it are not followed, and a
-member is unpacked in memory, alone, to the size that the archive says and no further.
+member is unpacked in memory, alone, up to the size in its header and no further.
 """
 
 import os
@@ -25,11 +25,11 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import visible
 
 ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
-"""Endings of archives, of which the compressed ones of tar are refused with advice."""
+"""Endings of archives; compressed tar files are refused with advice."""
 LARGEST_MEMBER = 1 << 30
-"""Bytes of an image, unpacked: more than any limit of pixels lets a file have."""
+"""Bytes of an image, unpacked: twice the default of `DecodeRule.max_bytes`."""
 _LARGEST_ARCHIVE = 1 << 50
-"""Bytes: more than any disk has. A zip file can promise up to 2 to the 64."""
+"""Bytes: more than any disk has. A zip file can promise up to 2^64, which int64 cannot hold."""
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _LOCAL_HEADER = 30
 """Bytes of the header before a member of a zip file, without its name and its extra field (APPNOTE 4.3.7)."""
@@ -50,12 +50,12 @@ class _Member:
 
 
 class _ArchiveFiles:
-    """The images in an archive; each is read when it is asked for, by whichever process asks."""
+    """The images in an archive, which any process may read."""
 
     def __init__(self, archive: Path, names: Sequence[str], members: Sequence[_Member]) -> None:
         self.archive = archive
         self.names = Texts(names)
-        facts = [(one.offset, one.packed, one.size, one.method, one.crc) for one in members]
+        facts = [(file.offset, file.packed, file.size, file.method, file.crc) for file in members]
         self.facts = np.array(facts, dtype=np.int64).reshape(-1, 5)
 
     def key(self, number: int) -> str:
@@ -67,16 +67,17 @@ class _ArchiveFiles:
             raise DecodeError(f"the file has {size:,} bytes, more than the {LARGEST_MEMBER:,} allowed")
         try:
             with regular_file(self.archive) as stream:
-                if crc >= 0:
+                if crc >= 0:  # of a zip file
                     stream.seek(offset)
                     header = stream.read(_LOCAL_HEADER)
+                    # The lengths of the name and of the extra field stand at these bytes.
                     offset += _LOCAL_HEADER + sum(
                         int.from_bytes(header[place : place + 2], "little") for place in (26, 28)
                     )
                 stream.seek(offset)
                 content = stream.read(packed)
             if method == _DEFLATED:
-                # One byte more than there should be, to notice it: a bomb is not unpacked.
+                # One byte more than the header says, to notice a longer file without unpacking a bomb.
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
         except (UnreadableFileError, OSError, zlib.error) as error:
             raise DecodeError(f"{self.archive.name} cannot be read: {error}") from error
@@ -117,18 +118,18 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     Args:
         path: a .zip or .tar file. A single folder around all that is in it is passed over.
         partial, group: as for `list_folders`.
-        labelled: whether the folders are classes; else every image is listed, and nothing is a label.
+        labelled: whether the folders are classes; else every image is listed without a label.
 
     Raises:
-        VitkitError: it is no such archive, is encrypted or damaged, holds a name twice or one that leads out
-            of it; or as `list_folders`.
+        VitkitError: it is no such archive, is encrypted or damaged, holds a name twice or a name that leads
+            out of it; or as `list_folders`.
     """
     with _explained(path):
         members = list(_zip_members(path) if path.suffix.lower() == ".zip" else _tar_members(path))
     _check_names(path, members)
-    shown = {one.name: one for one in members if not any(map(is_ignored, one.name.split("/")))}
+    shown = {file.name: file for file in members if not any(map(is_ignored, file.name.split("/")))}
     around = _folder_around(list(shown), labelled)
-    by_name = {name.removeprefix(around): one for name, one in shown.items()}
+    by_name = {name.removeprefix(around): file for name, file in shown.items()}
 
     def files_of(names: list[str]) -> _ArchiveFiles:
         return _ArchiveFiles(path, names, [by_name[name] for name in names])
@@ -150,7 +151,7 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
 def _list_images(
     path: Path, kind: str, names: Sequence[str], files_of: Callable[[list[str]], _ArchiveFiles]
 ) -> Listing:
-    """List every image, or those below train/, val/ and test/; nothing is a label."""
+    """List every image, or every image below train/, val/ and test/, without labels."""
     images = sorted(filter(is_image, names)) or sorted(filter(is_array, names))
     if not images:
         raise VitkitError(f"No images in {path}. Expected image files, in folders or not.")
@@ -170,7 +171,7 @@ def _zip_members(path: Path) -> Iterator[_Member]:
     with regular_file(path) as stream, zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
-            if info.is_dir() or kind not in (0, stat.S_IFREG):  # a link is a file with a path in it
+            if info.is_dir() or kind not in (0, stat.S_IFREG):  # a link's content is a path, not an image
                 continue
             if info.flag_bits & 1:
                 raise VitkitError(f"{path} is encrypted: unpack it, and give the folder.")
@@ -180,7 +181,9 @@ def _zip_members(path: Path) -> Iterator[_Member]:
                     "Pack the folder again with deflate, or unpack it, and give the folder."
                 )
             if max(info.file_size, info.compress_size, info.header_offset) > _LARGEST_ARCHIVE:
-                raise VitkitError(f"{path} promises files that it cannot hold. Download it or pack it again.")
+                raise VitkitError(
+                    f"{path} promises files larger than any disk. Download it or pack it again."
+                )
             yield _Member(
                 info.filename,
                 info.header_offset,
@@ -195,12 +198,12 @@ def _tar_members(path: Path) -> Iterator[_Member]:
     """Yield the files in an uncompressed tar file."""
     if path.suffix.lower() != ".tar":
         raise VitkitError(
-            f"{path} is compressed as a whole, so that no image can be read without all before it. Unpack it "
-            "(tar xf), and give the folder; a .zip or a plain .tar is read as it stands."
+            f"{path} is compressed as a whole, so that no image can be read without unpacking all images "
+            "before it. Unpack it (tar xf), and give the folder; a .zip or a plain .tar is read as it stands."
         )
     with regular_file(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
         for info in archive:
-            if info.size < 0:  # its next member would be one before it, for ever
+            if info.size < 0:  # the next member would be an earlier one, for ever
                 raise tarfile.HeaderError("a member of negative size")
             if info.isreg() and not info.issparse():
                 name = info.name.removeprefix("./")  # as `tar cf photos.tar .` names them
@@ -209,7 +212,7 @@ def _tar_members(path: Path) -> Iterator[_Member]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what the readers of archives raise into one sentence that names the file."""
+    """Turn every exception of the readers of archives into a VitkitError that names the file."""
     try:
         yield
     except (VitkitError, MemoryError):
@@ -241,7 +244,7 @@ def _check_names(path: Path, members: Sequence[_Member]) -> None:
 
 
 def _folder_around(names: Sequence[str], labelled: bool) -> str:
-    """Find the folder, or several in each other, around all files of an archive: "photos/"; "" if none."""
+    """Find the folder, or nested folders, around all files of an archive: "photos/"; "" if none."""
     common = posixpath.commonpath([posixpath.dirname(name) for name in names] or [""])
     # The last folder above the images is a class, even where there is no other.
     most = max((name.count("/") for name in names), default=0) - 1 if labelled else 0

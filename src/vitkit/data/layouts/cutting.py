@@ -1,6 +1,6 @@
 """Cut the splits that a data set lacks from its training images: by fractions or folds, in whole groups.
 
-Images of a group belong together: a patient's, a scene's, copies of one image.
+A group holds images that must stay in one split: of a patient, of a scene, copies of an image.
 """
 
 import math
@@ -18,13 +18,13 @@ from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
 _TRIALS = 32
-"""Orders in which groups are tried: the cut that keeps the fractions of the classes best is taken."""
+"""Orders in which groups are tried: the cut whose classes have the best fractions is taken."""
 _DEALS = 8
-"""Orders in which groups are dealt round folds; four times as many came out hardly any better."""
+"""Orders in which groups are dealt round folds; four times as many gave hardly better folds."""
 _PAIRS = 500
-"""Images of each of two folds that are considered for an exchange: their table of pairs stays small."""
+"""Images of each of two folds that are considered for an exchange: a small table of 250,000 pairs."""
 _LOOKS = 20_000
-"""Placements of groups that are tried in all trials together, so that many small groups cost a second."""
+"""Placements of groups in all trials together, which take about a second: many groups get fewer trials."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Cut:
     folds: Folds | None = None
     """The folds, if any were cut."""
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    """For each image of the splits that were compared, the position of the first training image, before any
-    cut, that is the same."""
+    """For each image of the splits that were compared, the position before any cut of the first training
+    image of the same pixels."""
 
 
 def with_missing_splits(
@@ -66,10 +66,10 @@ def with_missing_splits(
     Args:
         listing: of the data set.
         splits: how they are cut.
-        search: numbers the training images, equal ones alike, as `find_repeats` does.
+        search: gives equal training images equal numbers, as `find_repeats` does.
 
     Raises:
-        VitkitError: folds are given, and there is a test split already, or more folds than images.
+        VitkitError: folds are given, and the data has a test split already, or fewer images than folds.
     """
     listed = dict(listing.splits)
     notes = _torn_groups(listing)
@@ -119,11 +119,11 @@ def with_missing_splits(
 
 
 def _torn_groups(listing: Listing) -> list[str]:
-    """Note how many groups the data's own splits tear apart."""
+    """Say how many groups are in several splits of the data's own, if any."""
     if listing.groups is None or len(listing.splits) < 2:
         return []
-    named = [set(listing.groups[numbers].tolist()) for numbers, _ in listing.splits.values()]
-    torn = sum(sum(group in groups for groups in named) > 1 for group in set().union(*named))
+    by_split = [set(listing.groups[numbers].tolist()) for numbers, _ in listing.splits.values()]
+    torn = sum(sum(group in groups for groups in by_split) > 1 for group in set().union(*by_split))
     return (
         [f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own."] if torn else []
     )
@@ -136,8 +136,8 @@ def _groups_to_keep(
 
     Args:
         listing, splits: as for `with_missing_splits`.
-        same: the training images that are the same; None where they were not compared.
-        count: N, the training images.
+        same: `(N,)`, the position of the first equal training image; None where they were not compared.
+        count: N, the number of training images.
     """
     groups, notes = None, []
     if listing.groups is not None:
@@ -158,7 +158,7 @@ def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, splits: Splits)
     """Cut the images `(N,)` into folds.
 
     Raises:
-        VitkitError: a fold would have no image to test on. Folds of an earlier rule are left as they were.
+        VitkitError: a fold would have no image to test on. The earlier rules refuse nothing.
     """
     assert splits.folds is not None
     sizes = np.ones(len(labels), np.int64) if groups is None else np.unique(groups, return_counts=True)[1]
@@ -177,8 +177,7 @@ def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, splits: Splits)
 
 
 def _untested(labels: Labels, folds: Folds, names: Sequence[str]) -> list[str]:
-    """Name the classes that no fold both trains on and tests: a single image or group has all of their
-    images."""
+    """Say which classes have all images in one fold, so that no run both trains on them and tests them."""
     every = np.array(count_labels(labels, len(names)))
     inside = [count_labels(labels[folds.fold_of == fold], len(names)) for fold in range(len(folds.sizes))]
     whole = np.flatnonzero(((np.array(inside) == every) & (every > 0)).any(axis=0)).tolist()
@@ -194,11 +193,14 @@ def _untested(labels: Labels, folds: Folds, names: Sequence[str]) -> list[str]:
 def _cut_in_turn(
     labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int
 ) -> NDArray[np.int64]:
-    """Cut folds one after the other from what is left, as the first two rules did; the fold of each image.
+    """Cut folds one after the other from the images that are left, as the first two rules did.
 
     Each cut leaves an image of every class, so that the last fold gets these and others have too few.
+
+    Returns:
+        `(N,)`, the fold of each image.
     """
-    fold_of = np.full(len(labels), folds - 1)  # the last fold is the rest
+    fold_of = np.full(len(labels), folds - 1)  # the images that remain are the last fold
     left = np.arange(len(labels))
     for fold in range(folds - 1):
         count = round(len(left) / (folds - fold))
@@ -216,17 +218,17 @@ def cut_images(
 
     Images alone in their group are cut as if there were no groups. Of the images in groups, the same fraction
     is cut: groups are taken in an order drawn at random wherever that brings the counts of their classes
-    closer to the target, and the best of several orders is kept.
+    closer to the target, and the best of several orders is chosen.
 
     Args:
         labels: `(N,)` class numbers, or `(N, K)` bool.
         groups: `(N,)` numbers of groups; None: every image is alone.
         count: images to cut; without groups exactly so many, but for classes of one image.
         seed: of the draws.
-        stream: another stream, other draws.
+        stream: the number of the stream of draws.
 
     Returns:
-        `(N,)`. Every class keeps an image outside.
+        `(N,)`, True for the images that are cut. An image of every class is not cut.
     """
     if groups is None:
         return _cut_single(labels, count, seed, stream)
@@ -253,7 +255,7 @@ def deal_folds(
     Without groups every class is dealt round: it differs between two folds by one image at most, and so do
     the folds. Groups go one after the other, the largest first and, of equal size, the ones with rare classes
     first, into the fold that has the least of their classes; but never so that two folds differ by more
-    than the largest group. The best of several orders is kept. Where images have several labels `(N, K)`,
+    than the largest group. The best of several orders is chosen. Where images have several labels `(N, K)`,
     each is a group of its own, and images are exchanged at the end; a label may still differ by more than
     one, as it must for {a, b}, {b, c} and {c, a} in two folds.
 
@@ -262,10 +264,10 @@ def deal_folds(
         groups: `(N,)` numbers of groups; None: every image is alone.
         folds: from 2 to the number of groups.
         seed: of the draws.
-        stream: another stream, other draws.
+        stream: the number of the stream of draws.
 
     Returns:
-        `(N,)` numbers of folds. None of them is empty.
+        `(N,)` numbers of folds. No fold is empty.
     """
     number = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     sizes = np.bincount(number)
@@ -306,7 +308,8 @@ def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: in
             ours = np.flatnonzero((fold_of == high) & (labels[:, label] > 0))[:_PAIRS]
             theirs = np.flatnonzero((fold_of == low) & (labels[:, label] == 0))[:_PAIRS]
             leaving, coming, gap = labels[ours], labels[theirs], have[high] - have[low]
-            # Half of what the sum of squares gains: d (d + gap) for d, what the high fold gets in exchange.
+            # Half of the change of the sum of squares, which must fall: d (d + gap), where d is the change of
+            # the high fold's counts.
             gains = (leaving * (leaving - gap)).sum(1)[:, None] + (coming * (coming + gap)).sum(1)
             gains = gains - 2 * leaving @ coming.T
             if not gains.size or gains.min() >= 0:
@@ -333,11 +336,11 @@ def _deal(
     weight, total, most = 1 / np.maximum(every, 1), sizes.sum(), int(sizes.max())
     for group, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
         classes, counts = parts[group]
-        # Fractions of a class and not images, which would drown rare classes. The size of a fold counts as
-        # one more class, so that an empty fold is taken before any other.
+        # Fractions of a class and not images, by which frequent classes would decide alone. The size of a
+        # fold counts as one more class, so that an empty fold is taken before any other.
         costs = have[:, classes] @ (counts * weight[classes]) + load * (size / total)
-        # The least fold is always open, as no group is larger than `most`; so by induction none is ever
-        # further above it than that.
+        # The smallest fold may always take the group, as no group is larger than `most`; so by induction no
+        # fold is ever more than `most` images larger than the smallest.
         costs[load + (size - most) > load.min()] = np.inf
         fold = int(costs.argmin())
         fold_of[group] = fold
@@ -360,7 +363,7 @@ def _cut_groups(
     seed: int,
     stream: int,
 ) -> NDArray[np.bool_]:
-    """Choose about `count` of the images `together`, all of whose groups have several; (M,)."""
+    """Choose about `count` of the M images `together`, all of whose groups have several; returns (M,)."""
     members = number[together]
     names, index = np.unique(members, return_inverse=True)
     order = np.argsort(index, kind="stable")
@@ -391,7 +394,7 @@ def _cut_groups(
 
 
 def _class_counts(labels: Labels) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the images of the classes that occur: numbers of the classes, and counts."""
+    """Count the images of each class that occurs; returns the numbers of the classes, and the counts."""
     if labels.ndim == 2:
         sums = labels.sum(0)
         return np.flatnonzero(sums), sums[sums > 0]
@@ -404,12 +407,13 @@ def _all_counts(labels: Labels, width: int) -> NDArray[np.float64]:
 
 
 def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Put images together that either of two groupings `(N,)` puts together, over any number of steps."""
+    """Join two groupings `(N,)` of images: a group holds all images that either grouping connects."""
+    # A forest: each group of either grouping (0 or 1, number) points to another group of the same tree.
     above: dict[tuple[int, int], tuple[int, int]] = {}
 
     def top(node: tuple[int, int]) -> tuple[int, int]:
         while (upper := above.setdefault(node, node)) != node:
-            above[node] = above[upper]  # halves the way of later searches
+            above[node] = above[upper]  # halves the path of later searches
             node = upper
         return node
 

@@ -1,4 +1,4 @@
-"""Folders of class folders, alone or below train/, val/ and test/."""
+"""List folders of class folders, alone or below train/, val/ and test/."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from vitkit.data.paths import LAYOUTS
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
-# TGA cannot be decoded, nor HEIC without its extra: listed all the same, they are reported.
+# TGA cannot be decoded, nor HEIC without its extra; they are listed, to be reported as bad files.
 IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
     ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
@@ -47,19 +47,21 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
 
 
 def split_roots(root: Path, folders: list[str], partial: bool) -> tuple[dict[str, Path], list[str]]:
-    """Find the folder of each split among those in the root, and the folders that are none.
+    """Tell the folders of splits in the root from its other folders.
+
+    Returns:
+        The folder of each split, and the names of the other folders.
 
     Raises:
         VitkitError: there are folders of splits and none for training.
     """
     split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
     if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
-        kept = [split for split in SPLITS if split in split_folders]
-        roots = {split: root / split_folders[split] for split in kept}
+        roots = {split: root / split_folders[split] for split in SPLITS if split in split_folders}
         return roots, [name for name in folders if name not in split_folders.values()]
     if split_folders and len(split_folders) == len(folders):
-        found = ", ".join(f"{name}/" for name in folders)
-        raise VitkitError(f"{root} has {found} but no train/. {LAYOUTS}")
+        names = ", ".join(f"{name}/" for name in folders)
+        raise VitkitError(f"{root} has {names} but no train/. {LAYOUTS}")
     return {"train": root}, []
 
 
@@ -76,9 +78,9 @@ def list_classes(
 
     Args:
         root: the folder, for messages.
-        kind: the layout in words.
+        kind: the layout, such as "folder of class folders".
         scans: the images of each split.
-        not_splits: folders beside those of splits.
+        not_splits: the folders that are no splits.
         files_of: makes the files of the paths of all images.
         partial, group: as for `list_folders`.
 
@@ -114,10 +116,10 @@ def list_classes(
 
 
 def list_images(root: Path) -> Listing:
-    """List every image below a folder, or below train/, val/ and test/ in it; nothing is a label."""
+    """List every image below a folder, or below train/, val/ and test/ in it, without labels."""
     with os.scandir(root) as entries:
-        named = {SPLIT_NAMES[entry.name.lower()]: entry.name for entry in entries if _is_split(entry)}
-    roots = {split: root / named[split] for split in SPLITS if split in named}
+        names = {SPLIT_NAMES[entry.name.lower()]: entry.name for entry in entries if _is_split(entry)}
+    roots = {split: root / names[split] for split in SPLITS if split in names}
     roots = roots if "train" in roots else {"train": root}
     paths: list[str] = []
     splits: dict[str, SplitListing] = {}
@@ -152,16 +154,16 @@ def _group_of(folder: Path, file: str, level: str) -> str:
 
 
 class ClassImages:
-    """The images of each class of one split, by paths below its class folder, and what was passed over."""
+    """The images of each class of one split, by paths below its class folder, and the files passed over."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.hidden = 0
-        self.other = 0
         self.images: dict[str, list[str]] = {}
-        self.loose = 0
-        self.upward: list[str] = []
-        self.results: list[str] = []
+        self.hidden = 0  # files and folders
+        self.other = 0  # files in class folders that are no images
+        self.loose = 0  # images outside of class folders
+        self.upward: list[str] = []  # links to a folder above
+        self.results: list[str] = []  # folders of features or predictions
 
     def notes(self) -> Iterator[str]:
         if self.hidden:
@@ -183,7 +185,7 @@ class _ClassFolders(ClassImages):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        # Beside images, arrays are something else (masks, say): they are the images where there are none.
+        # Arrays beside images are masks, say; where there are no images, the arrays are the images.
         arrays: dict[str, list[str]] = {}
         where = root.resolve()
         above = frozenset(map(_identity, (where, *where.parents)))
@@ -198,7 +200,7 @@ class _ClassFolders(ClassImages):
                 else:
                     files = sorted(self._below(root / entry.name, f"{entry.name}/", "", above))
                     if not files and any(name.startswith(f"{entry.name}/") for name in self.results):
-                        continue  # the folder features/ of vitkit embed
+                        continue  # the folder features/ that `vitkit embed` makes
                     self.images[entry.name] = [file for file in files if not is_array(file)]
                     arrays[entry.name] = [file for file in files if is_array(file)]
             elif is_image(entry.name):
@@ -250,12 +252,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def image_files(root: Path) -> list[Path]:
-    """List every image below a folder, as `files_below` does; where there is none, every array (.npy)."""
+    """List every image below a folder in the order of `files_below`; if none, every array (.npy)."""
     return files_below(root, is_image) or files_below(root, is_array)
 
 
 def _agreed_classes(root: Path, scans: Mapping[str, ClassImages], partial: bool) -> tuple[str, ...]:
-    """Return the class names that all splits share; everything that makes them doubtful is an error."""
+    """Return the class names of all splits; no images, empty classes or other names in a split are errors."""
     for scan in scans.values():
         if not any(scan.images.values()):
             if scan.loose and not scan.images:

@@ -1,4 +1,4 @@
-"""Find the images that a person names: files, folders of them, and what archives, tables and Parquet hold."""
+"""Find the images that a person names: files, and all images in folders, archives, tables and Parquet."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,10 +18,10 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class NamedImage:
-    """An image that a person named, by itself or by what holds it."""
+    """An image that a person named by its file, or by a folder, an archive or a table that holds it."""
 
     path: Path
-    """Its file; of an image in an archive or a Parquet file its place there: photos.zip/cats/1.jpg."""
+    """Its file; in an archive or a Parquet file the place there, such as photos.zip/cats/1.jpg."""
     files: Files | None = None
     """The images of the archive or the Parquet files that hold it; None: it is a file of its own."""
     number: int = 0
@@ -29,24 +29,24 @@ class NamedImage:
 
     @property
     def holder(self) -> Path:
-        """The file on the disk: its own, or the one that holds it."""
+        """The file on the disk that holds it: its own, an archive or a Parquet file."""
         return self.path if self.files is None else self.files.path(self.number)
 
     def content(self) -> Path | bytes:
         """Return its file, or its bytes.
 
         Raises:
-            DecodeError: what holds it cannot be read there.
+            DecodeError: it cannot be read from the archive or the Parquet file.
         """
         return self.path if self.files is None else self.files.file(self.number)
 
 
 def find_images(names: Iterable[str]) -> Iterator[NamedImage]:
-    """Yield the images that are named: files themselves, of folders every image below, and the images of a
-    .zip or .tar, of a .csv of paths, of a .parquet or of a folder of those.
+    """Yield the images that a person names: files, or all images in a folder, a .zip or .tar, a .csv of
+    paths, a .parquet or a folder of Parquet files.
 
-    In a folder "photo 2" comes before "photo 10".
-    A file that is not there is yielded too, to be reported beside those that cannot be read.
+    In a folder "photo 2" comes before "photo 10". A missing file is yielded too, to be reported beside the
+    files that cannot be read.
 
     Raises:
         VitkitError: a name is an address, there is no image below a folder, or an archive or a table cannot
@@ -74,7 +74,7 @@ def find_images(names: Iterable[str]) -> Iterator[NamedImage]:
 
 
 def _listed(root: Path, listing: Listing) -> Iterator[NamedImage]:
-    """Yield the images of a listing, of all splits in the order in which they stand there."""
+    """Yield the images of all splits of a listing, in its order."""
     files = listing.files
     for number in np.sort(np.concatenate([numbers for numbers, _ in listing.splits.values()])).tolist():
         if isinstance(files, Paths):
@@ -95,7 +95,7 @@ def refuse_address(path: str) -> None:
     Raises:
         VitkitError: the path is an address.
     """
-    match = re.match(r"([A-Za-z][\w+.-]+):/+(?=[^/])", path)  # one slash is what pathlib leaves of two
+    match = re.match(r"([A-Za-z][\w+.-]+):/+(?=[^/])", path)  # of two slashes pathlib leaves one
     if match and not Path(path).exists():
         raise VitkitError(
             f"{match[1]}://{path[match.end() :]} is an address, and images are read from this machine alone: "

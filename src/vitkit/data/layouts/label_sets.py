@@ -49,7 +49,7 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
 
     Args:
         path: the file.
-        separator: what separates the labels of a cell; None: whichever of `SEPARATORS` the cells hold.
+        separator: the text between the labels of a cell; None: whichever of `SEPARATORS` the cells hold.
         group: the column of the images' groups; None: there is none.
 
     Raises:
@@ -85,7 +85,7 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
 
     Args:
         root: the folder.
-        separator: what separates labels within a line; None: a line is a label.
+        separator: the text between the labels of a line; None: a line is a label.
 
     Raises:
         VitkitError: no image has a text file, or one cannot be read or holds boxes.
@@ -101,8 +101,8 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
     without = len(images) - len(pairs)
     if without:
         notes.append(
-            f"{pluralize(without, 'image')} without a file of labels ignored (an image that has none gets an "
-            "empty file)."
+            f"{pluralize(without, 'image')} without a file of labels ignored (an image without labels needs "
+            "an empty file)."
         )
     spare = texts - {text for _, text in pairs}
     if spare:
@@ -130,7 +130,7 @@ def refuse_single_labels(spec: str, listing: Listing) -> None:
     """Refuse training images that have exactly one label each.
 
     Raises:
-        VitkitError: all have one; this is ordinary classification.
+        VitkitError: each image has one label; this is ordinary classification.
     """
     labels = np.concatenate([labels for _, labels in listing.splits.values()])
     if (labels.sum(1) != 1).any():
@@ -141,8 +141,8 @@ def refuse_single_labels(spec: str, listing: Listing) -> None:
     if marks:
         hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
     raise VitkitError(
-        f"{spec}: every image has a single label, such as {names[0]!r}; expected some with "
-        f"several, or with none. This is ordinary classification: leave out --task multi-label.{hint}"
+        f"{spec}: every image has a single label, such as {names[0]!r}; expected some images with several "
+        f"labels, or with none. This is ordinary classification: leave out --task multi-label.{hint}"
     )
 
 
@@ -150,14 +150,14 @@ def _detect_separator(path: Path, cells: Sequence[str]) -> str | None:
     present = [mark for mark in SEPARATORS if any(mark in cell for cell in cells)]
     if len(present) > 1:
         raise VitkitError(
-            f"{path}: cells of labels hold both {' and '.join(map(repr, present))}: say which of them "
+            f"{path}: cells of labels hold both {' and '.join(map(repr, present))}. Say which character "
             f"separates labels, with --splits.label-separator {present[0]!r}."
         )
     return present[0] if present else None
 
 
 def _without_empty(labels: Sequence[str]) -> list[str]:
-    """Strip labels, and drop empty ones, as after a last separator."""
+    """Strip labels, and drop empty ones, such as the one after a last separator."""
     return [stripped for label in labels if (stripped := label.strip())]
 
 

@@ -1,7 +1,7 @@
 """Read images and labels from Parquet files in the layout of Hugging Face data sets.
 
-A few kilobytes of Parquet can become gigabytes: pages are unpacked, and a value that is stored once stands in
-many rows. So columns are read in batches of bounded size, and what they become is counted.
+A few kilobytes of Parquet can become gigabytes: pages are unpacked, and a value that is stored once may stand
+in many rows. So columns are read in batches of bounded size, and their unpacked bytes are counted.
 """
 
 import json
@@ -34,25 +34,25 @@ from vitkit.text import format_bytes, join_names, pluralize, visible
 
 _PARQUET_IMAGE_COLUMNS = (
     *("image", "img", "images", "image_bytes", "image_data", "pixel_values", "picture", "photo", "bytes"),
-    *("jpg", "jpeg", "png", "webp"),  # as shards of WebDataset name them, which have "cls" beside
+    *("jpg", "jpeg", "png", "webp"),  # the names in shards of WebDataset, whose label is "cls"
 )
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *LABEL_COLUMNS)
 _PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
 _LARGEST_PAGE = 128 << 20
-"""Bytes of a page, unpacked. Writers want 1 MB, but pyarrow looks at the size after 1,024 images alone. So a
-page may be larger if it is not much smaller in the file: images are packed already."""
-_LARGEST_RATIO = 16  # of a page's unpacked bytes, beyond that size, to its bytes in the file
+"""Bytes of a page, unpacked. Writers aim at 1 MB, but pyarrow looks at the size only after 1,024 images. So a
+larger page is read too, if it is not much smaller in the file: images are compressed already."""
+_LARGEST_RATIO = 16  # of a larger page's unpacked bytes to its bytes in the file
 _ROWS_OF_ANY_FILE = 1 << 20
-"""Rows that a file may promise whatever its size; beyond them an image takes a byte at the least."""
+"""Rows that a file may promise whatever its size; beyond them an image takes at least a byte."""
 _BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
 _GROUP_BYTES = 256 << 20
-"""Bytes of a row group that stay in memory when the files do not: one of a Hugging Face data set fits."""
+"""Bytes of a row group that stay in memory when the files do not: a group of a Hugging Face data set fits."""
 _LARGEST_CARD = 16 << 20  # bytes of README.md
 
 
 @dataclass(frozen=True)
 class _File:
-    """A Parquet file whose metadata were read."""
+    """A Parquet file and its metadata."""
 
     path: Path
     metadata: Any
@@ -72,7 +72,7 @@ class _File:
         return int(self.metadata.row_group(group).num_rows)
 
     def unpacked(self, leaf: str) -> int:
-        """Return the bytes that a column becomes, as far as the metadata can be trusted."""
+        """Return the bytes of a column, unpacked, by the metadata, which need not be true."""
         with _explained(self.path):
             place = self._place(leaf)
             chunks = (self.metadata.row_group(group).column(place) for group in self.groups)
@@ -87,17 +87,17 @@ class _File:
             most_rows: of a batch.
 
         Raises:
-            VitkitError: it is damaged, or becomes too large to be read.
+            VitkitError: the file is damaged, or the column is too large when it is unpacked.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with _explained(self.path):
             largest = self._largest_page(leaf, groups)
-        # No value is larger than the largest page, so that a batch has at most so many bytes, or one value.
+        # No value is larger than the largest page, so that a batch has at most `_BATCH_BYTES`, or one value.
         size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
         with _explained(self.path):
-            # Buffered, so that a column is not held packed as well.
+            # Read through a buffer, so that the packed column is not in memory too.
             file = pq.ParquetFile(self.path, metadata=self.metadata, buffer_size=1 << 20, pre_buffer=False)
         with file:
             # One thread: Arrow's own would not survive the fork of a worker process.
@@ -108,7 +108,7 @@ class _File:
                     if batch is None:
                         return
                     column = batch.column(0)
-                    if pa.types.is_struct(column.type):  # of which only `leaf` was read
+                    if pa.types.is_struct(column.type):  # only `leaf` of it was read
                         column = column.field(0)
                 yield column
 
@@ -163,9 +163,9 @@ class _OpenGroup:
 
     def __init__(self, batches: Iterator[Any], keep: int | None) -> None:
         self.batches = batches
-        self.keep = keep  # bytes; None: all
+        self.keep = keep  # bytes that stay in memory; None: all
         self.process = os.getpid()
-        self.first = 0  # the first row that is kept
+        self.first = 0  # the first row in memory
         self.parts: list[Any] = []
         self.ends: list[int] = []
         self.bytes = 0
@@ -175,7 +175,7 @@ class _OpenGroup:
         return self.ends[-1] if self.ends else 0
 
     def read_on(self) -> bool:
-        """Read the next batch, and forget earlier ones where they are too large; False at the end."""
+        """Read the next batch, and drop earlier ones where they are too large together; False at the end."""
         part = next(self.batches, None)
         if part is None:
             return False
@@ -188,7 +188,7 @@ class _OpenGroup:
         return True
 
     def cell(self, row: int) -> bytes:
-        """Return the encoded image of a row from the first one that is kept; no bytes where there is none."""
+        """Return the encoded image of a row that is in memory or comes later; no bytes for an empty cell."""
         while row >= self.end:
             if not self.read_on():
                 raise VitkitError(f"the file has no row {row} of a row group, which it promises.")
@@ -212,11 +212,11 @@ class _ParquetRows:
         self.file_starts = np.cumsum([0, *map(sum, counts)])
         self.opened: dict[int, _OpenGroup] = {}
         self.in_memory = sum(file.unpacked(leaf) for file in files) <= _PARQUET_IN_MEMORY
-        if self.in_memory:  # now, so that worker processes share it
+        if self.in_memory:  # read before worker processes start, which then use the same memory
             self._read_all()
 
     def _read_all(self) -> None:
-        """Read every image; give up where they become more than the metadata said and memory is for."""
+        """Read every image; read by row group if they take more memory than the metadata promised."""
         total = 0
         for number in range(len(self.groups)):
             group = self.opened[number] = self._open(number)
@@ -247,7 +247,7 @@ class _ParquetRows:
         try:
             return group.cell(row)
         except VitkitError as error:
-            del self.opened[place]  # else the next read would go on from its middle
+            del self.opened[place]  # its reader stands in the middle of the group
             raise DecodeError(str(error).rstrip(".")) from error
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -259,7 +259,7 @@ class _ParquetRows:
 
     def _open(self, number: int) -> _OpenGroup:
         file, group = self.groups[number]
-        # Images are large: of 64 at a time nothing is left to gain by more.
+        # Larger batches than 64 images gain no speed, because images are large.
         batches = _File(self.paths[file], self.metadata[file], None).batches(self.leaf, [group], 64)
         return _OpenGroup(batches, None if self.in_memory else _GROUP_BYTES)
 
@@ -274,13 +274,17 @@ def list_parquet(
 ) -> Listing:
     """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels.
 
-    The split of each file is read from its name, and class names from the files, where they are not given.
-    `group` is the name of a column that says which images stay in one split. Without `labelled` no label is
-    needed or read, and rows without one count like all others.
+    Args:
+        root: the folder of the files, whose README.md may name the classes.
+        paths: the files.
+        split_of_file: the split of each file; left out, its name says it.
+        class_names: the names of the classes where the files have none.
+        group: the column whose equal values keep images in one split.
+        labelled: whether labels are read; if not, rows without a label count like all others.
     """
     files = [_read_metadata(path) for path in paths]
     header = files[0].schema.names
-    # A name that is plain as it stands comes before one that becomes plain: "label" before "Label".
+    # Columns are found by plain names. "label" wins over "Label", whose plain name is the same.
     columns = {plain_name(name): name for name in header} | {name: name for name in header}
     image_column = find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
     needed = [image_column]
@@ -330,18 +334,18 @@ def list_parquet(
 def _numbered(
     root: Path, splits: Mapping[str, tuple[NDArray[np.int64], NDArray[Any]]], names: Sequence[str]
 ) -> dict[str, SplitListing]:
-    """Take the labels of each split for numbers of classes.
+    """Read the labels of each split as numbers of classes.
 
     Raises:
-        VitkitError: there are not as many names.
+        VitkitError: a number is below 0 or has no name.
     """
-    every = [int(label) for _, labels in splits.values() for label in labels]
-    if min(every) < 0 or max(every) >= len(names):
+    numbers = [int(label) for _, labels in splits.values() for label in labels]
+    if min(numbers) < 0 or max(numbers) >= len(names):
         raise VitkitError(
-            f"{root}: labels from {min(every)} to {max(every)}, but {len(names)} class names "
+            f"{root}: labels from {min(numbers)} to {max(numbers)}, but {len(names)} class names "
             f"({join_names(names)}). The metadata does not belong to these files."
         )
-    return {split: (where, labels.astype(np.int64)) for split, (where, labels) in splits.items()}
+    return {split: (rows, labels.astype(np.int64)) for split, (rows, labels) in splits.items()}
 
 
 def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
@@ -349,7 +353,7 @@ def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
     names: list[str] = []
     for file in files:
         column = find_group_column(file.path, {name.lower(): name for name in file.schema.names}, group)
-        stored: dict[str, str] = {}
+        stored: dict[str, str] = {}  # each name once in memory, however many rows have it
         for row, value in enumerate(_values(file, column)):
             name = ("" if value is None else str(value)).strip()
             if not name:
@@ -381,17 +385,17 @@ def _values(file: _File, column: str) -> Iterator[Any]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type of the values, where each is stored once and numbered."""
+    """Return the type of a column's values; of a dictionary, which stores each value once, their type."""
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
-    """Read the labels of all files: text, whole numbers or truth values, and None where there is none.
+    """Read the labels of all files: text, whole numbers or truth values; None for a row without a label.
 
     Raises:
-        VitkitError: they are of another type, or not all of one.
+        VitkitError: they are of another type, or of several.
     """
     kinds = [_label_kind(file, column) for file in files]
     different = sorted({*kinds} - {"none"})
@@ -422,7 +426,7 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
 
 
 def _label_kind(file: _File, column: str) -> str:
-    """Name the kind of the labels of a file. Raises VitkitError: no label has the type of the column."""
+    """Name the kind of the labels of a file. Raises VitkitError: the column has no type of labels."""
     import pyarrow as pa
 
     plain, types = _plain(file.schema.field(column).type), pa.types
@@ -472,10 +476,10 @@ def _labelled(
     """Group the rows that have a label by split, and count the rows without one."""
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     splits = {
-        split: (where, values[where])
+        split: (rows, values[rows])
         for split, (numbers, _) in by_split(split_of, values).items()
-        for where in [numbers[~unlabelled[numbers]]]
-        if len(where)
+        for rows in [numbers[~unlabelled[numbers]]]
+        if len(rows)
     }
     return splits, int(unlabelled.sum())
 
@@ -497,7 +501,7 @@ def _read_metadata(path: Path) -> _File:
         with pq.ParquetFile(path, pre_buffer=False) as opened:
             file = _File(path, opened.metadata, opened.schema_arrow)
         rows = [file.rows(group) for group in file.groups]
-        # The same value in all rows takes no bytes, so that a small file could promise rows without an end.
+        # A value that all rows have is stored once, so that a small file could promise any number of rows.
         if (
             min(rows, default=0) < 0
             or sum(rows) != file.metadata.num_rows

@@ -1,8 +1,8 @@
 """Read the heads of the pages of a Parquet file, to learn their sizes before anything is unpacked.
 
 Arrow unpacks a page into as many bytes as its head promises, up to 2 GiB from a few kilobytes, and the sums
-in the file's metadata need not be true. A head is a structure of Thrift's compact protocol; its fields are
-`PageHeader`'s in parquet.thrift.
+in the file's metadata need not be true. A head is a structure of Thrift's compact protocol, a format of its
+own; its fields are those of `PageHeader` in parquet.thrift.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 _HEAD_BYTES = 512  # nearly every head; one with statistics of long values is read again
 _LARGEST_HEAD = 16 << 20  # bytes, as in Arrow
-_DEEPEST = 8  # structures within each other; a head has two levels
+_DEEPEST = 8  # nested structures; a head has two levels
 
 _UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8  # fields of a head
 _VALUES = 1  # the first field of each of the last three
@@ -68,7 +68,7 @@ class _Bytes:
         self.at = 0
 
     def structure(self, deepest: int) -> _Head:
-        """Return the whole numbers and structures of a structure by the numbers of their fields."""
+        """Read a structure: its whole numbers and structures, by the numbers of their fields."""
         if not deepest:
             raise ValueError("structures within structures")
         fields, number = _Head(), 0
@@ -80,12 +80,12 @@ class _Bytes:
         return fields
 
     def _fields(self) -> Iterator[tuple[int, int]]:
-        """Yield the kind of each field and how much higher its number is; 0: the number follows."""
+        """Yield the kind of each field, and by how much its number grows; 0: the number follows."""
         while head := self._byte():
             yield head & 15, head >> 4
 
     def _value(self, kind: int, deepest: int) -> "int | _Head | None":
-        """Return a whole number or a structure, and step over any other value."""
+        """Read a whole number or a structure, and step over any other value."""
         match kind:
             case 1 | 2:  # true and false have no bytes
                 return None

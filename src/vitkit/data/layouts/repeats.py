@@ -1,8 +1,8 @@
-"""Images that are there several times: the same pixels, in the same file copied or in another one.
+"""Find images that a data set has several times: copies of a file, or the same pixels in another file.
 
-Where all files together are small, every image is decoded once and its pixels are hashed. Where they are
-not, decoding would take longer than people wait for a list of images: then files are compared by their
-bytes, and only files that agree with another one in size and in their last bytes are read whole.
+Where all files together are small, every image is decoded once and its pixels are hashed. Elsewhere decoding
+would take longer than people wait for a list of images: files are compared by their bytes, and only those
+that agree with another one in size and in their last bytes are read whole.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ MOST_DECODED = 10_000
 """Images up to which pixels are compared: some seconds of decoding on one core, whenever the data is opened.
 The 60,000 images of CIFAR-10 took 36 s to decode and 5 s to compare by bytes."""
 COMPARED_BELOW = 200_000
-"""Images up to which they are compared at all: to open more of them takes minutes."""
-_END = 4096  # bytes; the end of a file differs more than its head, which holds the camera's settings
+"""Images up to which they are compared at all: opening more files takes minutes."""
+_END = 4096  # bytes of a file's end, which differs more than its head with the camera's settings
 
 
 class Images(Protocol):
@@ -57,9 +57,8 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
         decoded: digests of images that were decoded before; images that are decoded now are added.
 
     Returns:
-        None where there are more than `COMPARED_BELOW`. Else `(N,)`, the parts one after the other: the
-        position of the first image that is the same. An unreadable image equals only files of the same
-        bytes.
+        `(N,)`, the parts one after the other: the position of the first image of the same pixels. An
+        unreadable image equals only files of the same bytes. None for more than `COMPARED_BELOW` images.
     """
     if sum(map(len, parts)) > COMPARED_BELOW:
         return None
@@ -107,7 +106,7 @@ def repeats_of_training(
 
 
 def describe_repeats(count: int, split: str, where: str = "train") -> str:
-    """Say that images of a split are training images too, as the beginning of a sentence."""
+    """Say that images of a split are in `where` too, as the beginning of a sentence."""
     begin = pluralize(count, f"image of {split} is", f"images of {split} are")
     return f"{begin} in {where} too, pixel for pixel"
 
@@ -134,16 +133,16 @@ def _pixels_or_bytes(part: Images, index: int, decoded: Digests) -> bytes | None
 
 
 def _bytes_digests(images: Sequence[tuple[Images, int]], sizes: Sequence[int]) -> list[bytes | None]:
-    """Hash the encoded images that may be like another one; None for the others."""
-    often = Counter(sizes)
-    looks = [
-        (size, _end(part.file(index))) if size >= 0 and often[size] > 1 else None
+    """Hash the encoded images that agree with another one in size and last bytes; None for the others."""
+    of_size = Counter(sizes)
+    ends = [
+        (size, _end(part.file(index))) if size >= 0 and of_size[size] > 1 else None
         for (part, index), size in zip(images, sizes, strict=True)
     ]
-    alike = Counter(looks)
+    alike = Counter(ends)
     return [
-        _bytes_digest(part.file(index)) if look is not None and alike[look] > 1 else None
-        for (part, index), look in zip(images, looks, strict=True)
+        _bytes_digest(part.file(index)) if end is not None and alike[end] > 1 else None
+        for (part, index), end in zip(images, ends, strict=True)
     ]
 
 

@@ -28,17 +28,17 @@ _STAGES = {
     "val200": {"val": "val200"},
     "test": {"test": "test"},
 }
-"""The splits that the path of a list stands for, and the lists that they are read from."""
+"""The splits that the path of a list stands for, and the list of each."""
 _LINE = "a path and a class number with a space between, such as images/train800/000000.jpg 7"
 _LARGEST_LABEL = 1 << 20
-"""Class numbers above it are no class numbers: the largest data sets have some tens of thousands."""
+"""The largest class number: the largest data sets have some tens of thousands of classes."""
 
 
 def list_of(path: Path) -> str | None:
-    """Return the list that a file is, by its name and its neighbours; None if it is no list.
+    """Return the name of the list that a file holds, such as "train800"; None if it holds no list.
 
-    A test.txt or test.parquet alone is no such list: a training list has to stand beside it. Of text files
-    the whole name counts, for only files of these names are read.
+    A test.txt or test.parquet is a list only beside a training list. The name of a text file must be that of
+    a list; the name of a Parquet file begins with it.
     """
     name, kind = _list_name(path), path.suffix.lower()
     if name is None or path.is_dir():
@@ -113,35 +113,35 @@ def list_split_parquets(
     """List the images of Parquet files whose names begin with the name of a list.
 
     Args:
-        folder: above the files; its name may say which task it is.
-        paths: the files; others are passed over.
+        folder: above the files; it may have the name of a task of VTAB-1k.
+        paths: files; those that hold no list are passed over.
         stage: the list of the file whose path was given; None: the folder's path was.
         group: a column that says which images stay in one split, where one has to be cut.
     """
     of_list = {name: [path for path in paths if _list_name(path) == name] for name in LISTS}
-    there = {name: files for name, files in of_list.items() if files}
-    files = [(path, split) for split, name in _splits(stage, there).items() for path in there[name]]
-    here = folder.resolve()  # of "." the name is empty
+    lists = {name: files for name, files in of_list.items() if files}
+    files = [(path, split) for split, name in _splits(stage, lists).items() for path in lists[name]]
+    here = folder.resolve()  # "." has no name
     task = task_of_folder(here.name) or task_of_folder(here.parent.name)
     names = None if task is None else tuple(map(str, range(task.classes)))
     return list_parquet(folder, [path for path, _ in files], [split for _, split in files], names, group)
 
 
 def _list_name(path: Path) -> str | None:
-    """Return the list that a name begins with: train800 of train800-00000-of-00001.parquet."""
+    """Return the name of a list that a file name begins with: train800-00000-of-00001.parquet is train800."""
     word = re.split(r"[-_.]", path.name.lower())[0]
     return word if word in LISTS else None
 
 
-def _splits(stage: str | None, there: Mapping[str, object]) -> dict[str, str]:
-    """Return the splits that a folder or a list stands for, as far as their lists are there."""
+def _splits(stage: str | None, lists: Mapping[str, object]) -> dict[str, str]:
+    """Choose, among existing `lists`, the list of each split that a folder or a list's path stands for."""
     if stage is not None:
-        lists = _STAGES[stage]
-    elif "train800" in there:
-        lists = {"train": "train800", "val": "val200", "test": "test"}
+        list_of_split = _STAGES[stage]
+    elif "train800" in lists:
+        list_of_split = {"train": "train800", "val": "val200", "test": "test"}
     else:
-        lists = _STAGES["train800val200"]
-    return {split: name for split, name in lists.items() if name in there}
+        list_of_split = _STAGES["train800val200"]
+    return {split: name for split, name in list_of_split.items() if name in lists}
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def _read_list(path: Path) -> _List:
                 name, label = _parsed(f"{path} line {number}", path.parent, line)
                 if name in line_of:
                     raise VitkitError(
-                        f"{path} line {number}: {name} stands in line {line_of[name]} already. Remove one of "
-                        "the two lines."
+                        f"{path} line {number}: {name} is in line {line_of[name]} already. Remove one of the "
+                        "two lines."
                     )
                 line_of[name] = number
                 entries.paths.append(name)
@@ -219,13 +219,14 @@ def _refuse_shared_images(lists: Mapping[str, _List]) -> None:
         for index, name in enumerate(lists[other].paths):
             if name in line_of:
                 raise VitkitError(
-                    f"{lists[other].where(index)}: {name} stands in {trained}.txt line {line_of[name]} too, "
-                    f"so that {other} images would be trained on. Remove it from one of the two lists."
+                    f"{lists[other].where(index)}: {name} is in {trained}.txt line {line_of[name]} too, so "
+                    f"that {other} images would be trained on. Remove it from one of the two lists."
                 )
 
 
 def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
-    """Refuse the first line whose image is not there; each folder is listed once, not each file looked up."""
+    """Refuse the first line whose image is missing; folders are listed once, which is faster than a look-up
+    of each file."""
     names_in = dict[str, set[str]]()
     for entries in lists.values():
         for index, path in enumerate(entries.paths):
@@ -246,7 +247,7 @@ def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
     """Name the classes by their numbers, and refuse numbers that no class can have.
 
     VTAB's tasks have a given number of classes, and their 1,000 images lack some classes. Elsewhere the
-    numbers must have no gap over all lists: one would be a class that no image shows.
+    numbers of all lists together must have no gap, which would be a class without images.
     """
     task = task_of_folder(folder.resolve().name)
     first = dict[int, str]()

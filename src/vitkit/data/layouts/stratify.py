@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEW = 3
-"""In `stratify_label_sets`, images from which on a label gets one into the cut, as long as it has room."""
+"""In `stratify_label_sets`, images of a label from which on one is cut, as long as the cut has room."""
 
 
 def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     """Choose `count` samples to cut, where each has one label.
 
-    The samples are distributed among the classes by largest remainder, and one sample of each class at least
-    stays; fewer are cut where that leaves too few.
+    The samples are distributed among the classes by largest remainder. At least one sample of each class is
+    not cut, even if fewer than `count` are cut for it.
 
     Args:
         labels: `(N,)` class numbers.
         count: samples to cut.
-        seed, stream: key of the draws: streams of one seed are independent.
+        seed, stream: key of the draws; streams of a seed are independent.
 
     Returns:
         `(N,)`, True for the samples that are cut.
@@ -45,8 +45,8 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
 
     The rarest label is dealt first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
     2011 ("On the stratification of multi-label data"). Unlike there, all images of a label are dealt at
-    once, and three rules are added. A label of at least `FEW` images gets one into the cut, while there is
-    room. Every label keeps an image that is not cut. Exactly `count` are cut, unless that rule leaves fewer.
+    once, and three rules are added. Of a label of at least `FEW` images one is cut, while there is room. Of
+    every label an image is not cut. Exactly `count` are cut, unless that rule leaves fewer.
 
     Args:
         labels: `(N, K)` bool.
@@ -74,7 +74,7 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
             quota = count
         missing = count - int(cut.sum())
         after = total - int(assigned.sum()) - len(group)
-        # The images after this group must suffice for the ones missing then, and no more may be cut.
+        # The images after this group must suffice for the rest of the cut, and no more than that may be cut.
         quota = min(max(quota, missing - after), missing)
         taken = 0
         for row in group.tolist():
@@ -92,11 +92,11 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
 
 
 def spread_order(labels: NDArray[Any], seed: int, stream: int) -> NDArray[np.int64]:
-    """Put samples in an order, any part of which has nearly the fractions of labels of the whole.
+    """Order samples so that any part has nearly the fractions of labels of the whole.
 
-    In an order drawn at random, number i of the n samples of a label stands at the fraction (i + 1/2) / n of
-    the way; but the first one of each label goes to the front, so that parts as large as the number of labels
-    have all of them. A sample of several labels counts as one of its rarest.
+    Within a label the order is drawn at random, and sample i of n stands at the fraction (i + 1/2) / n of the
+    whole order; but the first sample of each label goes to the front, so that a part as large as the number
+    of labels has every label. A sample of several labels counts as one of its rarest.
 
     Args:
         labels: `(N,)` class numbers, or `(N, K)` bool.
@@ -108,7 +108,7 @@ def spread_order(labels: NDArray[Any], seed: int, stream: int) -> NDArray[np.int
     if labels.ndim == 2:
         most = len(labels) + 1  # more than any label has
         sizes = np.where(labels, labels.sum(0), most)
-        # One column more, for samples without a label: the first of equal columns counts.
+        # The column in front is for samples without a label: argmin takes the first of equal columns.
         labels = np.insert(sizes, 0, most, axis=1).argmin(1)
     drawn = draws(len(labels), seed, stream)
     order = np.lexsort((drawn, labels))  # by label, within it in a drawn order

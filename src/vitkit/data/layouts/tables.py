@@ -35,7 +35,7 @@ _BOX_COLUMNS = frozenset(
 )
 """Columns of lists for detection."""
 LONGEST_LABEL = 1000
-"""Characters of a label. A longer one is never a name: a quotation mark is open, or a column was mistaken."""
+"""Characters of a label. A longer one is no name: a quotation mark is open, or this is another column."""
 _LONGEST_LINE = 1 << 20
 """Characters of a line of a CSV; a file without line breaks would fill the memory."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # C0, DEL and C1, line breaks and tabs among them
@@ -53,7 +53,7 @@ class CsvRows:
     split_of: NDArray[Any]
     """`(N,)` of "train", "val" and "test"."""
     groups: NDArray[np.int64] | None = None
-    """`(N,)` of the column of groups, where one was asked for."""
+    """`(N,)` numbers of groups; None where no column of groups was given."""
     notes: tuple[str, ...] = ()
     """Sentences about how the paths and columns were read."""
 
@@ -65,7 +65,7 @@ class CsvRows:
 def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
-    Paths are below the folder of the CSV. Without `labelled` no label is needed or read.
+    Paths are below the folder of the CSV. Unless `labelled`, no labels are read.
     """
     rows = read_csv(path, group=group, labelled=labelled)
     if not labelled:
@@ -117,15 +117,14 @@ def read_csv(
         several_labels: whether a cell holds several labels, or none; its column may then have a name in the
             plural.
         group: the column that says what an image belongs to; None: there is none.
-        labelled: whether there is a column of labels; else none is read.
+        labelled: whether a column of labels is read.
 
     Raises:
-        VitkitError: it is no CSV in UTF-8, lacks a column or has one twice, has an empty cell where there may
-            be none, a path out of its folder, or names a split that is none. With several labels also: a
-            line has more cells than the header, which loses labels where the separator of the cells
-            separates labels.
+        VitkitError: it is no CSV in UTF-8, lacks a column or has one twice, has an empty path or label, a
+            path out of its folder, or an unknown split. With several labels also: a line has more cells than
+            the header, as where labels are separated by the delimiter of the cells.
     """
-    found, split_of, groups = CsvRows([], [], [], np.empty(0)), list[str](), list[str]()
+    table, split_of, groups = CsvRows([], [], [], np.empty(0)), list[str](), list[str]()
     slashes, tall, line = 0, list[int](), 1
     try:
         with (
@@ -163,9 +162,9 @@ def read_csv(
                         raise VitkitError(f"{where}: {group} is empty. Fill it.")
                 below = _path_below(where, folder, name)
                 slashes += below != name
-                found.paths.append(below)
-                found.cells.append(label)
-                found.lines.append(rows.line_num)
+                table.paths.append(below)
+                table.cells.append(label)
+                table.lines.append(rows.line_num)
                 split_of.append("train" if split_at is None else _cell(row, split_at).lower())
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a CSV: {error}.") from error
@@ -174,9 +173,9 @@ def read_csv(
     except csv.Error as error:
         raise VitkitError(
             f'{path} line {line}: the cells cannot be told apart ({error}). A quotation mark (") that '
-            "begins a cell has to end it, and one within is written twice: correct those of this line."
+            "begins a cell has to end it, and one within is written twice: correct this line."
         ) from error
-    if not found.paths:
+    if not table.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
     unknown = sorted(set(split_of) - set(SPLIT_NAMES))
     if unknown:
@@ -189,7 +188,7 @@ def read_csv(
         lines = pluralize(len(tall), "image of several lines", "images of several lines each")
         notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
     return replace(
-        found,
+        table,
         split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
         groups=None if group is None else number_groups(groups),
         notes=tuple(notes),
@@ -197,12 +196,12 @@ def read_csv(
 
 
 def _columns_left_out(columns: Mapping[str, str], paths: str, labels: str | None) -> list[str]:
-    """Say which columns were read where others could have been meant, and that boxes are not."""
+    """Say which columns were read where several could be meant, and that boxes are not read."""
     notes = []
     for read, names, what in ((paths, _PATH_COLUMNS, "paths"), (labels, LABEL_COLUMNS, "labels")):
         others = [columns[name] for name in names if name in columns and columns[name] != read]
         if read is not None and others:
-            notes.append(f"The {what} are those of the column {read}; not read: {join_names(others)}.")
+            notes.append(f"The {what} are read from the column {read}; not read: {join_names(others)}.")
     boxes = [name for plain, name in columns.items() if plain in _BOX_COLUMNS]
     if boxes:
         notes.append(
@@ -213,12 +212,12 @@ def _columns_left_out(columns: Mapping[str, str], paths: str, labels: str | None
 
 
 def _cell(row: Sequence[str], place: int) -> str:
-    """Return a cell of a row; of a row that is too short an empty one."""
+    """Return a cell of a row; an empty one where the row is too short."""
     return read_csv_cell(row[place].strip()) if place < len(row) else ""
 
 
 def _lines(path: Path, stream: TextIO) -> Iterator[str]:
-    """Yield the lines of a CSV. Raises VitkitError for one that is too long for memory."""
+    """Yield the lines of a CSV. Raises VitkitError for a line that is too long."""
     number = 0
     while line := stream.readline(_LONGEST_LINE + 1):
         number += 1
@@ -230,7 +229,7 @@ def _lines(path: Path, stream: TextIO) -> Iterator[str]:
 
 
 def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
-    """Return the names of the columns as they are written, by their plain names."""
+    """Return the names of the columns as the file has them, by their plain names."""
     plain = [plain_name(name) for name in header]
     twice = sorted({name for name in plain if name and plain.count(name) > 1})
     if twice:
@@ -242,7 +241,7 @@ def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
 
 
 def _path_below(where: str, folder: Path, name: str) -> str:
-    """Return a path of a table, with / where it was written on Windows with backslashes."""
+    """Return a path of a table, with / in place of backslashes where only that file exists."""
     if "\0" in name or "\n" in name or "\r" in name:
         raise VitkitError(
             f"{where}: the path '{visible(name[:80])}' holds a zero byte or a line break. Is a quotation "
@@ -293,13 +292,14 @@ def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> 
     return find_column(path, columns, LABEL_COLUMNS, "label")
 
 
-def find_column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: str) -> str:
-    for name in wanted:
+def find_column(path: Path, columns: dict[str, str], names: tuple[str, ...], what: str) -> str:
+    """Return the first column that has one of these names. Raises VitkitError: there is none."""
+    for name in names:
         if name in columns:
             return columns[name]
     raise VitkitError(
-        f"{path}: no {what} column. Expected one of {', '.join(dict.fromkeys(wanted))}, found "
-        f"{_shown(columns) or 'nothing'}. Rename the one that is meant."
+        f"{path}: no {what} column. Expected one of {', '.join(dict.fromkeys(names))}, found "
+        f"{_shown(columns) or 'nothing'}. Rename the {what} column."
     )
 
 
@@ -308,28 +308,26 @@ def by_split(
 ) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
     """Group the numbers of files and the values of labels by split."""
     numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
-    return {split: (where, values[where]) for split, where in numbers.items() if len(where)}
+    return {split: (rows, values[rows]) for split, rows in numbers.items() if len(rows)}
 
 
 def named_by_value(
     path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
 ) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
     """Make class names of the values of the labels, and number the labels by them."""
-    names = name_labels(
-        path, {split: {str(value) for value in found} for split, (_, found) in splits.items()}
-    )
+    names = name_labels(path, {split: set(map(str, labels)) for split, (_, labels) in splits.items()})
     number_of = {name: number for number, name in enumerate(names)}
     return names, {
-        split: (where, np.array([number_of[str(value)] for value in found], dtype=np.int64))
-        for split, (where, found) in splits.items()
+        split: (rows, np.array([number_of[str(label)] for label in labels], dtype=np.int64))
+        for split, (rows, labels) in splits.items()
     }
 
 
 def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
-    """Put the labels of all splits in order: whole numbers as numbers, everything else as text.
+    """Sort the labels of all splits: as numbers if all are whole numbers, else as text.
 
     Raises:
-        VitkitError: a split has labels that the training images, where there are any, have not.
+        VitkitError: a split has labels that the training images lack, if there are training images.
     """
     every = set().union(*values.values())
     numeric = all(re.fullmatch(r"[+-]?\d+", value) for value in every)
@@ -338,7 +336,7 @@ def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
         unknown = [name for name in names if name in values[split] and name not in values.get("train", every)]
         if unknown:
             raise VitkitError(
-                f"{path}: {split} has labels that train has not: {join_names(unknown)}. "
+                f"{path}: {split} has labels that train lacks: {join_names(unknown)}. "
                 "Add training images of these classes, or remove the lines."
             )
     return names

@@ -1,6 +1,7 @@
-"""A batch: images with their targets, as a loader makes them and everything that computes takes them.
+"""A batch of images with their targets, which loaders make and models and objectives compute on.
 
-It stands apart from the loader, so that predicting does not import how files are listed, checked and read.
+It stands apart from the loader, so that predicting does not import the code that lists, checks and reads
+files.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class Batch:
         return self.targets[LABELS]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return everything that is in the batch."""
+        """List all tensors of the batch."""
         before = () if self.before is None else self.before.tensors()
         return (self.images, *self.targets.values(), self.mask, self.ids, *before)
 
@@ -58,7 +59,7 @@ class Batch:
 
         Args:
             start, stop: of the samples.
-            before: the sample that the first one is mixed with; None: the last of the slice.
+            before: the sample with which the first is mixed; None: the last of the slice.
         """
         part = replace(self, before=None)._each(lambda tensor: tensor[start:stop])
         return part if before is None else replace(part, before=self.slice(before, before + 1))

@@ -1,7 +1,8 @@
 """Make batches of samples: in training an endless stream, in evaluation every sample exactly once.
 
-A batch is a pure function of its number, computed by the process itself or by any of its workers, in the
-first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
+A batch is a pure function of its number, computed by the process itself or by any of its workers, in a run
+that begins or that is resumed. A file that cannot be read has its slot in the batch, masked, and is reported
+by name.
 """
 
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data.augment import RandomView
 from vitkit.data.check import bad_files_allowed
 from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode.image import decode
@@ -21,16 +23,16 @@ from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
-from vitkit.data.transforms import RandomView, preprocess
+from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
 from vitkit.world import ALONE, World
 
 
 def worker_count(samples: Samples, loading: Loading, world: World = ALONE) -> int:
-    """Count the processes that decode a split for this one: none where its pixels are in memory.
+    """Count the worker processes that decode a split: none where its pixels are in memory.
 
-    The processes that train together on a machine share its processors.
+    The processors of a machine are divided among the processes that train together on it.
     """
     if isinstance(samples, MemorySamples):
         return 0
@@ -56,7 +58,7 @@ class TrainLoader:
     """
 
     rejects: dict[str, str]
-    """Reason by key of every file met so far that could not be read."""
+    """The reason, by key, of every file so far that could not be read."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class TrainLoader:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
         for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
-            # Before the batch is handed out: a step must not train on a data set that is mostly unreadable.
+            # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
             self._check_quota()
             yield batch
@@ -108,8 +110,8 @@ class TrainLoader:
             return
         first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])
         raise VitkitError(
-            f"{len(self.rejects)} of {len(self.samples)} training files met so far cannot be read, more than "
-            f"the {allowed} allowed. The first:\n{first}\n"
+            f"{len(self.rejects)} of {len(self.samples)} training files cannot be read so far, more than the "
+            f"{allowed} allowed. The first:\n{first}\n"
             "Run `vitkit data check` for the whole list, then repair or remove them, or raise --bad-quota."
         )
 
@@ -126,11 +128,13 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Yield every sample of the split, or of `indices`, once and in order; the last batch may be short.
 
-    Several processes take turns: each yields the batches of its own turn, and `run_model` of
+    Several processes take turns: each yields every `world.size`-th batch, and `run_model` of
     `vitkit.evaluation` puts their results in order.
 
-    Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`. A batch that a
-    worker does not bring in `worker_timeout` seconds ends it with a VitkitError; 0 waits for ever.
+    Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`.
+
+    Raises:
+        VitkitError: a worker takes more than `worker_timeout` seconds for a batch; 0 waits for ever.
     """
     if batch_size < 1:
         raise VitkitError(f"batch_size must be at least 1, found {batch_size}.")
@@ -183,7 +187,7 @@ class _TrainBatches:
         return self.samples.key(sample)
 
     def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
-        """Decode the image that a view is drawn of; at a smaller scale where the view allows it."""
+        """Decode the image that a view shows; at a smaller scale where the view allows it."""
         assert self.augmentation is not None
         in_memory = isinstance(self.samples, MemorySamples)
         if not self.augmentation.jpeg_scaling or (in_memory and drawn.draw(*self.samples.size(index)) == 1):
@@ -231,11 +235,11 @@ def _pixels(
     Args:
         ids: the samples of the batch.
         rule: says the height, width and channels of the model's input.
-        view: makes the model's pixels of a sample from its index and its slot in the batch, and writes them
+        view: makes the model's pixels of a sample, given its index and its slot in the batch, and writes them
             into an array (H, W, C).
         reading: called with the index of each sample before it is read.
     """
-    # Zeros stay where a file cannot be read: the batch keeps its shape, and its slot is masked.
+    # Zeros stay where a file cannot be read: every batch has the same shape, and the slot is masked.
     pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
     bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
@@ -253,8 +257,8 @@ def _computed(
     """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes.
 
     Only pixels and reasons come from workers. Targets, mask and ids follow from the number alone and are made
-    here, in memory of their own: each tensor from a worker holds an open file, and a caller that keeps the
-    targets of many batches would run out of them.
+    here, in memory of their own: each tensor from a worker holds an open file, and a caller that collects the
+    targets of many batches would reach the limit of open files.
     """
     prepare_resampling()
     results: Generator[Result, None, None]
@@ -267,10 +271,10 @@ def _computed(
             ids = batches.ids(number).copy()
             mask = np.ones(len(ids), dtype=bool)
             mask[list(bad)] = False
-            targets = {name: torch.from_numpy(of[ids]) for name, of in batches.samples.targets.items()}
+            targets = {name: torch.from_numpy(rows[ids]) for name, rows in batches.samples.targets.items()}
             batch = Batch(pixels, targets, torch.from_numpy(mask), torch.from_numpy(ids))
             yield batch, {batches.key(int(ids[slot])): reason for slot, reason in bad.items()}
 
 
 def _unwatched(sample: int) -> None:
-    """Ignore the index of the sample that is read: only the watch over worker processes needs it."""
+    """Ignore the index of the sample that is read: it names the image at which a worker process hangs."""

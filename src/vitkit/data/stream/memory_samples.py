@@ -1,4 +1,4 @@
-"""Keep the decoded images of a small split in memory, and bound what decoding a large one takes."""
+"""Hold the decoded images of a small split in memory, and bound the memory for decoding a large one."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,9 +14,9 @@ from vitkit.errors import DecodeError, VitkitError
 
 
 class MemorySamples:
-    """A split with every image decoded once and kept as pixels, all in one array.
+    """A split whose images are decoded once and held as pixels, all in one array.
 
-    Files that could not be read keep their reason, which is raised again whenever they are read.
+    The reason why a file could not be read is raised again whenever it is read.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ def keep_in_memory(
         samples: the split.
         limit_bytes: largest size of all its pixels, a byte for each channel.
         progress: called as `progress(done, total)` after each decoded image.
-        header_progress: called in the same way after each header, all of which come first.
+        header_progress: called in the same way after each header; all headers are read first.
         channels: of the decoded images.
 
     Raises:
@@ -106,8 +106,8 @@ def keep_in_memory(
         needed += channels * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
         if needed > limit_bytes:
             return samples
-    # The end of each image less its own length.
-    starts = np.cumsum(lengths := channels * sizes.prod(axis=1)) - lengths
+    lengths = channels * sizes.prod(axis=1)
+    starts = np.cumsum(lengths) - lengths  # the end of each image less its length
     try:
         pixels = np.empty(needed, dtype=np.uint8)
     except MemoryError as error:
@@ -134,10 +134,10 @@ def keep_in_memory(
 
 
 def largest_decoding(samples: Samples, look_at: int = 200) -> int:
-    """Estimate the bytes of memory that decoding the most demanding image takes, from its header.
+    """Estimate the bytes of memory that decoding the most demanding image takes, from headers.
 
-    At most `look_at` files, evenly spread over the split, are read: a million headers would take minutes, and
-    this is only for a warning.
+    At most `look_at` headers, evenly spread over the split, are read: a million would take minutes, and this
+    is only for a warning.
     """
     numbers = np.unique(np.linspace(0, len(samples) - 1, look_at).astype(np.int64)) if len(samples) else ()
     largest = 0
@@ -151,8 +151,8 @@ def check_decode_memory(largest: int, workers: int, available: int | None) -> st
     """Return a warning if so many workers may need more memory for decoding than there is.
 
     Args:
-        largest: bytes that one image may take, as `largest_decoding` finds it.
-        workers: processes that decode at the same time; 0 is this one.
+        largest: bytes that decoding one image may take, by `largest_decoding`.
+        workers: processes that decode at the same time; 0: this process alone.
         available: bytes that the machine can still give; None if it is unknown.
     """
     together = largest * max(1, workers)

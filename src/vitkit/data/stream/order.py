@@ -15,15 +15,13 @@ _MASK = (1 << 64) - 1  # Python's integers have more than 64 bits
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of SplitMix64
 _ROUND_STEP = 0xD1B54A32D192ED03  # odd, with random-looking bits: rounds must not hash overlapping numbers
 _ROUNDS = 12  # with 8 the orders of 5 samples are measurably uneven
-_AUGMENTATION = (
-    0x617567  # "aug" in ASCII; keeps the stream of `sample_rng` apart from any other use of the same seed
-)
+_AUGMENTATION = 0x617567  # "aug" in ASCII: the stream of `sample_rng` is no other stream of the same seed
 
 
 def sample_at(
     positions: NDArray[np.int64], num_samples: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find epochs and sample ids at these positions of the stream, both of the shape of `positions`.
+    """Compute the epochs and sample ids at positions of the stream, both of the shape of `positions`.
 
     Position p belongs to epoch p // num_samples; the ids of one epoch are a permutation of 0..num_samples-1.
     The cost of a position depends neither on its size nor on num_samples.
@@ -54,9 +52,9 @@ def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
 
 
 class _Key(ISeedSequence):
-    """The key of Philox, handed over as it is.
+    """The key of Philox, given as a seed sequence.
 
-    `Philox(key=...)` would first ask the system for randomness and then drop it, three times as slow.
+    `Philox(key=...)` would first read random bytes from the system and not use them, three times as slow.
     """
 
     def __init__(self, seed: int) -> None:
@@ -67,14 +65,13 @@ class _Key(ISeedSequence):
 
 
 def _permute(places: NDArray[np.uint64], keys: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """Permute 0..size-1 by a key and return the values at `places`.
+    """Permute 0..size-1 by a key and return the values at `places`, each of which has a key of its own.
 
-    This is a Feistel network on a grid of rows x columns >= size, with a key for each place.
-
-    Each round shifts one coordinate, modulo its side, by a hash of the other, which can be undone and so is a
-    bijection of the grid. A place that lands outside 0..size-1 walks on until it is inside (cycle walking;
-    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, sections 3 and 4). The grid exceeds
-    `size` by less than one side, so few places walk at all.
+    This is a Feistel network on a grid of rows x columns >= size. Each round shifts one coordinate, modulo
+    its side, by a hash of the other, which can be undone and so is a bijection of the grid. A place that
+    lands outside 0..size-1 is permuted again until it is inside (cycle walking; Black and Rogaway, "Ciphers
+    with Arbitrary Finite Domains", 2002, sections 3 and 4). The grid exceeds `size` by less than one side, so
+    few places are permuted again.
     """
     side = int(np.ceil(np.sqrt(size)))  # of the smallest square that holds `size`
     rows, columns = np.uint64(side), np.uint64(-(-size // side))

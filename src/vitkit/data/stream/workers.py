@@ -1,9 +1,9 @@
-"""Compute batches ahead of time in worker processes, and explain in words when a process dies or hangs.
+"""Compute batches ahead of time in worker processes, and explain it when a process dies or hangs.
 
 Workers ignore the signals that ask the program to stop, because Ctrl-C reaches all processes of a terminal,
-and their parent still needs its batches to finish a step. They end with their parent: PyTorch's workers check
-every 5 s whether it is alive. The kernel could end them at once (PR_SET_PDEATHSIG), but it takes the end of
-the thread that started them for the end of the parent.
+and their parent still needs batches to finish a step. They end with their parent: PyTorch's workers check
+every 5 s whether it is alive. The kernel could end them at once (PR_SET_PDEATHSIG), but would do so when the
+thread that started them ends.
 """
 
 import atexit
@@ -36,14 +36,14 @@ Reading = Callable[[int], None]
 POLL_SECONDS = 1.0
 """Seconds between two checks whether the workers are alive, while a batch is awaited."""
 GRACE_SECONDS = 5.0
-"""Seconds that a worker may still work at its batch when no more are wanted."""
+"""Seconds that a worker has to end its batch when no more batches are needed."""
 
 _NO_MEMORY = (
-    "there is not enough memory for what they read at a time. Use fewer --workers (0 works without any) or "
-    "smaller batches."
+    "there is not enough memory for the images that they decode at a time. Use fewer --workers (0 works "
+    "without any) or smaller batches."
 )
-# Words in the message of an error, and what such an error means. PyTorch and the system raise OSError,
-# RuntimeError and others for these, with nothing but the message in common.
+# Phrases in the message of an error, and the meaning of such an error. PyTorch and the system raise OSError,
+# RuntimeError and others for these, which have only the message in common.
 _SHORTAGES = (
     (
         ("Too many open files", "received 0 items of ancdata"),
@@ -52,7 +52,7 @@ _SHORTAGES = (
     ),
     (
         ("shared memory", "unable to mmap", "torch_shm", "No space left on device"),
-        "shared memory (/dev/shm), by which batches arrive, is full or too small. Make it larger (in a "
+        "shared memory (/dev/shm), through which batches come, is full or too small. Make it larger (in a "
         "container: --shm-size 2g), or use fewer --workers (0 works without any) or smaller batches.",
     ),
     (("Cannot allocate memory", "can't allocate memory", "not enough memory"), _NO_MEMORY),
@@ -91,8 +91,8 @@ def compute_ahead(work: Work, numbers: range, workers: int, seconds: float) -> G
 class _Task(Dataset["Result | str"]):
     """The data set of PyTorch's DataLoader whose items are whole batches.
 
-    An item is a string, in words, where there is no result: the message of an exception would arrive in the
-    parent with the worker's traceback in it.
+    An item is a sentence where there is no result: the message of an exception would reach the parent with
+    the worker's traceback in it.
     """
 
     work: Work
@@ -110,16 +110,16 @@ class _Task(Dataset["Result | str"]):
         try:
             pixels, bad = self.work.compute(number, reading)
             # Moved to shared memory here and not when the batch is sent: another thread sends it, and an
-            # error there (shared memory full) would be lost. Only the pixels are shared, because each shared
-            # tensor is an open file in the process that keeps it.
+            # error there (shared memory full) would be lost. Only the pixels are in shared memory, because
+            # each tensor there is an open file in the process that has it.
             return pixels.share_memory_(), bad  # type: ignore[no-untyped-call]
         except VitkitError as error:
             return str(error)
         except (OSError, MemoryError, RuntimeError) as error:
-            words = _shortage(error, number)
-            if words is None:
+            sentence = _shortage(error, number)
+            if sentence is None:
                 raise
-            return words
+            return sentence
 
 
 def _begin(worker: int) -> None:
@@ -129,11 +129,11 @@ def _begin(worker: int) -> None:
 
 @contextmanager
 def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterator["_Pool"]:
-    """Start worker processes and hand out what arrives from them; they have ended when the block ends."""
+    """Start worker processes, from which batches are taken in the block; they have ended when it ends."""
     try:
         board = multiprocessing.RawArray("q", 2 * workers)
         with warnings.catch_warnings():
-            # More workers than cores are the user's choice: PyTorch would answer with lines of its code.
+            # More workers than cores are the user's choice; PyTorch's warning would show lines of its code.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             # batch_size=None: an item of the data set is a whole batch, so that a worker sends one message
             # a batch and not one an image. The sampler gives the numbers, in order, to the workers in turn.
@@ -144,7 +144,7 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
                 num_workers=workers,
                 collate_fn=_as_it_is,
                 worker_init_fn=_begin,
-                timeout=POLL_SECONDS,  # `_Pool._arrived` asks again until the watch gives up
+                timeout=POLL_SECONDS,  # `_Pool._arrived` waits again until the watch gives up
             )
             # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that just started.
             with _former_child_handler(), stop_signals_blocked():
@@ -161,7 +161,7 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
         exiting.set()
         _kill(processes)
 
-    # At exit Python sends its child processes SIGTERM, which they ignore, and would wait for them for ever.
+    # At exit Python sends its child processes SIGTERM, which workers ignore, and would wait for ever.
     atexit.register(end_at_exit)
     watch = _Watch(processes, seconds)
     try:
@@ -268,7 +268,7 @@ class _Pool:
     watch: _Watch
 
     def result(self, number: int) -> Result:
-        """Return the next batch; batches must be asked for in the order of `numbers`."""
+        """Return batch `number`, which must be the next one of `numbers`."""
         self.watch.awaited = number
         try:
             result = self._arrived(number)
@@ -283,38 +283,38 @@ class _Pool:
             try:
                 return next(self.arriving)
             except (RuntimeError, OSError, EOFError) as error:
-                # The order matters: workers that the watch killed look like workers that died.
+                # Checked first: workers that the watch killed look like workers that died.
                 if self.watch.expired:
                     raise VitkitError(self._hanging(number)) from error
                 if str(error).startswith("DataLoader timed out"):
                     continue
-                words = _shortage(error, number) or self._death(error, number)
-                if words is None:
+                sentence = _shortage(error, number) or self._death(error, number)
+                if sentence is None:
                     raise
-                raise VitkitError(words) from error
+                raise VitkitError(sentence) from error
 
     def _hanging(self, number: int) -> str:
-        """Say which process does not answer, and which image it was reading."""
+        """Say which process hangs, and which image it was reading."""
         rows = _rows(self.board)
-        (makers,) = np.nonzero((rows[:, 0] == number) & (rows[:, 1] >= 0))
-        # A worker that has not begun the batch yet left no note on the board, but DataLoader gives batches to
-        # workers in turn.
-        worker = int(makers[0]) if len(makers) else self.numbers.index(number) % len(self.processes)
-        # Workers hand their batches over through one queue: one that is stopped while it does so holds up the
-        # others, whose batch may be the one that is missing.
+        (readers,) = np.nonzero((rows[:, 0] == number) & (rows[:, 1] >= 0))
+        # A worker that has not begun the batch has not written its number on the board, but DataLoader gives
+        # batches to workers in turn.
+        worker = int(readers[0]) if len(readers) else self.numbers.index(number) % len(self.processes)
+        # Workers send their batches through one queue: a worker that is stopped while it sends holds up the
+        # others, of which one may have the missing batch.
         worker = next(iter(self.watch.stopped), worker)
         at, sample = rows[worker].tolist()
         image = f", last at the image {self.work.key(sample)}" if at == number and sample >= 0 else ""
         return (
             f"Batch {number} did not come within {self.watch.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} hangs{image}. Mostly this is a disk or network "
-            "share that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
+            "drive that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
             "can be read, then run the same command again. If batches do take that long, allow more seconds "
             "by --worker-timeout (0 waits for ever)."
         )
 
     def _death(self, error: Exception, number: int) -> str | None:
-        """Say that a worker died, if the error is what its death looks like from here; else return None."""
+        """Say that a worker died, if its death causes such an error in this process; else return None."""
         gone = (None, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOENT)
         message = str(error)
         if isinstance(error, RuntimeError):
@@ -338,10 +338,10 @@ def _shortage(error: Exception, number: int) -> str | None:
     """Say which resource is exhausted; None if something else failed."""
     message = str(error)
     if message.startswith("Caught "):
-        return None  # a bug in a worker: `_Task` returns strings for all failures it knows
+        return None  # a bug in a worker: `_Task` returns strings for the failures that are expected
     meaning = _NO_MEMORY if isinstance(error, MemoryError) else None
-    for words, explanation in _SHORTAGES:
-        if any(word in message for word in words):
+    for phrases, explanation in _SHORTAGES:
+        if any(phrase in message for phrase in phrases):
             meaning = explanation
     if meaning is None:
         return None
@@ -349,8 +349,7 @@ def _shortage(error: Exception, number: int) -> str | None:
 
 
 def _rows(board: Any) -> NDArray[np.int64]:
-    """View the board as (workers, 2): the batch of each worker and the sample it reads, -1 before the
-    first."""
+    """View the board as (workers, 2): each worker's batch and the sample it reads, -1 before the first."""
     return np.frombuffer(board, dtype=np.int64).reshape(-1, 2)
 
 
@@ -358,5 +357,5 @@ _T = TypeVar("_T")
 
 
 def _as_it_is(value: _T) -> _T:
-    """Return an item unchanged: DataLoader's default would rebuild its tuple and its dictionary."""
+    """Return an item unchanged: DataLoader's default would make its tuple and its dictionary anew."""
     return value

@@ -15,7 +15,7 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import Features
 from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import LabelledFeatures
-from vitkit.weights.card import TrainingData
+from vitkit.weights.model_card import TrainingData
 from vitkit.world import ALONE, World, prepared_together
 
 POOL = "train"

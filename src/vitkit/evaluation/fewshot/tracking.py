@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitkit.data.sources import Samples
     from vitkit.evaluation.features import Features
     from vitkit.models.config.compute_config import Precision
-    from vitkit.weights.card import TrainingData
+    from vitkit.weights.model_card import TrainingData
 
 
 @dataclass(frozen=True)

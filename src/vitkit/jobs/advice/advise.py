@@ -16,11 +16,11 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
-from vitkit.jobs.advice.cost import count_images, measure_cost
 from vitkit.jobs.advice.default_start import measure_starts
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
+from vitkit.jobs.advice.step_time import count_images, measure_cost
 from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.options import as_names, from_options
 from vitkit.jobs.recipes import recipe

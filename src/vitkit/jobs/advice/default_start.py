@@ -15,7 +15,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice.choice import Option
-from vitkit.jobs.advice.cost import measure_cost, step_memory
+from vitkit.jobs.advice.step_time import measure_cost, step_memory
 from vitkit.jobs.finetune_defaults import fit_images
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
@@ -26,8 +26,8 @@ from vitkit.runs.outlook import Row, free_memory
 from vitkit.runs.plan import Request
 from vitkit.runs.series_record import read_series
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.weights.card import fit_preprocessing
 from vitkit.weights.files.remote import is_kept
+from vitkit.weights.model_card import fit_preprocessing
 from vitkit.weights.published import PublishedStart, default_starts
 
 PATIENCE = 3600.0

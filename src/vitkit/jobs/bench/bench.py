@@ -20,16 +20,16 @@ from vitkit._version import __version__
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import throughput_figure
 from vitkit.durable import replace_json
-from vitkit.engines.libraries import Numbers as EngineNumbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
     PEERS,
     BenchPhase,
     Contestant,
-    Numbers,
+    TorchPrecision,
     installed_peers,
     peer_contestants,
-    precisions,
+    timed_precisions,
     vitkit_contestants,
 )
 from vitkit.jobs.bench.options import BenchOptions
@@ -73,7 +73,7 @@ class Response:
     model: str
     image_size: tuple[int, int]
     name: str
-    precision: EngineNumbers
+    precision: EnginePrecision
     latency: Latency
 
 
@@ -85,7 +85,7 @@ class Memory:
     image_size: tuple[int, int]
     phase: BenchPhase
     name: str
-    precision: EngineNumbers
+    precision: EnginePrecision
     batch_size: int
     peak: int
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
@@ -161,8 +161,8 @@ def bench(
     """Measure how fast models are: `vitkit.bench("ViT-S/16", peers=True)`.
 
     Args:
-        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device, quiet,
-            listener: as `BenchOptions` has them.
+        models, sizes, batch_size, training, peers, minutes: as `vitkit bench --help` describes them.
+        precision, memory_gb, threads, device, quiet, listener: the same.
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
@@ -288,7 +288,7 @@ class _Case:
 
     def measure(self, phase: BenchPhase) -> Iterator[Record]:
         """Measure speed, latency and memory of one phase, if there is the time and the memory."""
-        numbers = precisions(self.options.precision, self.device)
+        precisions = timed_precisions(self.options.precision, self.device)
         self.timer.detail = f"{self.words}, {phase}"
         self.timer.tick()
         share = self.timer.share()
@@ -302,7 +302,7 @@ class _Case:
             return
         flops = forward_flops(self.config, head=True)
         # Ours are one more than the precisions; peers have two forms of attention.
-        expected = len(numbers) + 1 + 2 * len(numbers) * len(self.peers)
+        expected = len(precisions) + 1 + 2 * len(precisions) * len(self.peers)
         batch, seconds = self._fitting_batch(phase, flops, expected, share)
         if not batch:
             self.listener.warn(
@@ -312,7 +312,7 @@ class _Case:
             return
         try:
             images = self._images(batch)
-            contestants = self._contestants(phase, images, numbers)
+            contestants = self._contestants(phase, images, precisions)
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.6 * share),
                 flops=flops,
@@ -331,12 +331,12 @@ class _Case:
             )
 
     def _contestants(
-        self, phase: BenchPhase, images: torch.Tensor, numbers: tuple[Numbers, ...]
+        self, phase: BenchPhase, images: torch.Tensor, precisions: tuple[TorchPrecision, ...]
     ) -> list[Contestant]:
-        contestants = list(vitkit_contestants(self.config, self.device, phase, numbers))
+        contestants = list(vitkit_contestants(self.config, self.device, phase, precisions))
         for peer in self.peers:
             try:
-                contestants += peer_contestants(peer, self.config, images, phase, numbers)
+                contestants += peer_contestants(peer, self.config, images, phase, precisions)
             except VitkitError as error:
                 self.listener.warn(str(error))
             self.timer.tick()
@@ -425,7 +425,7 @@ class _Case:
             largest is not None and largest.tried,
         )
 
-    def _small_batch(self, phase: BenchPhase, precision: EngineNumbers) -> int:
+    def _small_batch(self, phase: BenchPhase, precision: EnginePrecision) -> int:
         """Count the images that need as much memory as what is there whatever their number: the gradients of
         all weights in training, and the weights as bfloat16 where they are rounded."""
         weights = 4 * parameters(self.config)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import EngineModel
-from vitkit.engines.libraries import EXTRAS, GraphEngine
-from vitkit.engines.libraries import Numbers as EngineNumbers
+from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -31,7 +30,7 @@ from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, devic
 from vitkit.weights.peers import import_library
 
 BenchPhase = Literal["inference", "training"]
-Numbers = Literal["float32", "bfloat16"]
+TorchPrecision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Contestant:
 
     name: str
     library: str
-    precision: EngineNumbers
+    precision: EnginePrecision
     model: nn.Module | None
     """None: an engine, which computes logits and cannot be trained."""
     logits: Callable[[Tensor], Any]
@@ -49,7 +48,7 @@ class Contestant:
     """Have the model, which others use as well, compute in this way."""
 
 
-def precisions(precision: Precision, device: torch.device) -> tuple[Numbers, ...]:
+def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
     """Return the precisions that are timed on a device."""
     if precision == "auto":
         fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
@@ -58,11 +57,11 @@ def precisions(precision: Precision, device: torch.device) -> tuple[Numbers, ...
 
 
 def vitkit_contestants(
-    config: ModelConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ModelConfig, device: torch.device, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give what is chosen in each precision, and the plain way (`--exact`), last."""
     model: ImageModel = build_model(config).to(device)
-    chosen: list[tuple[str, str, Numbers, Compute]] = [
+    chosen: list[tuple[str, str, TorchPrecision, Compute]] = [
         (
             f"vitkit {precision}",
             "vitkit",
@@ -75,7 +74,7 @@ def vitkit_contestants(
                 exact=False,
             ),
         )
-        for precision in numbers
+        for precision in precisions
     ]
     for name, library, precision, way in (*chosen, ("vitkit --exact", "vitkit exact", "float32", PLAIN)):
 
@@ -86,7 +85,7 @@ def vitkit_contestants(
 
 
 def timm_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give timm's own VisionTransformer with the sizes of a configuration."""
     import_library("timm")
@@ -100,7 +99,7 @@ def timm_contestants(
         num_classes=config.num_classes,
     )
     model.to(images.device)
-    for precision in numbers:
+    for precision in precisions:
         for attention in ("fused", "explicit"):
 
             def prepare(fused: bool = attention == "fused") -> None:
@@ -111,7 +110,7 @@ def timm_contestants(
 
 
 def huggingface_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give transformers' ViT with the sizes of a configuration."""
     transformers = import_library("transformers")
@@ -127,7 +126,7 @@ def huggingface_contestants(
         )
     )
     model.to(images.device)
-    for precision in numbers:
+    for precision in precisions:
         for attention in ("sdpa", "eager"):
 
             def prepare(attention: str = attention) -> None:
@@ -140,7 +139,7 @@ def huggingface_contestants(
 
 
 def vit_pytorch_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give vit-pytorch's ViT with the sizes of a configuration."""
     model: nn.Module = (
@@ -157,7 +156,7 @@ def vit_pytorch_contestants(
         )
         .to(images.device)
     )
-    for precision in numbers:
+    for precision in precisions:
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
 
@@ -183,7 +182,7 @@ def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Ten
 
 
 def openvino_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give OpenVINO on a processor, with our plain graph for batches of this size."""
     if phase == "training" or images.device.type != "cpu":
@@ -191,7 +190,7 @@ def openvino_contestants(
     openvino, model = import_module("openvino"), graph_to_export(config)
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     kinds = {"float32": "f32", "bfloat16": "bf16"}
-    for precision in numbers:
+    for precision in precisions:
         hints = {
             "INFERENCE_PRECISION_HINT": kinds[precision],
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -208,10 +207,10 @@ def openvino_contestants(
 
 
 def onnxruntime_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
     """Give ONNX Runtime on a processor, with our plain graph for batches of this size, in float32 alone."""
-    if phase == "training" or images.device.type != "cpu" or "float32" not in numbers:
+    if phase == "training" or images.device.type != "cpu" or "float32" not in precisions:
         return
     onnxruntime, model = import_module("onnxruntime"), graph_to_export(config)
     options = onnxruntime.SessionOptions()
@@ -230,14 +229,18 @@ def onnxruntime_contestants(
 
 
 def served_contestants(
-    engine: GraphEngine, config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    engine: GraphEngine,
+    config: ViTConfig,
+    images: Tensor,
+    phase: BenchPhase,
+    precisions: tuple[TorchPrecision, ...],
 ) -> Iterator[Contestant]:
     """Give vitkit's own graph computed by an engine, with uint8 images, as `vitkit.Predictor` has it."""
     if phase == "training" or images.device.type != "cpu":
         return
     model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
     shown = pixels.numpy()
-    for precision in numbers:
+    for precision in precisions:
         if engine == "onnxruntime" and precision != "float32":
             continue
         served = serve(model, engine, precision, torch.get_num_threads())
@@ -250,7 +253,7 @@ def served_contestants(
         yield Contestant(f"{library} {precision}", library, precision, None, logits)
 
 
-MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
+MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[TorchPrecision, ...]], Iterator[Contestant]]
 PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "timm": (timm_contestants, ("timm",)),
     "transformers": (huggingface_contestants, ("transformers",)),
@@ -270,7 +273,7 @@ def installed_peers() -> tuple[list[str], list[str]]:
 
 
 def peer_contestants(
-    name: str, config: ModelConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    name: str, config: ModelConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> list[Contestant]:
     """Give the contestants of a peer, each of which has computed logits once.
 
@@ -279,7 +282,7 @@ def peer_contestants(
         config: the architecture; none but a plain ViT with class token and head has peers.
         images: `(B, C, H, W)`, normalised, of the batch that is timed.
         phase: what is timed; engines cannot be trained.
-        numbers: the precisions.
+        precisions: the precisions.
 
     Raises:
         VitkitError: it has no such model, or its installation does not work; the message says which.
@@ -290,7 +293,7 @@ def peer_contestants(
     try:
         with warnings.catch_warnings():  # exporters warn of what they are told on purpose
             warnings.simplefilter("ignore")
-            contestants = list(PEERS[name][0](vit, images, phase, numbers))
+            contestants = list(PEERS[name][0](vit, images, phase, precisions))
             for contestant in contestants:
                 contestant.prepare()
                 with torch.inference_mode():

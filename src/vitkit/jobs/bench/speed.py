@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.engines.libraries import Numbers
+from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench.contestants import BenchPhase, Contestant
 from vitkit.jobs.bench.timing import Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
@@ -36,7 +36,7 @@ class Speed(Timed):
     phase: BenchPhase
     name: str
     library: str
-    precision: Numbers
+    precision: EnginePrecision
     batch_size: int
     rounds: int
     images_per_second: float
@@ -107,7 +107,7 @@ def step_of(
 
 
 def products(
-    config: ModelConfig, batch: int, device: torch.device, precision: Numbers
+    config: ModelConfig, batch: int, device: torch.device, precision: EnginePrecision
 ) -> tuple[Step, int] | None:
     """Return a step of the matrix products of one block of a ViT, and its FLOPs; None for a model without.
 

@@ -45,7 +45,7 @@ from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import learned_by
 from vitkit.text import without_places
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights.card import preprocessing_of
+from vitkit.weights.model_card import preprocessing_of
 
 RECORD = "compare.json"
 PARTS = ("first", "second")

@@ -50,8 +50,8 @@ from vitkit.runs.machine import find_device
 from vitkit.runs.processes import await_word, join_processes, lost_processes_explained, take_threads
 from vitkit.runs.trained_model import is_training_data
 from vitkit.text import pluralize, without_places
-from vitkit.weights.card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.pretraining import pretraining_images
 from vitkit.world import World, prepared_together
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vitkit.jobs.reproduce import designs, paper
 from vitkit.jobs.reproduce.designs import Base, Design
 from vitkit.jobs.reproduce.options import ItemName
-from vitkit.jobs.reproduce.paper import Numbers
+from vitkit.jobs.reproduce.paper import PaperTable
 
 TRAINED = "nothing: it trains on --data, digits if none is given"
 """The need of studies that train all of their models."""
@@ -27,7 +27,7 @@ class Item:
     """The compute that the paper's own size would need."""
     setting: tuple[tuple[str, str], ...]
     """The paper's data, model and so on, beside which those here are shown: a word and its value each."""
-    paper: tuple[Numbers, ...] = ()
+    paper: tuple[PaperTable, ...] = ()
     """The paper's numbers; none where it shows a curve alone."""
     design: Callable[[Base], Design] | None = None
     seeds: int = 3

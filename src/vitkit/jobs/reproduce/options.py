@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, get_args
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import JobOptions, MachineOptions, StrPath, StrPaths, as_names
-from vitkit.jobs.study.options import Recipe
+from vitkit.jobs.options import StrPath, StrPaths, as_names
+from vitkit.jobs.study.options import Recipe, StudyOptions
 from vitkit.runs.series_options import MOST_RUNS
 
 ItemName: TypeAlias = Literal[
@@ -20,18 +20,18 @@ ITEM_NAMES: tuple[ItemName, ...] = get_args(ItemName)
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(MachineOptions, JobOptions):
+class ReproduceOptions(StudyOptions):
     """The options of a study of the paper; the texts below the fields are their help."""
 
     item: ItemName
-    """the figure or table of the paper: fig2 to fig14, table2, table5 to table9, or ssl (4.6); --list says
-    what each is."""
+    """the figure or table of the paper: fig2 to fig14, table2, table5 to table9, or ssl (4.6); --list
+    describes each."""
     _: KW_ONLY
     data: str = "digits"
     """images with labels to train on: digits (built in), a folder of class folders, a .csv or a folder of
     .parquet; for table9 and fig2 the folder of VTAB-1k's tasks."""
     start: StrPaths = ()
-    """a run folder or checkpoint for what is not trained here; fig10 takes several."""
+    """a run folder or checkpoint, for items that train none from scratch; fig10 takes several."""
     images: Sequence[StrPath] = ()
     """image files or folders for pictures of attention; left out, test images of the run."""
     recipe: Recipe | None = None
@@ -45,8 +45,8 @@ class ReproduceOptions(MachineOptions, JobOptions):
     seeds: int | None = None
     """runs of each arm; left out, 3, or 2 where there are very many arms."""
     only: Sequence[str] = ()
-    """arms to train, with commas between, as --plan names them; left out, all. What compares others is left
-    out of the answer."""
+    """arms to train, with commas between, as --plan names them; left out, all. Conclusions about other arms
+    are left out."""
     out: StrPath | None = None
     """folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again continues
     there."""

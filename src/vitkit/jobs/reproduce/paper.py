@@ -14,14 +14,14 @@ from vitkit.tasks.page import Number, Table
 
 
 @dataclass(frozen=True)
-class Numbers:
+class PaperTable:
     """A table of the paper."""
 
     source: str
     """The table, and what its numbers are."""
     headings: tuple[str, ...]
     rows: Mapping[str, tuple[float | None, ...]]
-    """Numbers by the words in the first column, a number or nothing for each other heading."""
+    """PaperTable by the words in the first column, a number or nothing for each other heading."""
     digits: int = 2
     """Digits after the point that the paper prints."""
 
@@ -34,7 +34,7 @@ class Numbers:
         return "" if value is None else Number(f"{value:,.{self.digits}f}", value)
 
 
-TABLE_2 = Numbers(
+TABLE_2 = PaperTable(
     "Table 2: top-1 accuracy in per cent, mean of three fine-tuning runs; the last row TPUv3-core-days",
     ("task", "ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k", "BiT-L R152x4", "Noisy Student L2"),
     {
@@ -50,7 +50,7 @@ TABLE_2 = Numbers(
 )
 
 MODELS_5 = ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14")
-TABLE_5 = Numbers(
+TABLE_5 = PaperTable(
     "Table 5: top-1 accuracy in per cent after fine-tuning at 384 pixels",
     ("pre-trained on, task", *MODELS_5),
     {
@@ -75,7 +75,7 @@ TABLE_5 = Numbers(
     },
 )
 
-DATA_SIZES = Numbers(
+DATA_SIZES = PaperTable(
     "Table 5, its rows of ImageNet: top-1 accuracy in per cent by the data set of the pre-training, of 1.3, "
     "14 and 303 million images; it has the ViTs alone",
     ("pre-trained on", *MODELS_5),
@@ -104,7 +104,7 @@ ACCURACIES_6 = (
 )
 """The accuracies of Table 6, in the order of `TABLE_6`."""
 
-TABLE_6_WHOLE = Numbers(
+TABLE_6_WHOLE = PaperTable(
     "Table 6: pre-training on JFT-300M, top-1 accuracy in per cent after fine-tuning, and exaFLOPs",
     ("model, epochs", "ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "exaFLOPs"),
     {
@@ -113,7 +113,7 @@ TABLE_6_WHOLE = Numbers(
     },
 )
 
-TABLE_7 = Numbers(
+TABLE_7 = PaperTable(
     "Table 7: top-1 accuracy in per cent after fine-tuning, pre-trained with Adam or SGD",
     ("task", "R50 Adam", "R50 SGD", "R152x2 Adam", "R152x2 SGD"),
     {
@@ -126,7 +126,7 @@ TABLE_7 = Numbers(
     },
 )
 
-TABLE_8 = Numbers(
+TABLE_8 = PaperTable(
     "Table 8: 5-shot accuracy on ImageNet, ViT-B/16, as a fraction",
     ("position embedding", "stem", "every layer", "every layer, shared"),
     {
@@ -138,7 +138,7 @@ TABLE_8 = Numbers(
     digits=5,
 )
 
-TABLE_9 = Numbers(
+TABLE_9 = PaperTable(
     "Table 9: top-1 accuracy in per cent on VTAB-1k",
     ("task", *PAPER_MODELS),
     {vtab_task(folder).title: values for folder, values in PAPER.items()},
@@ -152,14 +152,14 @@ def _group_mean(group: Group) -> tuple[float, ...]:
     return tuple(sum(column) / len(column) for column in zip(*rows, strict=True))
 
 
-FIGURE_2 = Numbers(
+FIGURE_2 = PaperTable(
     "Table 9, its means by group, in per cent: the ViTs of Figure 2, whose other methods are drawn alone",
     ("group", *PAPER_MODELS),
     {group: _group_mean(group) for group in GROUPS},
     digits=1,
 )
 
-SELF_SUPERVISION = Numbers(
+SELF_SUPERVISION = PaperTable(
     "Section 4.6: ViT-B/16 on ImageNet, top-1 accuracy in per cent, which is 2 % above training from scratch "
     "and 4 % behind supervised pre-training",
     ("pre-training", "ImageNet"),

@@ -30,6 +30,7 @@ from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    begins_within,
     check_arms,
     claim_study,
     complete_arms,
@@ -38,7 +39,7 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.models.zoo import model_config
-from vitkit.runs.budget import Pace, measure_pace, with_steps
+from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
@@ -187,11 +188,9 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     if length is None:
         arms = make_arms(options, item, base, design, 1)
         check_arms(
-            [arm for arm in arms if not _begins_within(arm.run, folder)],
-            device=options.device,
-            threads=options.threads,
-            request=request,
-            listener=listener,
+            [arm for arm in arms if not begins_within(arm.run, folder)],
+            options,
+            request,
         )
         paces = measure(options, design, request)
         length = _choose_length(options, item, base, design, paces)
@@ -207,14 +206,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     }
     study = new_study(_kind(options), command, {**given, **to_json(length)}, arms)
     with claim_study(study, folder):
-        completed = complete_arms(
-            study.arms,
-            folder,
-            device=options.device,
-            threads=options.threads,
-            command=study.command,
-            listener=listener,
-        )
+        completed = complete_arms(study.arms, folder, options, command)
         before = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # One that diverged has no weights.
         before = {label: path for label, path in before.items() if (path / "model.safetensors").exists()}
@@ -263,11 +255,6 @@ def _kind(options: ReproduceOptions) -> str:
 
 def _seeds(options: ReproduceOptions, item: Item) -> int:
     return options.seeds or item.seeds
-
-
-def _begins_within(run: Run, folder: Path) -> bool:
-    """Whether a run begins from another arm of the study."""
-    return bool(run.start.start) and Path(run.start.start).is_relative_to(folder)
 
 
 # --- the arms ---
@@ -393,8 +380,7 @@ def measure(options: ReproduceOptions, design: Design, request: Request) -> dict
         run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
         plan = plan_run(run, None, device=options.device, request=request, listener=options.listener)
         with options.listener.progress(f"measuring the speed of {variant.label}"):
-            model = request.build(plan.run, plan.config, options.listener)
-            paces[like] = measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
+            paces[like] = plan.measure(options.listener)
     return paces
 
 

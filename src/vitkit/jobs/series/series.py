@@ -27,7 +27,7 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import model_is_whole
 from vitkit.runs.config import Run, changed_options, name_options
-from vitkit.runs.data_record import check_data, read_record
+from vitkit.runs.data_record import read_record, require_same_images
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
 from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, numbered_folders
@@ -508,7 +508,7 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
             digest.update(cut.folds.fold_of.astype("<i8").tobytes())
     if read_record(folder) is None:
         _compare_with_members(folder, base, series, request, listener)
-    check_data(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
+    require_same_images(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
 
 
 def _compare_with_members(
@@ -524,7 +524,9 @@ def _compare_with_members(
     begun = [each for each in series.all_members if read_record(folder / each.folder) is not None]
     for member in begun:
         data = request.images(_member_run(base, series, member))
-        check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
+        require_same_images(
+            folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener
+        )
     if begun:
         listener.note(
             f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."

@@ -36,7 +36,6 @@ from vitkit.jobs.study.study import (
 )
 from vitkit.jobs.train import require_data
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.budget import measure_pace
 from vitkit.runs.config import Architecture, Run, option_value, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
@@ -147,14 +146,7 @@ def run_ablate(
         return numbered_folders(base, request.images(base).name, ENDING)
 
     with claim_study(study, out, numbered) as folder:
-        completed = complete_arms(
-            study.arms,
-            folder,
-            device=options.device,
-            threads=options.threads,
-            command=study.command,
-            listener=listener,
-        )
+        completed = complete_arms(study.arms, folder, options, command)
         with listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
         replace_file(folder / "report.html", [_render(ablation, command).encode()])
@@ -187,9 +179,7 @@ def base_run(options: AblateOptions) -> Run:
 
 def _refuse(arms: Sequence[Arm], options: AblateOptions, request: Request) -> None:
     """Refuse arms that cannot be trained or compared, before a folder is made."""
-    check_arms(
-        arms, device=options.device, threads=options.threads, request=request, listener=options.listener
-    )
+    check_arms(arms, options, request)
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # the images that it holds out become training images in the end
         splits = replace(splits, val_fraction=0.0)
@@ -445,8 +435,7 @@ def plan_ablation(options: AblateOptions) -> list[Expected]:
     for arm in design.arms:
         plan = plan_run(arm.run, None, device=options.device, request=request)
         with options.listener.progress(f"measuring the speed of {arm.label}"):
-            model = request.build(plan.run, plan.config, options.listener)
-            pace = measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
+            pace = plan.measure(options.listener)
         training, count = plan.run.training, len(plan.data.splits["train"])
         steps = training.total_steps(count)
         pauses = math.ceil(steps / training.evaluation_interval(count))

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import JobOptions, MachineOptions, StrPath
-from vitkit.jobs.vtab.options import Rates
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import MOST_RUNS
 
@@ -19,13 +18,19 @@ Vary: TypeAlias = Mapping[str, Sequence[Any]] | Sequence[str]
 Axis: TypeAlias = Literal["data", "steps", "size"]
 """The quantity that grows along the points of a law."""
 FEWEST_POINTS, MOST_POINTS = 5, 30
-"""A law has three numbers, and five points leave two residuals; more than thirty would be nearly the same."""
+"""A law has three numbers, and five points leave two residuals; beyond thirty, neighbouring points are nearly
+the same."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 
 @dataclass(frozen=True)
-class AblateOptions(MachineOptions, JobOptions):
+class StudyOptions(MachineOptions, JobOptions):
+    """The options of every study: the part of the machine that trains its arms, and the listener."""
+
+
+@dataclass(frozen=True)
+class AblateOptions(StudyOptions):
     """The options of an ablation; the texts below the fields are their help."""
 
     recipe: Recipe
@@ -42,10 +47,10 @@ class AblateOptions(MachineOptions, JobOptions):
     seed says something about these weights only, and nothing about other trainings."""
     fixed_rate: bool = False
     """train every arm at its own learning rate, that of the recipe unless an arm sets another. Left out,
-    each arm tries several on held-out images first: those of the paper's recipes of fine-tuning, else 1/3, 1
-    and 3 times its own."""
-    rates: Rates | None = None
-    """learning rates that each arm tries, with commas between, in place of those."""
+    each arm tries several on held-out images first: the rates of the paper's recipe of fine-tuning, else 1/3,
+    1 and 3 times its own."""
+    rates: Sequence[float] | None = None
+    """learning rates that each arm tries instead, with commas between."""
     out: StrPath | None = None
     """folder for the runs and the result; left out, runs/DATA-MODEL-ablation. The same command again
     continues there."""
@@ -53,7 +58,7 @@ class AblateOptions(MachineOptions, JobOptions):
     def __post_init__(self) -> None:
         if not self.vary:
             raise VitkitError(
-                "What is to be varied? Give an option of training and its values: --vary "
+                "Which option is to be varied? Give an option of training and its values: --vary "
                 "position=learned,none."
             )
         if not 1 <= self.seeds <= MOST_RUNS:
@@ -67,27 +72,27 @@ class AblateOptions(MachineOptions, JobOptions):
 
 
 @dataclass(frozen=True)
-class ScaleOptions(MachineOptions, JobOptions):
+class ScaleOptions(StudyOptions):
     """The options of the scale lab; the texts below the fields are their help."""
 
     data: StrPath
     """images, as for vitkit train --data: digits (built in), a folder of class folders, a .csv, .parquet."""
     recipe: Recipe = ""
-    """what each point is trained by: a recipe, as vitkit recipes lists them; left out, the one that vitkit
-    data check proposes for these images. From Python also a Run."""
+    """recipe of each point, as vitkit recipes lists them; left out, the recipe that vitkit data check
+    proposes for these images. From Python also a Run."""
     _: KW_ONLY
     along: Axis = "data"
-    """what grows from point to point. data: the training images, a third of them at most, and then all.
-    steps: the updates of the weights, each point a whole training of its own. size: width and depth of the
-    model, in constant proportion, against the FLOPs of its training."""
+    """quantity that grows from point to point. data: the training images, a third of them at most, and then
+    all. steps: the updates of the weights, each point a complete training of its own. size: width and depth
+    of the model, in constant proportion, against the FLOPs of its training."""
     points: int = 6
-    """points that the law is fitted to, evenly spaced over a factor of 30; another one, three times beyond
+    """points that the law is fitted to, evenly spaced over a factor of 30; another point, three times beyond
     the last, is predicted and then trained."""
     seeds: int = 1
     """runs at each point, with seeds that follow one another from --seed."""
     hold: Literal["steps", "epochs"] = "steps"
-    """what is equal at all points along data: the updates of the weights, or the passes over the images, with
-    which few images also mean few updates."""
+    """length of training that is equal at all points along data: the updates of the weights, or the passes
+    over the images, with which few images also mean few updates."""
     budget: str | None = None
     """time for all points together, as in 45m, 2h or 1h30m: the speed is measured first, and chooses the
     number of steps once and for all. Left out, the length of the recipe."""
@@ -110,7 +115,7 @@ class ScaleOptions(MachineOptions, JobOptions):
             raise VitkitError(
                 "Along size every point is a new model, which no start fits: leave --start out."
             )
-        _ = self.budget_seconds  # refuses what is no time
+        _ = self.budget_seconds  # for its error
 
     @property
     def budget_seconds(self) -> float | None:

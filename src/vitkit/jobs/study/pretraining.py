@@ -22,6 +22,7 @@ from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
@@ -33,12 +34,10 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.budget import measure_pace
 from vitkit.runs.config import Architecture, Run, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import Series
 from vitkit.training.config import OptimizerConfig
 
 KIND, ENDING = "pretraining", "-helped"
@@ -122,24 +121,19 @@ def compare_pretraining(
     )
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, "steps": steps}
     study = new_study(KIND, command, described, arms)
-    begun = (where / RECORD).exists()
-    if not begun:
-        check_arms(study.arms, device=device, threads=threads, listener=listener)
+
+    machine = StudyOptions(device=device, threads=threads, listener=listener)
+    if not (where / RECORD).exists():
+        check_arms(study.arms, machine)
     with claim_study(study, where, folders) as folder:
-
-        def complete(arms: Sequence[Arm]) -> list[Series]:
-            return complete_arms(
-                arms, folder, device=device, threads=threads, command=study.command, listener=listener
-            )
-
-        completed = complete(study.arms)
-        tuned = from_start(study.arms[1].run, folder.resolve() / PRETRAINING)
+        _, without_series, longer_series = complete_arms(study.arms, folder, machine, command)
+        _, without, late = study.arms
+        tuned = from_start(without.run, folder.resolve() / PRETRAINING)
         arm = Arm(WITH, "with pre-training", tuned, series)
-        completed += complete([arm])
-        without, late = study.arms[1:]
+        (with_series,) = complete_arms([arm], folder, machine, command)
         with listener.progress("comparing the arms"):
-            first = compare_arms(folder, (without, arm, late), [completed[1], completed[3], completed[2]])
-            second = compare_arms(folder, (late, arm), [completed[2], completed[3]])
+            first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
+            second = compare_arms(folder, (late, arm), (longer_series, with_series))
         helped = Helped(folder, first, second)
         replace_file(folder / "report.html", [_render(helped, (*study.arms, arm), command).encode()])
     listener.show([("report", [str(folder / "report.html")])])
@@ -219,14 +213,12 @@ def from_start(run: Run, start: Path) -> Run:
 def _matched_steps(run: Run, tuning: Run, device: str, request: Request, listener: Listener) -> int:
     """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together."""
     seconds = []
-    for part, looked_at in ((run, request), (tuning, Request())):
-        plan = plan_run(part, None, device=device, request=looked_at, listener=listener)
-        model = looked_at.build(plan.run, plan.config, listener)
-        pace = measure_pace(plan.run, plan.data, plan.start, plan.device, model, listener)
+    for part, images in ((run, request), (tuning, Request())):
+        plan = plan_run(part, None, device=device, request=images, listener=listener)
+        step = plan.measure(listener).step
         steps = plan.run.training.total_steps(len(plan.data.splits["train"]))
-        seconds.append((steps * pace.step, pace.step, steps))
-    (whole, _, _), (_, step, steps) = seconds
-    return steps + math.ceil(whole / step)
+        seconds.append(steps * step)
+    return steps + math.ceil(seconds[0] / step)  # step and steps are the fine-tuning's
 
 
 def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:

@@ -52,7 +52,7 @@ from vitkit.jobs.train import check_run
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
-from vitkit.runs.budget import Pace, measure_pace, with_steps
+from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
@@ -113,13 +113,12 @@ def run_scale(
     out = scale_folder(options, run, data.name)
     plan = _plan(options, run, data, request, _recorded(out, options))
     study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
-    machine: dict[str, Any] = {"device": options.device, "threads": options.threads}
     if not (out / RECORD).exists():
-        check_arms(study.arms, **machine, request=request, listener=listener)
+        check_arms(study.arms, options, request)
     *fitted, last = study.arms
     with claim_study(study, out) as folder:
         listener.show([("points", describe_plan(plan, options))])
-        completed = complete_arms(fitted, folder, **machine, command=command, listener=listener)
+        completed = complete_arms(fitted, folder, options, command)
         measured = tuple(
             _measure(x, arm, series) for x, arm, series in zip(plan.places, fitted, completed, strict=False)
         )
@@ -129,7 +128,7 @@ def run_scale(
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point comes after it.")
         place = f"the held-out point, {last.label}"
         try:
-            held = complete_arm(last, folder, place, **machine, command=command, listener=listener)
+            held = complete_arm(last, folder, place, options, command)
         except NonFiniteError as error:
             listener.warn(str(error))
             held = read_series(folder / last.folder)
@@ -158,13 +157,7 @@ def plan_scale(options: ScaleOptions) -> ScalePlan:
     request, run = Request(), base_run(options)
     data = _list_images(run, request, options)
     plan = _plan(options, run, data, request, None, measure=True)
-    check_arms(
-        plan.arms,
-        device=options.device,
-        threads=options.threads,
-        request=request,
-        listener=options.listener,
-    )
+    check_arms(plan.arms, options, request)
     return plan
 
 
@@ -410,9 +403,7 @@ def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Re
 def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
     """Time the steps of a point, which is refused before where the machine does not allow it."""
     check_run(run, device=options.device, threads=options.threads, request=request)
-    plan = plan_run(run, None, device=options.device, request=request)
-    model = request.build(plan.run, plan.config, options.listener)
-    return measure_pace(plan.run, plan.data, plan.start, plan.device, model, options.listener)
+    return plan_run(run, None, device=options.device, request=request).measure(options.listener)
 
 
 def _seconds(

@@ -1,9 +1,11 @@
-"""The floor under every study: arms, each a series of runs, brought to their end one after another.
+"""Train the arms of a study, each a series of runs, one after another in the study's folder.
 
-STUDY/study.json   what is compared, written before the first arm begins: another call must ask for the same
+STUDY/study.json   the arms and the options, written before the first arm begins: another call must give the
+                   same ones
 STUDY/ARM/         the series of runs of each arm (`runs/series_record.py`), which alone records results
 
-A study lists its arms, holds its folder with `claim_study` while it works, and completes the arms there.
+A study lists its arms, holds its folder with `claim_study` while it works, and completes the arms there. The
+folder may be moved: the start of an arm that begins from another arm is recorded by its path within it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,8 +18,9 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.durable import is_file_name, read_json, refuse_links, remove_leftovers, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.series.series import check_series, train_series
-from vitkit.listener import SILENT, Listener, Measured, Progress
+from vitkit.jobs.series.series import check_series, recorded_run, train_series
+from vitkit.jobs.study.options import StudyOptions
+from vitkit.listener import Listener, Measured, Progress
 from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Whose, claim, is_new_folder
@@ -25,18 +28,19 @@ from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
+from vitkit.runs.start import absolute_start
 
 RECORD = "study.json"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things that a study compares: a series of runs."""
+    """A way to train that a study compares with others: a series of runs."""
 
     folder: str
-    """Its folder within that of the study."""
+    """The name of its folder within the study's."""
     label: str
-    """A few words for people: "position none"."""
+    """Its name in sentences: "position none"."""
     run: Run
     series: SeriesOptions
     """The runs: a sweep over rates, several seeds, or a single run."""
@@ -48,10 +52,10 @@ class Study:
 
     vitkit_version: str
     kind: str
-    """A word for what the study is: "ablation"."""
+    """"ablation", "scale" and so on."""
     command: str
     options: Mapping[str, Any]
-    """The options of the study as plain data; those that stand in the run of every arm are not repeated."""
+    """The options of the study as plain data, without the options that the runs of the arms record."""
     arms: tuple[Arm, ...]
 
 
@@ -61,30 +65,29 @@ def new_study(kind: str, command: str, options: Mapping[str, Any], arms: Sequenc
     return Study(__version__, kind, command, options, settled)
 
 
-def check_arms(
-    arms: Sequence[Arm],
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    request: Request | None = None,
-    listener: Listener = SILENT,
-) -> None:
-    """Refuse what the series of any arm would be refused for, before an hour was spent on the others.
+def begins_within(run: Run, folder: Path) -> bool:
+    """Whether a run begins from another arm of the study in a folder."""
+    return Path(absolute_start(run.start.start)).is_relative_to(folder.resolve())
+
+
+def check_arms(arms: Sequence[Arm], options: StudyOptions, request: Request | None = None) -> None:
+    """Refuse any arm whose series would be refused, before an hour is spent on the others.
 
     Args:
         arms: of a study that has not begun.
-        device, threads: as for `vitkit.train`.
-        request: what was looked at already: images that the arms share are listed once.
-        listener: hears how far it is.
+        options: of the study.
+        request: the images that were listed already: arms that train on the same images list them once.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow an arm, which is named.
     """
     request = request or Request()
-    with listener.progress("checking the arms", len(arms)) as progress:
+    with options.listener.progress("checking the arms", len(arms)) as progress:
         for number, arm in enumerate(arms, start=1):
             try:
-                check_series(arm.run, arm.series, device=device, threads=threads, request=request)
+                check_series(
+                    arm.run, arm.series, device=options.device, threads=options.threads, request=request
+                )
             except VitkitError as error:
                 error.args = (f"{arm.label}: {_with_own_option(str(error))}",)
                 raise
@@ -95,12 +98,12 @@ def check_arms(
 def claim_study(
     study: Study, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
 ) -> Iterator[Path]:
-    """Hold the folder of a study for this process, and write down what the study is where it begins.
+    """Hold the folder of a study for this process, and write its record where it begins.
 
     Args:
         study: made by `new_study`.
-        out: its folder; None: the first one of `numbered` that holds this study or is new.
-        numbered: yields the folders that are looked at where none is given.
+        out: its folder; None: the first folder of `numbered` that holds this study or is new.
+        numbered: yields folders to choose from.
 
     Raises:
         VitkitError: the folder holds something else, or a study with other options, which are named; or
@@ -111,12 +114,29 @@ def claim_study(
     with claim(out, numbered, lambda folder: _whose(folder, study)) as folder:
         remove_leftovers(folder)
         if not (folder / RECORD).exists():
-            replace_json(folder / RECORD, to_json(study))
+            own = folder.resolve()
+            replace_json(
+                folder / RECORD, to_json(_with_starts(study, lambda start: _path_within(start, own)))
+            )
         yield folder
 
 
+def _path_within(start: str, folder: Path) -> str:
+    """Shorten the path of a start to its part within a folder; a start elsewhere stays as it is."""
+    return str(Path(start).relative_to(folder)) if Path(start).is_relative_to(folder) else start
+
+
+def _with_starts(study: Study, change: Callable[[str], str]) -> Study:
+    """Change the paths of the starts of all arms."""
+    arms = (
+        replace(arm, run=replace(arm.run, start=replace(arm.run.start, start=change(arm.run.start.start))))
+        for arm in study.arms
+    )
+    return replace(study, arms=tuple(arms))
+
+
 def read_study(folder: str | Path) -> Study:
-    """Read what a study was begun as.
+    """Read the record of a study, as it began.
 
     Raises:
         VitkitError: it is no study, or its record is damaged, or names folders outside of it.
@@ -132,7 +152,9 @@ def read_study(folder: str | Path) -> Study:
             f"{path}: expected arms with folders of their own within it, found {', '.join(names)}. Put the "
             "original file back, or begin again with another --out."
         )
-    return study
+    own = Path(folder).resolve()
+    # The path begins with the name of another arm; early versions recorded it from the root.
+    return _with_starts(study, lambda start: str(own / start) if start.partition("/")[0] in names else start)
 
 
 def _whose(folder: Path, study: Study) -> Whose:
@@ -159,7 +181,7 @@ def _whose(folder: Path, study: Study) -> Whose:
 
 
 def _changes(begun: Study, study: Study, where: str) -> list[str]:
-    """List the differences between a study that was begun and one that is asked for.
+    """List the differences between a recorded study and the study of this call.
 
     The arms are compared too, though they follow from the options: nothing in a record that somebody gave
     away, or edited, is trusted.
@@ -168,14 +190,14 @@ def _changes(begun: Study, study: Study, where: str) -> list[str]:
     there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
     pairs = list(zip(begun.arms, study.arms, strict=False))
     if changes or there != here:
-        pairs = pairs[:1]  # the others are other arms; the first one shows what all arms share
+        pairs = pairs[:1]  # the others are other arms; the first one shows the options that all arms have
     if not changes and there != here:
         names = [", ".join(folder for folder, _ in arms) for arms in (there, here)]
         changes = [f"arms: {names[0]} -> {names[1]}"]
     for old, new in pairs:
         changes += name_options(changed_options(to_json(old.run), where, new.run))
         changes += map(_with_own_option, name_options(difference(to_json(old.series), to_json(new.series))))
-    return list(dict.fromkeys(changes))  # an option that all arms share differs in each of them
+    return list(dict.fromkeys(changes))  # an option that all arms have differs in each of them
 
 
 def run_pages(folder: Path, arms: Sequence[Arm]) -> list[str]:
@@ -188,84 +210,68 @@ def run_pages(folder: Path, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def complete_arms(
-    arms: Sequence[Arm],
-    folder: Path,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    command: str = "",
-    listener: Listener = SILENT,
-) -> list[Series]:
-    """Bring every arm of a study to its end, wherever it stands.
+def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, command: str) -> list[Series]:
+    """Train every arm of a study until it has ended; an arm that has begun is continued.
 
-    An arm that diverges with every rate or every seed is no reason to end the study: the listener hears of
-    it, and no member of its series after the sweep has finished.
+    A study goes on although an arm diverges with every rate or every seed: the listener is warned, and no
+    run after the sweep of that arm has finished.
 
     Args:
         arms: in the order in which they are trained.
         folder: of the study, held by `claim_study`.
-        device, threads: as for `vitkit.train`.
-        command: the one that made the study, to be written down.
-        listener: hears how it goes.
+        options: of the study.
+        command: that began the study, for the records of the arms.
 
     Returns:
         The series of each arm.
 
     Raises:
         VitkitError: as `vitkit.train_series`, with the arm named.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     completed = []
     for number, arm in enumerate(arms, start=1):
         place = f"arm {number} of {len(arms)}, {arm.label}"
         try:
-            series = complete_arm(
-                arm, folder, place, device=device, threads=threads, command=command, listener=listener
-            )
+            series = complete_arm(arm, folder, place, options, command)
         except NonFiniteError as error:
-            listener.warn(str(error))
+            options.listener.warn(str(error))
             series = read_series(folder / arm.folder)
         completed.append(series)
     return completed
 
 
-def complete_arm(
-    arm: Arm,
-    folder: Path,
-    place: str,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    command: str = "",
-    listener: Listener = SILENT,
-) -> Series:
-    """Bring the series of an arm to its end, wherever it stands.
+def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions, command: str) -> Series:
+    """Train an arm until it has ended; if it has begun, it is continued.
 
     Args:
         arm: the arm.
         folder: of the study.
         place: its place among the arms, for messages: "arm 2 of 5, position none".
-        device, threads, command: as for `vitkit.train_series`.
-        listener: hears how it goes, with the arm named.
+        options: of the study; the listener's messages name the arm.
+        command: that began the study, for the record of the arm.
 
     Raises:
         NonFiniteError: training diverged with every rate, or with every seed.
         VitkitError: as `vitkit.train_series`, with the arm named.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     own = folder / arm.folder
     if own.is_dir():
         refuse_links(own)
+    # A series records its start from the root. If the study was moved, the arm that this one begins from was
+    # moved with it.
+    may_have_moved = begins_within(arm.run, folder) and recorded_run(own) is not None
     try:
         train_series(
             arm.run,
             own,
             arm.series,
-            device=device,
-            threads=threads,
+            resume=may_have_moved,
+            device=options.device,
+            threads=options.threads,
             command=command,
-            listener=_ArmListener(listener, arm.label, place),
+            listener=_ArmListener(options.listener, arm.label, place),
         )
     except InterruptedTraining as stop:
         where = f"in {place}; what is done is kept"
@@ -286,8 +292,8 @@ def _with_own_option(sentence: str) -> str:
 
 
 class _ArmListener(Listener):
-    """Passes on what a person has to see of one arm among many: which of its runs begins, how well a rate
-    does and which is chosen, its progress, named, and its warnings."""
+    """Passes on the messages of one arm among many that a person has to see: which of its runs begins, the
+    score of each rate and the chosen rate, progress and warnings. Each names the arm."""
 
     def __init__(self, listener: Listener, name: str, place: str) -> None:
         self._listener, self._name, self._place = listener, name, place

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import JobOptions, MachineOptions, SizeOptions, StrPath
+from vitkit.jobs.options import SizeOptions, StrPath
+from vitkit.jobs.study.options import StudyOptions
 
-Rates: TypeAlias = Sequence[float]
-RATES: dict[str, Rates] = {
+RATES: dict[str, Sequence[float]] = {
     "paper": (0.001, 0.003, 0.01, 0.03),  # Table 4 for data sets other than ImageNet
     "finetune": (0.0001, 0.0003, 0.001, 0.003),  # around the rate of AdamW there, 0.0005
 }
@@ -18,7 +18,7 @@ RATES: dict[str, Rates] = {
 
 
 @dataclass(frozen=True)
-class VtabOptions(SizeOptions, MachineOptions, JobOptions):
+class VtabOptions(SizeOptions, StudyOptions):
     """The options of VTAB-1k; the texts below the fields are their help."""
 
     start: StrPath
@@ -45,13 +45,13 @@ class VtabOptions(SizeOptions, MachineOptions, JobOptions):
     sweep: bool = False
     """choose the learning rate of each task: train on 800 images with each of --rates, take the one that is
     best on the other 200, train on all 1,000 with it, and test that once."""
-    rates: Rates | None = None
+    rates: Sequence[float] | None = None
     """learning rates that --sweep tries, with commas between; left out, 0.001,0.003,0.01,0.03, or for the
     protocol finetune 0.0001,0.0003,0.001,0.003."""
     seed: int = 0
     """seed of the order of the images and all that is drawn."""
     workers: int | None = None
-    """processes that decode images which are not kept in memory; left out, one for each CPU core."""
+    """processes that decode the images that do not fit into memory; left out, one for each CPU core."""
 
     def __post_init__(self) -> None:
         if not self.start:
@@ -73,6 +73,6 @@ class VtabOptions(SizeOptions, MachineOptions, JobOptions):
             )
 
     @property
-    def tried(self) -> Rates:
+    def tried(self) -> Sequence[float]:
         """The learning rates of a sweep."""
         return RATES[self.protocol] if self.rates is None else self.rates

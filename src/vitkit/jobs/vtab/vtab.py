@@ -1,6 +1,6 @@
 """VTAB-1k: fine-tune a checkpoint on each of 19 tasks of 1,000 images, and take the mean of their accuracies.
 
-OUT/options.json             what was asked for, written first: another call must ask for the same
+OUT/options.json             the options, written first: another call must give the same ones
 OUT/TASK/                    a series of runs (`runs/series_record.py`)
 OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
 OUT/TASK/final/              the run on all 1,000 images, tested once
@@ -8,15 +8,17 @@ OUT/TASK/result.json         its test accuracy: with it the task is finished
 OUT/vtab.json, .csv, .html   the result
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Splits
-from vitkit.data.layouts.vtab_tasks import TaskFolder, VtabTask, vtab_task
+from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, TaskFolder, VtabTask, task_of_folder, vtab_task
+from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
@@ -26,7 +28,6 @@ from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.study import Arm, complete_arm
-from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
 from vitkit.listener import Listener
@@ -39,7 +40,7 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
-from vitkit.text import csv_line, without_places
+from vitkit.text import csv_line, join_names, without_places
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
@@ -49,17 +50,52 @@ PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
 UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
 """The lists are the splits: nothing is cut from them."""
+EXPECTED = (
+    "Expected a folder for each task, such as cifar/ and dtd/, with images/, train800.txt, val200.txt, "
+    "train800val200.txt and test.txt in it"
+)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The images of a task."""
+
+    folder: TaskFolder
+    path: Path
+    lists: dict[str, Path]
+
+    @property
+    def all_training(self) -> Path:
+        """The data of the tested run: all 1,000 training images, and the test images."""
+        return self.lists["train800val200"]  # the folder itself where its files are named train- and test-
+
+    @property
+    def most_training(self) -> Path:
+        """The data of the sweep: 800 of the training images, and the other 200 to validate on."""
+        return self.lists["train800"]
+
+
+@dataclass(frozen=True)
+class RootFolder:
+    """The tasks of VTAB-1k in a folder."""
+
+    tasks: tuple[TaskData, ...]
+    """The tasks to train."""
+    absent: tuple[TaskFolder, ...]
+    """Tasks that have no folder."""
+    left_out: tuple[TaskFolder, ...]
+    """Tasks that have a folder and are not to be trained."""
 
 
 def run_vtab(options: VtabOptions) -> Vtab:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and take the mean of the test accuracies.
 
-    Calling it again with the same arguments goes on where it was: finished tasks are not repeated, one that
-    was interrupted continues from its last committed checkpoint.
+    The same call continues an interrupted study: finished tasks are not repeated, and the task that was
+    interrupted continues from its last committed checkpoint.
 
     Raises:
-        VitkitError: no task is there, a list of images is malformed, or `out` holds another result.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        VitkitError: there is no task, a list of images is malformed, or `out` holds another result.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     listener = options.listener
     if options.out is not None:
@@ -67,7 +103,7 @@ def run_vtab(options: VtabOptions) -> Vtab:
     with listener.progress("looking at the tasks"):
         tasks = find_tasks(Path(options.root), options.tasks, options.sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listings = [_list_hashes(task.stages(options.sweep)) for task in tasks.tasks]
+        listings = [_list_hashes(task, options.sweep) for task in tasks.tasks]
     with listener.progress("looking at the start"):
         start = find_start(StartConfig(str(options.start)))
         weights = {file.name: hash_file(file)[1] for file in start.files}
@@ -90,7 +126,7 @@ def run_vtab(options: VtabOptions) -> Vtab:
             departures=tuple(departures(example, options, tasks.tasks[0])),
             tasks=tuple(scores),
             absent=tasks.absent,
-            not_asked=tasks.not_asked,
+            not_asked=tasks.left_out,
         )
         _keep(folder, result)
     return result
@@ -107,16 +143,17 @@ def vtab_folder(options: VtabOptions) -> Path:
     return Path("runs") / f"vtab-{name}"
 
 
-def _list_hashes(lists: Sequence[Path]) -> dict[Path, str]:
-    """Hash lists of images: paths, class numbers and classes."""
+def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
+    """Hash the lists of images that a task trains on: paths, class numbers and classes."""
+    lists = [task.most_training, task.all_training] if sweep else [task.all_training]
     return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
 def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any]:
-    """Give the contents of `options.json`: all that decides the accuracies.
+    """Make the contents of `options.json`: all options that decide the accuracies.
 
     Args:
-        options: as they were given.
+        options: of this call.
         weights: SHA-256 of the files of the start by name.
     """
     size = height_and_width(options.image_size)
@@ -126,7 +163,7 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
         "out": None if options.out is None else str(options.out),
         "image_size": None if size is None else list(size),
     }
-    del described["listener"], described["quiet"]  # they decide nothing
+    del described["listener"], described["quiet"]
     ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
     described = {name: value for name, value in described.items() if name not in ignored}
     if options.sweep:
@@ -138,12 +175,12 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
 
 
 def whose(folder: Path, described: Mapping[str, Any], tasks: Sequence[TaskFolder]) -> Whose:
-    """Say whether a folder holds this result or none yet; else why it is refused.
+    """Say whether a folder holds this study or may take it; else why it is refused.
 
     Args:
         folder: of the runs and the result.
         described: the options, by `describe_options`.
-        tasks: those that are to be brought to their end there.
+        tasks: the tasks to train there.
 
     Raises:
         VitkitError: `options.json` cannot be read.
@@ -180,7 +217,7 @@ def whose(folder: Path, described: Mapping[str, Any], tasks: Sequence[TaskFolder
 
 
 def _name_change(change: str) -> str:
-    """Write a difference of options with their names on the command line, where START has none."""
+    """Write a difference of options with their names on the command line; START is no option there."""
     name, values = change.split(": ", 1)
     if name == "start":
         return f"START {values}"
@@ -197,15 +234,15 @@ def complete_task(
     place: str,
     listener: Listener,
 ) -> TaskScore:
-    """Bring a task to its end, wherever it stands: a series of runs, whose last one is tested.
+    """Train a task until its series of runs has ended, whose last one is tested.
 
     Args:
-        options: as they were given.
+        options: of this call.
         task: the task.
         hashes: the hashes of its lists of images, as they are now.
-        folder: where its runs and its result are.
+        folder: of its runs and its result.
         place: its place among the tasks, for messages.
-        listener: hears how it goes.
+        listener: is told the accuracy.
     """
     if folder.is_dir():
         refuse_links(folder)
@@ -225,14 +262,14 @@ def complete_task(
         )
     rates = sorted(folder.glob("rate-*"))
     _refuse_other_lists(task, hashes, folder, rates)
-    # Where they are now, whatever the file says.
+    # The paths of now: the folders may have been moved since the file was written.
     return replace(score, data=absolute_spec(str(task.path)), run=absolute_spec(str(final)))
 
 
 def _train_task(
     options: VtabOptions, task: TaskData, folder: Path, place: str, listener: Listener
 ) -> TaskScore:
-    """Train the runs of a task that are still to be trained, and read how well the last one does."""
+    """Train the remaining runs of a task, and read the accuracy of the last one."""
     series_options = SeriesOptions()
     if options.sweep:
         series_options = SeriesOptions(
@@ -242,10 +279,8 @@ def _train_task(
         Arm(task.folder, task.folder, task_run(options, task), series_options),
         folder.parent,
         place,
-        device=options.device,
-        threads=options.threads,
-        command="vitkit.vtab(...)",
-        listener=listener,
+        options,
+        "vitkit.vtab(...)",
     )
     assert series.chosen is not None  # a series that has ended has chosen
     answering = find_task("classification").answering
@@ -274,18 +309,18 @@ def _train_task(
 def _refuse_other_lists(
     task: TaskData, hashes: Mapping[Path, str], folder: Path, rates: Sequence[Path]
 ) -> None:
-    """Refuse a finished task whose lists of images are not those that its runs were trained on.
+    """Refuse a finished task whose lists of images have changed since its runs were trained.
 
     Raises:
-        VitkitError: they are others, or a run does not say which they were.
+        VitkitError: they have, or a run lacks the record of its images.
     """
     lists = {folder / "final": task.all_training} | dict.fromkeys(rates, task.most_training)
     for run, images in lists.items():
         record = read_record(run)
         if record is None or record.fingerprint != hashes.get(images):
             raise VitkitError(
-                f"The lists of {task.path} are not those that {run} was begun with. Bring them back; or "
-                f"remove {folder}, and the task is computed anew."
+                f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
+                f"or remove {folder}, and the task is computed anew."
             )
 
 
@@ -307,12 +342,12 @@ def task_run(options: VtabOptions, task: TaskData) -> Run:
     )
     training, optimizer = run.training, run.optimizer
     if options.steps is not None:
-        # Warm-up and the steps of the head alone stay the same parts of the whole.
-        share = options.steps / training.total_steps(NUM_TRAINING)
+        # Warm-up and the steps of the head alone stay the same fractions of all steps.
+        factor = options.steps / training.total_steps(NUM_TRAINING)
         optimizer = replace(
             optimizer,
-            warmup_steps=round(optimizer.warmup_steps * share),
-            head_first=round(optimizer.head_first * share),
+            warmup_steps=round(optimizer.warmup_steps * factor),
+            head_first=round(optimizer.head_first * factor),
         )
     training = replace(
         training,
@@ -352,12 +387,12 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
 
 
 def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
-    """Make the run that suits all training images of a task, as `vitkit finetune` does."""
+    """Make the run that `vitkit finetune` chooses for all training images of a task."""
     return suit_run(Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)).run
 
 
 def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
-    """Name what in a run of a task is not the paper's VTAB-1k (B.1.1), each with what the paper does."""
+    """Name the differences of a run from the paper's VTAB-1k (B.1.1), each with the paper's value."""
     paper = _paper_run(options, vtab_task(task.folder))
     yield from departures_from_paper(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
     if run.augmentation != paper.augmentation:
@@ -368,3 +403,86 @@ def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
         yield f"rate of each task the best of {tried} ({papers:g} for all)"
     elif own != papers:
         yield f"rate {own:g} ({papers:g})"
+
+
+def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> RootFolder:
+    """List the tasks in a folder, in the order of the paper's Table 9.
+
+    Args:
+        root: the folder.
+        names: the tasks to train; none: all that have a folder.
+        sweep: whether the lists of 800 and 200 images are needed as well.
+
+    Raises:
+        VitkitError: no task has a folder, a named one has none, or a list is missing.
+    """
+    try:
+        folders = sorted(entry for entry in root.expanduser().iterdir() if entry.is_dir())
+    except OSError as error:
+        raise VitkitError(f"{root} cannot be listed: {error.strerror or error}. {EXPECTED}.") from error
+    of_task = dict[TaskFolder, Path]()
+    for folder in folders:
+        task = task_of_folder(folder.name)
+        if task is not None and task.folder in of_task:
+            raise VitkitError(
+                f"{of_task[task.folder]} and {folder} are both {task.title}. Remove or rename one of them."
+            )
+        if task is not None:
+            of_task[task.folder] = folder
+    if not of_task:
+        shown = (
+            f"found {join_names([folder.name for folder in folders], 5)}" if folders else "found no folder"
+        )
+        raise VitkitError(f"{root} holds no task of VTAB-1k. {EXPECTED}, {shown}.")
+    missing = [name for name in names if name not in of_task]
+    if missing:
+        raise VitkitError(
+            f"{root} has no folder for {join_names(missing)}, only for {join_names(list(of_task))}."
+        )
+    order = [task.folder for task in VTAB_TASKS]
+    chosen = [name for name in order if name in of_task and (not names or name in names)]
+    return RootFolder(
+        tuple(_with_lists(name, of_task[name], sweep) for name in chosen),
+        tuple(name for name in order if name not in of_task),
+        tuple(name for name in order if name in of_task and name not in chosen),
+    )
+
+
+def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
+    """Find the lists of images of a task.
+
+    Raises:
+        VitkitError: a list that is needed is missing.
+    """
+    lists = find_lists(folder)
+    needed = ["train800val200", "test", *(["train800", "val200"] if sweep else [])]
+    missing = [f"{name}.txt" for name in needed if name not in lists]
+    usual = find_usual_splits(folder) if "train800val200" not in lists else set()
+    if usual == {"train", "test"} and not sweep:
+        return TaskData(task, folder, {"train800val200": folder})
+    if "train" in usual:
+        raise VitkitError(_explain_usual(folder, usual))
+    if missing:
+        raise VitkitError(
+            f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
+            f"names), or leave the task out with --tasks."
+        )
+    return TaskData(task, folder, lists)
+
+
+def _explain_usual(folder: Path, splits: Set[str]) -> str:
+    """Explain which files a task lacks whose Parquet files are named train-, val- and test-."""
+    present = join_names([f"{name}-" for name in SPLITS if name in splits])
+    if "test" not in splits:
+        return f"{folder} has Parquet files named {present}, and none named test-: put the test images there."
+    if "val" not in splits:
+        return (
+            f"{folder} has Parquet files named {present}: a sweep needs 800 of the training images apart "
+            "from 200 others, in files named train800- and val200- beside train800val200-. Leave --sweep "
+            "out, or leave the task out with --tasks."
+        )
+    return (
+        f"{folder} has Parquet files named {present}: the protocol trains on the first two together. "
+        "Name them train800- and val200-, and put all of their images into a file named train800val200- as "
+        "well; or leave the task out with --tasks."
+    )

@@ -1,6 +1,6 @@
 """The card of a model: its name, and the meaning of its logits.
 
-`vitkit.weights.card` adds what files record besides: the images, the training, the origin of the weights.
+`vitkit.weights.model_card` adds what files record besides: the images, the training, the weights' origin.
 """
 
 from dataclasses import dataclass

@@ -81,7 +81,7 @@ class ClassificationAnswering:
         """Read numbers and logits, and compare the two."""
         result = from_json(classify.Classification, read_json(path), str(path))
         # The loss decides what the logits mean, so it is read before them.
-        predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
+        predictions = Predictions.load(path, result.loss_function)
         check_evaluation(result, predictions, str(path))
         if result.guessing is None or result.overconfidence is None:  # an early version wrote it
             counted = self.measure(predictions, result.class_names)

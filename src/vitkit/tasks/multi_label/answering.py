@@ -13,9 +13,10 @@ from vitkit.config import from_json
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
-from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label
+from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.stored import in_parts
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
@@ -80,7 +81,7 @@ class MultiLabelAnswering:
     def read_evaluation(self, path: Path) -> tuple[MultiLabel, LabelPredictions]:
         """Read numbers and logits, and compare the two."""
         result = from_json(MultiLabel, read_json(path), str(path))
-        predictions = LabelPredictions.load(path.with_suffix(".npz"))
+        predictions = LabelPredictions.load(path)
         for name, expected, found, right in _checks(result, predictions):
             if not right:
                 raise VitkitError(
@@ -91,8 +92,7 @@ class MultiLabelAnswering:
 
     def score_images(self, predictions: LabelPredictions) -> NDArray[np.float64]:
         """Count for each image the fraction of its labels, there or not, that are predicted rightly."""
-        answers = np.concatenate([self.answers(rows).astype(np.bool_) for rows in predictions.parts()])
-        right: NDArray[np.float64] = (answers == predictions.targets).mean(1)
+        right: NDArray[np.float64] = self._right(predictions).mean(1)
         return right
 
     def truth(self, predictions: LabelPredictions, class_names: Sequence[str]) -> NDArray[np.int64]:
@@ -103,8 +103,13 @@ class MultiLabelAnswering:
         self, result: MultiLabel, predictions: LabelPredictions
     ) -> dict[str, NDArray[np.bool_]]:
         """Tell for each label whether the answer to it is right, on all images."""
-        answers = np.concatenate([self.answers(rows).astype(np.bool_) for rows in predictions.parts()])
-        return dict(zip(result.class_names, (answers == predictions.targets).T, strict=True))
+        return dict(zip(result.class_names, self._right(predictions).T, strict=True))
+
+    def _right(self, predictions: LabelPredictions) -> NDArray[np.bool_]:
+        """Tell for each image and label whether the answer is right, `(N, K)`."""
+        answers = [self.answers(rows).astype(np.bool_) for rows in in_parts(predictions.logits)]
+        right: NDArray[np.bool_] = np.concatenate(answers) == predictions.targets
+        return right
 
     def measures(self, result: MultiLabel) -> tuple[tuple[str, str], ...]:
         """Name average precisions, F1 and fractions of right answers."""
@@ -256,8 +261,8 @@ def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple
     """Yield each field with what is expected, what it holds and whether that is right, the simplest first."""
     count, classes = predictions.targets.shape
     unreadable = len(predictions.bad)
-    yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
-    yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
+    yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
+    yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
     yield "per_label", f"{classes} labels", len(result.per_label), len(result.per_label) == classes
     yield "loss", "0 or more", result.loss, 0 <= result.loss < math.inf
     shares = (

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.analysis import figures
-from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel
+from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
 from vitkit.tasks.page import (
     Number,

@@ -19,11 +19,11 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,

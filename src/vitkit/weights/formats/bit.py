@@ -12,9 +12,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
-from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.table import (
     Hints,
     NotRecordedError,

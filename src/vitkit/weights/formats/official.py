@@ -20,11 +20,11 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
-from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.resnet_channels import absent_from_release
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,

@@ -19,8 +19,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
-from vitkit.weights.card import ModelCard, fraction_of
 from vitkit.weights.files.source import Source
+from vitkit.weights.model_card import ModelCard, fraction_of
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,

@@ -22,7 +22,6 @@ from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
-from vitkit.weights.card import ModelCard, Task
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.pixels import (
@@ -42,6 +41,7 @@ from vitkit.weights.formats.huggingface.settings import (
     settings_of,
 )
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
+from vitkit.weights.model_card import ModelCard, Task
 from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,

@@ -17,7 +17,6 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
@@ -29,6 +28,7 @@ from vitkit.weights.formats.timm.settings import (
     Settings,
 )
 from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
+from vitkit.weights.model_card import ModelCard
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,

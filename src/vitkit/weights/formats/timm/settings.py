@@ -19,8 +19,8 @@ from vitkit.models.config.vit_config import (
     RotaryConfig,
 )
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
-from vitkit.weights.card import border_colour
 from vitkit.weights.files.source import Source
+from vitkit.weights.model_card import border_colour
 from vitkit.weights.settings import read_fields
 
 NORM_EPS = 1e-6

@@ -14,7 +14,6 @@ from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
-from vitkit.weights.card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
@@ -28,6 +27,7 @@ from vitkit.weights.formats.timm.settings import (
     SIZES,
     STANDARDIZATION_EPS,
 )
+from vitkit.weights.model_card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.table import PLAIN, Holding, Row, to_file_tensors, unsupported_values
 
 CLIP_NAME = "vit_base_patch16_clip_224"

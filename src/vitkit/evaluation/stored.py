@@ -1,0 +1,165 @@
+"""Store predictions on the disk: each array in an `.npy` file of its own, which is mapped when it is read.
+
+test.logits.npy   (N, K) float32
+test.labels.npy   (N,) int64, the true classes; of images with several labels (N, K) uint8, 0 or 1
+test.ids.npy      (N,) int64, the readable images' numbers in their data set
+test.bad.npy      (M,) int64, the numbers of the images that could not be read
+
+Earlier versions wrote the four arrays into one `test.npz`, which is read too.
+"""
+
+import io
+import stat
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vitkit.durable import replace_file
+from vitkit.errors import VitkitError
+from vitkit.text import first_line
+
+IN_MEMORY = 64 << 20
+"""Bytes of logits up to which they are held in memory; more stay in a file that is mapped: 50,000 images of
+21,843 classes are 4.4 GB."""
+PART = 1 << 22
+"""Number of logits in a part; scoring makes a few copies of it in float64, 32 MiB each."""
+
+
+class StoredArrays(NamedTuple):
+    """The arrays of the predictions for N readable images and K classes."""
+
+    logits: NDArray[np.float32]
+    labels: NDArray[Any]
+    """int64 `(N,)`, or uint8 `(N, K)` of 0 and 1."""
+    ids: NDArray[np.int64]
+    bad: NDArray[np.int64]
+
+
+def in_parts(logits: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    """Yield all rows of `(N, K)` in order, about `PART` numbers at a time."""
+    count = max(1, PART // max(logits.shape[1], 1))
+    for start in range(0, len(logits), count):
+        yield logits[start : start + count]
+
+
+def array_file(path: Path, name: str) -> Path:
+    """Return the file that holds an array: `test.logits.npy`, or the `test.npz` of an earlier version.
+
+    Args:
+        path: any file of the evaluation, such as `test.json`.
+        name: logits, labels, ids or bad.
+    """
+    archive = path.with_suffix(".npz")
+    is_old = archive.exists() and not path.with_suffix(".logits.npy").exists()
+    return archive if is_old else path.with_suffix(f".{name}.npy")
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an `.npy` file for each array by its name, each in place of an older one at one instant."""
+    for name, array in arrays.items():
+        header = io.BytesIO()
+        npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
+        # A memoryview of no numbers cannot be cast to bytes.
+        contents = [np.ascontiguousarray(array).data] if array.size else []
+        replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
+    path.with_suffix(".npz").unlink(missing_ok=True)  # of the evaluation that this one replaces
+
+
+def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
+    """Read what `save_arrays` wrote. Nothing is trusted: all of it is read once, so that damage is noticed
+    here. Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
+
+    Args:
+        path: any file of the evaluation, such as `test.json`.
+        several_labels: whether an image has several labels or none, and not one class.
+
+    Raises:
+        VitkitError: there are no such files, or they hold no predictions.
+    """
+    file = array_file(path, "logits")
+    if file.suffix == ".npz":
+        arrays = _read_archive(file)
+    else:
+        arrays = {name: _map_array(array_file(path, name)) for name in StoredArrays._fields}
+    for name, array in arrays.items():
+        _check_array(array, name, array_file(path, name))
+    logits, labels = arrays["logits"], arrays["labels"].astype(np.uint8 if several_labels else np.int64)
+    ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
+    images = logits.shape[:1]
+    shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
+    if shapes != (2, logits.shape if several_labels else images, images, 1):
+        expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
+        raise VitkitError(
+            f"{file}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, {labels.shape}, "
+            f"{ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
+        )
+    every = np.concatenate([ids, bad])
+    if len(np.unique(every)) != len(every):
+        raise _damaged(array_file(path, "ids"), "images that are there twice")
+    limit = 2 if several_labels else logits.shape[1]
+    if labels.size and labels.max() >= limit:
+        raise _damaged(array_file(path, "labels"), f"a label {labels.max()}, not below {limit}")
+    return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
+
+
+def _check_array(array: NDArray[Any], name: str, file: Path) -> None:
+    """Refuse numbers that the array of this name cannot hold."""
+    kind = f"{array.dtype} of shape {array.shape}"
+    if name == "logits":
+        if array.dtype != np.float32 or array.ndim != 2 or not array.flags.c_contiguous:
+            raise _damaged(file, f"logits are {kind}, not rows of float32 (N, K)")
+        if not all(np.isfinite(part).all() for part in in_parts(array)):
+            raise _damaged(file, "logits that are not finite")
+    elif array.dtype.kind not in "iu":
+        raise _damaged(file, f"{name} are {kind}, not integers")
+    elif array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**62:
+        raise _damaged(file, f"{name} from {array.min()} to {array.max()}")
+
+
+def _map_array(file: Path) -> NDArray[Any]:
+    """Map the array in an `.npy` file; one that claims more than its file holds cannot be mapped."""
+    _require_regular_file(file)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a header that numpy has to repair is damaged
+            return npy.open_memmap(file, mode="r")
+    except Exception as error:  # numpy promises no list of what a damaged header raises
+        raise _damaged(file, error) from None
+
+
+def _read_archive(file: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays in the `.npz` file of an earlier version; sizes are checked before any is allocated."""
+    from vitkit.weights.files.archives import open_npz  # torch, without which exported models answer
+
+    _require_regular_file(file)
+    try:
+        with ExitStack() as stack:
+            _, read = open_npz(file, stack)
+            return {name: read(name).numpy() for name in StoredArrays._fields}
+    except Exception as error:
+        raise _damaged(file, error.__cause__ or error) from None
+
+
+def _require_regular_file(file: Path) -> None:
+    """Refuse a pipe that nobody writes to, and a device: opening them could wait for ever."""
+    try:
+        mode = file.stat().st_mode
+    except FileNotFoundError:
+        raise VitkitError(f"No file of predictions at {file}: run the evaluation again.") from None
+    except OSError as error:
+        raise VitkitError(f"{file} cannot be read: {error.strerror}.") from error
+    if not stat.S_ISREG(mode):
+        raise _damaged(file, "no regular file")
+
+
+def _damaged(file: Path, reason: object) -> VitkitError:
+    return VitkitError(
+        f"{file}: expected arrays of predictions, found something else ({first_line(reason)}). Run the "
+        "evaluation again to write it anew."
+    )

@@ -1,0 +1,44 @@
+"""Scores of VTAB-1k tasks by hand, and the options of the smallest runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitkit.data.layouts.vtab_tasks import TaskFolder
+from vitkit.errors import VitkitError
+from vitkit.jobs.vtab.result import TaskScore
+from vitkit.jobs.vtab.vtab import (
+    vtab,
+)
+
+SMALL: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "workers": 0, "threads": 1}
+
+
+ARGUMENTS = ["--image-size", "8", "--steps", "4", "--batch-size", "16", "--workers", "0", "--threads", "1"]
+
+
+def arguments(start: Path, root: Path, out: Path) -> list[str]:
+    return ["vtab", str(start), "--root", str(root), "--out", str(out), *ARGUMENTS]
+
+
+def score(folder: TaskFolder, accuracy: float, low: float, high: float) -> TaskScore:
+    return TaskScore(
+        folder=folder,
+        data="",
+        run="",
+        accuracy=accuracy,
+        interval=(low, high),
+        images=100,
+        unreadable=0,
+        repeated=0,
+        majority=0.5,
+        verdict="better than guessing",
+        learning_rate=0.01,
+    )
+
+
+def refusal(*arguments: Any, **options: Any) -> str:
+    with pytest.raises(VitkitError) as caught:
+        vtab(*arguments, **options)
+    return str(caught.value)

@@ -1,0 +1,299 @@
+"""A study of VTAB-1k goes on where it was, and refuses other options, images and records."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tests.helpers.vtab import SMALL, arguments, refusal, score
+from tests.jobs.hearing import Hearing
+from tests.vtab_layout import small_task
+from vitkit.cli.main import run as command
+from vitkit.config import to_json
+from vitkit.data.sources import open_data
+from vitkit.durable import hash_file
+from vitkit.errors import VitkitError
+from vitkit.jobs import train as training
+from vitkit.jobs.series import series as series_job
+from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.jobs.vtab.result import TaskScore
+from vitkit.jobs.vtab.vtab import (
+    CROPS,
+    UNCUT,
+    TaskData,
+    complete_task,
+    describe_options,
+    vtab,
+    whose,
+)
+from vitkit.listener import SILENT
+from vitkit.models.build import create_model
+from vitkit.runs.data_record import require_same_images
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.series_record import read_series
+from vitkit.weights import save_model
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+@pytest.mark.parametrize("protocol", ["paper", "finetune"])
+def test_a_folder_of_the_version_without_crops_is_refused(
+    protocol: Literal["paper", "finetune"], start: Path, root: Path, tmp_path: Path
+) -> None:
+    """With the protocol finetune, which is what it was, it goes on."""
+    described = describe_options(VtabOptions(str(start), root=str(root), protocol=protocol), {})
+    kept = {name: value for name, value in described.items() if name != CROPS}
+    (tmp_path / "options.json").write_text(json.dumps(kept))
+    said = str(whose(tmp_path, described, []))
+    assert said == "mine" if protocol == "finetune" else "neither cropped nor flipped. Finish it with" in said
+
+
+def test_finished_tasks_and_rates_are_not_repeated(
+    start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"out": tmp_path / "out", "sweep": True, "rates": (0.01, 0.1), **SMALL}
+    first = vtab(start, root, tasks=["clevr_count"], **asked)
+    begun: list[str] = []
+
+    def counted(run: Any, folder: Path, **options: Any) -> Path:
+        begun.append(f"{folder.parent.name}/{folder.name}")
+        return training.train(run, folder, **options)
+
+    monkeypatch.setattr(series_job, "train", counted)
+    (tmp_path / "out/clevr_count/result.json").unlink()
+    assert vtab(start, root, tasks=["clevr_count"], **asked) == first
+    assert not begun
+    both = vtab(start, root, **asked)
+    assert begun == [f"oxford_iiit_pet/{name}" for name in ("rate-0.01", "rate-0.1", "final")]
+    assert both.tasks[1] == first.tasks[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"steps": 5}, "--steps 4 -> 5"),
+        ({"seed": 1}, "--seed 0 -> 1"),
+        ({"image_size": 12}, r"--image-size \[8, 8\] -> \[12, 12\]"),
+        ({"protocol": "finetune"}, "--protocol 'paper' -> 'finetune'"),
+        ({"sweep": True}, "--sweep False -> True"),
+    ],
+)
+def test_other_options_are_refused(
+    start: Path, root: Path, tmp_path: Path, change: dict[str, Any], line: str
+) -> None:
+    out = tmp_path / "out"
+    vtab(start, root, tasks=["clevr_count"], out=out, **SMALL)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(VitkitError, match=line):
+        vtab(start, root, tasks=["clevr_count"], out=out, **(SMALL | change))
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> None:
+    """A finished task is not trained again, so that it must be known what it was trained on."""
+    small_task(tmp_path / "root/clevr_count", classes=8)
+    shutil.copytree(start, tmp_path / "start")
+    asked: dict[str, Any] = {"out": tmp_path / "out", **SMALL}
+    first = vtab(tmp_path / "start", tmp_path / "root", **asked)
+    listed = tmp_path / "root/clevr_count/test.txt"
+    lines = listed.read_text()
+    listed.write_text("".join(lines.splitlines(keepends=True)[:-1]))
+    assert "clevr_count have changed since" in refusal(tmp_path / "start", tmp_path / "root", **asked)
+    listed.write_text(lines)
+    assert vtab(tmp_path / "start", tmp_path / "root", **asked) == first
+    save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
+    said = refusal(tmp_path / "start", tmp_path / "root", **asked)
+    assert "other options or weights" in said and "\n  model.safetensors of START '" in said
+
+
+def ends(out: Path) -> dict[str, bytes]:
+    """The files that tell what came out, without what tells of clock and place."""
+    names = ("model.safetensors", "metrics.jsonl", "test.npz", "val.json", "test.json", "vtab.csv")
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.name in names}
+
+
+KILLED = """
+import os, signal, sys
+from vitkit.jobs import train
+from vitkit.training import checkpoint
+
+def write_report(folder, **_options):  # its pictures take seconds
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+save = checkpoint.commit
+
+def save_and_die(run, *rest):
+    made = save(run, *rest)
+    if run.parts[-2:] == ("clevr_count", "rate-0.1"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+train.write_report = write_report
+checkpoint.commit = save_and_die
+from vitkit.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow  # a task is trained as a series is: tests/cli/test_series.py kills one
+def test_a_killed_process_goes_on_where_it_was(
+    start: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first task is not trained again, nor is a rate of the second; another rate of it continues, and the
+    bits are those of a whole run."""
+    out, other = tmp_path / "killed", tmp_path / "whole"
+    line = [*arguments(start, root, out), "--sweep", "--rates", "0.01,0.1"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *line], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    first, second = out / "oxford_iiit_pet", out / "clevr_count"
+    assert (first / "result.json").exists() and not (second / "result.json").exists()
+    assert [one.finished for one in read_series(second).all_members] == [True, False, False]
+    assert [path.name for path in (second / "rate-0.1/checkpoints").glob("step-*")] == ["step-00000003"]
+    done = [path for folder in (first, second / "rate-0.01") for path in folder.rglob("*") if path.is_file()]
+    weights = second / "rate-0.01/model.safetensors"
+    stamps = {path: path.stat().st_mtime_ns for path in done if path not in (weights, first / ".lock")}
+    assert command(line) == 0
+    assert stamps == {path: path.stat().st_mtime_ns for path in stamps} and not weights.exists()
+    assert command([other.as_posix() if word == str(out) else word for word in line]) == 0
+    assert ends(out) == ends(other)
+    assert {f"{task}/final/model.safetensors" for task in ("oxford_iiit_pet", "clevr_count")} <= {*ends(out)}
+    capsys.readouterr()
+
+
+def test_a_stop_says_how_to_go_on(
+    start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_arguments: Any, **_options: Any) -> Path:
+        raise InterruptedTraining("after step 3", "vitkit train --resume", signal.SIGTERM)
+
+    monkeypatch.setattr(series_job, "train", train)
+    words = r"Stopped in task 1 of 2, oxford_iiit_pet; .* same command"
+    with pytest.raises(InterruptedTraining, match=words) as caught:
+        vtab(start, root, out=tmp_path / "out", **SMALL)
+    assert caught.value.exit_code == 143
+
+
+STORED: dict[str, Any] = {"protocol": "finetune", "image_size": (8, 8), "steps": 4, "batch_size": 16}
+
+
+def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bool) -> Path:
+    """Write the folder of a sweep as a7c5a4b did, by hand: it kept its rates in sweep.json, and no series."""
+    options = VtabOptions(str(start), root=str(root), sweep=True, rates=(0.01, 0.1), **STORED)
+    described = describe_options(options, {"model.safetensors": hash_file(start / "model.safetensors")[1]})
+    (out / "options.json").write_text(json.dumps(described))
+    task, lists = out / "clevr_count", {"rate-0.01": "train800", "final": "train800val200"}
+    for name, images in lists.items():
+        if finished or name != "final":
+            listed = open_data(str(root / f"clevr_count/{images}.txt"), UNCUT)
+            (task / name).mkdir(parents=True)
+            require_same_images(task / name, listed, listed.fingerprint(), "names", SILENT)
+    (task / "images.json").write_text(json.dumps({f"{name}.txt": "0" * 64 for name in lists.values()}))
+    accuracy = {"0.01": 0.5}
+    tried = {"accuracy": accuracy, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
+    (task / "sweep.json").write_text(json.dumps(tried))
+    if finished:
+        kept = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=accuracy)
+        (task / "result.json").write_text(json.dumps(to_json(kept)))
+    return task
+
+
+def every_file(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_of_an_earlier_version_is_taken_over_or_refused_untouched(
+    finished: bool, start: Path, root: Path, tmp_path: Path
+) -> None:
+    (out := tmp_path / "out").mkdir()
+    task = begun_by_an_earlier_version(root, start, out, finished)
+    before = every_file(task if finished else out)
+    asked: dict[str, Any] = {"out": out, "tasks": ["clevr_count"], "sweep": True, "rates": (0.01, 0.1)}
+    asked |= {"workers": 0, "threads": 1, **STORED}
+    if finished:
+        (one,) = vtab(start, root, **asked).tasks
+        assert (one.accuracy, one.validation, one.run) == (0.6, {"0.01": 0.5}, str(task / "final"))
+    else:
+        said = refusal(start, root, **asked)
+        assert said.startswith(f"{task} was begun by an earlier vitkit") and "or remove that folder" in said
+    assert every_file(task if finished else out) == before
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], TaskScore]]]:
+    """The folder of a task that is finished, and a function that looks at it again."""
+    data, folder = small_task(tmp_path / "dtd", classes=3), tmp_path / "task"
+    lists = {name: data / f"{name}.txt" for name in ("train800", "train800val200")}
+    listed = {path: open_data(str(path), UNCUT) for path in lists.values()}
+    for name, path in {"final": lists["train800val200"], "rate-0.1": lists["train800"]}.items():
+        (folder / name).mkdir(parents=True)
+        require_same_images(folder / name, listed[path], listed[path].fingerprint(), "names", SILENT)
+    (folder / "result.json").write_text(json.dumps(to_json(score("dtd", 0.6, 0.5, 0.7))))
+    options = VtabOptions("start", root="root", sweep=True)
+    prints = {path: images.fingerprint() for path, images in listed.items()}
+    task = TaskData("dtd", data, lists)
+    yield folder, lambda: complete_task(options, task, prints, folder, "task 1 of 1", Hearing())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"accuracy": 1.5},
+        {"accuracy": float("nan")},
+        {"interval": [0.5, 2]},
+        {"images": 0},
+        {"images": -5},
+        {"repeated": 1000},
+        {"learning_rate": float("inf")},
+        {"validation": {"0.1": -1.0}},
+        {"folder": "svhn"},
+        {"folder": "../.."},
+    ],
+    ids=str,
+)
+def test_a_result_that_makes_no_sense_is_refused(
+    finished: tuple[Path, Callable[[], TaskScore]], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    folder, complete = finished
+    (folder / ".result.json.99.tmp").touch()
+    good = json.loads((folder / "result.json").read_text()) | {"run": "/elsewhere", "data": "../secret"}
+    (folder / "result.json").write_text(json.dumps(good))
+    assert complete().run == str(folder / "final") and complete().data == str(tmp_path / "dtd")
+    assert not (folder / ".result.json.99.tmp").exists()
+    (folder / "result.json").write_text(json.dumps(good | change))
+    with pytest.raises(VitkitError, match=r"result\.json"):
+        complete()
+
+
+@pytest.mark.parametrize("run", ["final", "rate-0.1"])
+def test_a_finished_task_knows_the_images_of_each_of_its_runs(
+    finished: tuple[Path, Callable[[], TaskScore]], run: str
+) -> None:
+    folder, complete = finished
+    record = json.loads((folder / run / "data.json").read_text())
+    (folder / run / "data.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
+    with pytest.raises(VitkitError, match=f"have changed since .*{run} was begun. Bring the former ones"):
+        complete()
+    (folder / run / "data.json").unlink()
+    with pytest.raises(VitkitError, match=f"have changed since .*{run} was begun. Bring the former ones"):
+        complete()
+
+
+def test_a_rate_behind_a_link_is_left_alone(
+    finished: tuple[Path, Callable[[], TaskScore]], tmp_path: Path
+) -> None:
+    folder, complete = finished
+    (folder / "rate-0.1").rename(tmp_path / "mine")
+    (tmp_path / "mine/model.safetensors").touch()
+    (folder / "rate-0.1").symlink_to(tmp_path / "mine")
+    with pytest.raises(VitkitError, match=r"rate-0\.1 is a link that leads out"):
+        complete()
+    assert (tmp_path / "mine/model.safetensors").exists()

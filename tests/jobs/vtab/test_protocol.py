@@ -1,0 +1,75 @@
+"""The protocol of VTAB-1k is the paper's, and departures are named."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.vtab import SMALL
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
+from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.jobs.vtab.vtab import (
+    TaskData,
+    departures,
+    task_run,
+    vtab,
+)
+from vitkit.runs.config import read_run
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
+    """B.1.1 and Table 4: SGD, momentum 0.9, cosine, batch 512, no decay, clip 1, 2,500 steps, 0.01, 384."""
+    options = VtabOptions(str(start), root=str(root))
+    task = TaskData("clevr_count", root / "clevr_count", {"train800val200": root / "x.txt"})
+    run = task_run(options, task)
+    made, training = run.optimizer, run.training
+    assert (made.optimizer, made.momentum, made.schedule, made.learning_rate) == ("sgd", 0.9, "cosine", 0.01)
+    assert (made.weight_decay, made.clip_norm, made.polyak) == (0.0, 1.0, None)
+    assert (training.steps, training.batch_size, training.select) == (2_500, 512, "last")
+    assert (run.preprocessing.image_size, run.preprocessing.resize) == ((384, 384), "stretch")
+    assert not list(departures(run, options, task))
+    smaller = replace(options, steps=100, image_size=(32, 48), batch_size=64, sweep=True)
+    run = task_run(smaller, task)
+    assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.01)
+    assert list(departures(run, smaller, task)) == [
+        "batch 64 (512)",
+        "pixels 32x48 (384x384)",
+        "100 steps (2,500)",
+        "rate of each task the best of 0.001, 0.003, 0.01, 0.03 (0.01 for all)",
+    ]
+
+
+def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: Path) -> None:
+    """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96."""
+    options = VtabOptions(str(start), root=str(root))
+    rules = {}
+    for one in VTAB_TASKS:
+        task = TaskData(one.folder, root, {"train800val200": root / "x.txt"})
+        run = task_run(options, task)
+        assert not list(departures(run, options, task)) and run.augmentation.shift == 0
+        assert run.augmentation.crop_aspect is None
+        rules[one.folder] = run.augmentation.crop_area, run.augmentation.flip
+    large, small = ((480 / 512) ** 2,) * 2, ((128 / 160) ** 2,) * 2
+    assert {name for name, (area, _) in rules.items() if area == small} == {"cifar", "svhn", "eurosat"}
+    assert {area for area, _ in rules.values()} == {large, small, None}
+    structured = {one.folder for one in VTAB_TASKS if one.group == "structured"}
+    assert {name for name, (area, _) in rules.items() if area is None} == structured
+    assert {name for name, (_, flip) in rules.items() if not flip} == {"svhn", *structured}
+
+
+def test_the_classes_of_a_task_are_those_of_the_paper() -> None:
+    """The numbers of classes of VTAB's 19 tasks, in the order of Table 9."""
+    classes = [102, 100, 47, 102, 37, 397, 10, 2, 10, 45, 5, 8, 6, 6, 16, 16, 4, 18, 9]
+    assert [task.classes for task in VTAB_TASKS] == classes
+
+
+def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_path: Path) -> None:
+    found = vtab(start, root, tasks=["clevr_count"], out=tmp_path / "out", protocol="finetune", **SMALL)
+    run = read_run(tmp_path / "out/clevr_count/final")
+    assert (run.optimizer.optimizer, run.training.steps, run.training.select) == ("adamw", 4, "last")
+    assert "optimizer adamw (sgd)" in found.departures
+    assert "the same crops and flips for all tasks (BiT's, where they keep the label)" in found.departures
+    assert not any("smallest crop" in line for line in found.departures)
+    assert "factor of the head's rate 6 (1)" in found.departures

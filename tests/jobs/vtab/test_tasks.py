@@ -1,0 +1,79 @@
+"""The tasks in a folder: what is missing or malformed is refused before any is trained."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers.vtab import SMALL, refusal
+from tests.vtab_layout import small_task
+from vitkit.data.sources import open_data
+from vitkit.errors import VitkitError
+from vitkit.jobs.vtab.vtab import (
+    UNCUT,
+    find_tasks,
+)
+
+
+def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> None:
+    said = refusal(start, tmp_path / "nowhere")
+    assert "nowhere cannot be listed: No such file" in said
+    (tmp_path / "photos/cats").mkdir(parents=True)
+    said = refusal(start, tmp_path / "photos")
+    assert "holds no task of VTAB-1k. Expected a folder for each task" in said and "found cats" in said
+    assert "has no folder for dtd, only for clevr_count, oxford_iiit_pet" in refusal(
+        start, root, tasks=["dtd"]
+    )
+    small_task(tmp_path / "twice/pets", classes=3)
+    small_task(tmp_path / "twice/oxford_iiit_pet", classes=3)
+    assert "are both Pets" in refusal(start, tmp_path / "twice")
+    small_task(tmp_path / "part/pets", classes=3)
+    (tmp_path / "part/pets/val200.txt").unlink()
+    assert "pets has no val200.txt." in refusal(start, tmp_path / "part", sweep=True)
+    (tmp_path / "part/pets/test.txt").unlink()
+    assert "pets has no test.txt." in refusal(start, tmp_path / "part")
+    assert "No checkpoint at" in refusal(tmp_path / "no start", root)
+    assert "rates are numbers above 0" in refusal(start, root, sweep=True, rates=(0.1, -1.0))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.txt").write_text("do not lose me")
+    assert "holds no VTAB-1k result" in refusal(start, root, out=tmp_path / "full")
+
+
+def test_a_malformed_list_is_refused_before_any_task_is_trained(start: Path, tmp_path: Path) -> None:
+    small_task(tmp_path / "root/clevr_count", classes=8)
+    small_task(tmp_path / "root/smallnorb_ele", classes=8)  # comes last
+    last = tmp_path / "root/smallnorb_ele/test.txt"
+    last.write_text(last.read_text() + "images/test/000000.jpg nine\n")
+    out = tmp_path / "out"
+    said = refusal(start, tmp_path / "root", out=out, **SMALL)
+    assert said.startswith(f"{last} line 51: expected a class number")
+    assert not out.exists()
+
+
+def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
+    """The layout of copies on the Hugging Face Hub that do not cut the 1,000 training images."""
+    task = small_task(tmp_path / "lists", classes=3)
+    folder = tmp_path / "root/vtab-1k_cifar"
+    write_parquet(task, "train800val200", folder / "data/train-00000-of-00001.parquet")
+    write_parquet(task, "test", folder / "data/test-00000-of-00001.parquet")
+    found = find_tasks(folder.parent, (), sweep=False).tasks
+    assert [one.folder for one in found] == ["cifar"]
+    data = open_data(str(found[0].all_training), UNCUT)
+    assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 50, "test": 50}
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar has Parquet files named train-, test-: a sweep"):
+        find_tasks(folder.parent, (), sweep=True)
+    write_parquet(task, "val200", folder / "data/validation-00000-of-00001.parquet")
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar .* trains on the first two together"):
+        find_tasks(folder.parent, (), sweep=False)
+    (folder / "data/test-00000-of-00001.parquet").unlink()
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar .* none named test-"):
+        find_tasks(folder.parent, (), sweep=False)
+
+
+def write_parquet(task: Path, name: str, file: Path) -> None:
+    """Write a list as a Parquet file, as the `datasets` library stores images."""
+    lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
+    cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)
