@@ -1,7 +1,7 @@
 """The machine a run is on: its device and its memory, how a model computes on it, how it asks a run to stop.
 
 The rule that chooses among the ways to compute has no clock: the same machine chooses the same every time,
-and so a run is repeatable. `docs/decisions.md` has the measurements behind it.
+and so a run is repeatable (`docs/decisions.md`). `docs/results/speed.md` has measurements.
 """
 
 import ctypes
