@@ -57,7 +57,9 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
     Tibshirani 1993, "An Introduction to the Bootstrap", 5.3 and 6.2). What belongs to a seed and an image
     together is in both terms, so that the sum is too large rather than too small (Owen 2007, "The pigeonhole
     bootstrap", 3). The degrees of freedom are those of a sum of two variances (Satterthwaite 1946, "An
-    Approximate Distribution of Estimates of Variance Components"; Welch 1947).
+    Approximate Distribution of Estimates of Variance Components"; Welch 1947);
+    with two seeds that happen to agree they are too many: 95 % intervals held 86 to 97 % of simulated studies
+    of two seeds, 92 to 97 % of three, 94 to 97 % of five (`python -m benchmarks.coverage`).
 
     Args:
         first: `(S, N)` scores from 0 to 1.

@@ -264,6 +264,7 @@ def choose_compute(
         precision = "bfloat16" if pays else "float32"
     if exact or vit is None:
         return Compute(precision)
+    # A prediction of a few images would not pay for the two seconds of compiling.
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
     most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
     whole = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most

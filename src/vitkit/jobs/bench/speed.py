@@ -113,6 +113,7 @@ def products(
 
     They are the ceiling that utilisation is measured against: nothing but PyTorch's products, of qkv, the
     output projection and the MLP, for all tokens of a batch at once. Of integers it has none.
+    Engines with products of their own may exceed it.
     """
     dtype: torch.dtype = getattr(torch, precision)
     if config.num_tokens is None or not dtype.is_floating_point:
