@@ -46,7 +46,7 @@ PAIRS = (
 )
 """Data sets, and the starts that are fine-tuned on them."""
 TESTED = 1000
-FIELDS = ("found", "images", "right", "tested", "data")
+FIELDS = ("evidence", "images", "right", "tested", "data")
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def truth(case: Case, data: Path, out: Path) -> tuple[int, int]:
     folder = out / "runs" / case.name
     if not (folder / "evaluation" / "test.json").exists():
         vitkit.finetune(str(out / case.start), str(data), folder, threads=1)
-    found = json.loads((folder / "evaluation" / "test.json").read_text())
-    return round(found["accuracy"] * found["count"]), found["count"]
+    evaluation = json.loads((folder / "evaluation" / "test.json").read_text())
+    return round(evaluation["accuracy"] * evaluation["count"]), evaluation["count"]
 
 
 def without_report(folder: Path, **_options: Any) -> Path:
@@ -151,7 +151,7 @@ def outcome(case: Case, data: Path, out: Path) -> dict[str, Any]:
         "data": case.data,
         "start": case.start,
         "images": advice.images,
-        "found": to_json(evidence_of(option.folded)),
+        "evidence": to_json(evidence_of(option.folded)),
         "right": right,
         "tested": tested,
         "seconds_expected": option.seconds,
@@ -170,12 +170,12 @@ def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Relation) -> 
     for line in lines:
         run = runs[line["name"]]
         others = [runs[other["name"]] for other in lines if other["data"] != line["data"]]
-        said = predict(run.found, run.images, run.tested, fit(others))
+        said = predict(run.evidence, run.images, run.tested, fit(others))
         accuracy = run.right / run.tested
         hit = said.low <= accuracy <= said.high
-        by_all = predict(run.found, run.images, run.tested, shipped)
+        by_all = predict(run.evidence, run.images, run.tested, shipped)
         inside, by_shipped = inside + hit, by_shipped + (by_all.low <= accuracy <= by_all.high)
-        probe = run.found.right / run.found.images
+        probe = run.evidence.right / run.evidence.images
         print(f"| {line['name']} | {probe:.1%} | {said.words} | {accuracy:.1%} | {'yes' if hit else 'no'} |")
     print(f"\ninside, each data set by the relation of the others: {inside} of {len(runs)}")
     print(f"inside, by that in vitkit.jobs.advice.forecast: {by_shipped} of {len(runs)}")

@@ -14,12 +14,12 @@ timm's graph.
 """
 
 import argparse
-import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from vitkit.engines.libraries import EnginePrecision
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.records import Bench, Record
 from vitkit.jobs.bench.timing import Clock, Step, Turn, spread, take_turns
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
@@ -93,31 +94,50 @@ def contestants(name: str, batch: int, precisions: list[EnginePrecision]) -> Ite
         their_graph, our_graph = theirs_converted, openvino_writer.convert(ours, precision)
         if precision == "int8":
             their_graph = quantized_by_default(
-                their_graph, [(one / np.float32(127.5) - 1).astype(np.float32) for one in noise]
+                their_graph, [(image / np.float32(127.5) - 1).astype(np.float32) for image in noise]
             )
             our_graph = openvino_writer.quantize(ours, our_graph, noise)
         yield f"timm openvino {precision}", openvino_step(their_graph, normalized, precision)
         yield f"vitkit openvino {precision}", openvino_step(our_graph, pixels, precision)
 
 
-def race(turns: dict[str, Turn], seconds: float) -> Iterator[dict[str, Any]]:
-    """Time all of them in turns and give a record of each: its times, and the two ratios with quartiles."""
-    found: dict[str, list[float]] = {}
-    take_turns(turns, Clock(torch.device("cpu"), torch.get_num_threads()), seconds, found)
+Ratio = tuple[float, float, float]
+"""The lower quartile, the median and the upper quartile of a ratio of speeds over the rounds."""
 
-    def ratio(of: str, to: str) -> list[float]:
-        return list(spread([b / a for a, b in zip(found[of], found[to], strict=True)]))
 
-    for name, times in found.items():
+@dataclass(frozen=True, kw_only=True)
+class Race(Record):
+    """The speed of one contestant, over two others."""
+
+    kind = "race"
+    batch: int
+    milliseconds: float
+    rounds: int
+    over_timm_float32: Ratio
+    over_openvino_on_timm: Ratio | None
+
+
+def race(model: str, batch: int, turns: dict[str, Turn], seconds: float) -> Iterator[Race]:
+    """Time all contestants in turns and give a record of each."""
+    seconds_of: dict[str, list[float]] = {}
+    take_turns(turns, Clock(torch.device("cpu"), torch.get_num_threads()), seconds, seconds_of)
+
+    def ratio(of: str, to: str) -> Ratio:
+        return spread([b / a for a, b in zip(seconds_of[of], seconds_of[to], strict=True)])
+
+    for name, times in seconds_of.items():
         rival = name.replace("vitkit", "timm")
-        beside = ratio(name, rival) if rival in found and rival != name else None
-        yield {
-            "name": name,
-            "milliseconds": 1e3 * spread(times)[1],
-            "rounds": len(times),
-            "over_timm_float32": ratio(name, "timm float32"),
-            "over_openvino_on_timm": beside,
-        }
+        yield Race(
+            model=model,
+            image_size=(SIZE, SIZE),
+            name=name,
+            precision=cast("EnginePrecision", name.split()[-1]),
+            batch=batch,
+            milliseconds=1e3 * spread(times)[1],
+            rounds=len(times),
+            over_timm_float32=ratio(name, "timm float32"),
+            over_openvino_on_timm=ratio(name, rival) if rival in seconds_of and rival != name else None,
+        )
 
 
 def main() -> None:
@@ -130,33 +150,31 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the records are written")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    known: list[EnginePrecision] = (
+    available: list[EnginePrecision] = (
         ["float32", "bfloat16", "int8"] if libraries.has_bfloat16() else ["float32", "int8"]
     )
     machine = describe_machine(BenchOptions(tuple(NAMES.values()), threads=options.threads, device="cpu"))
     print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, openvino "
           f"{import_module('openvino').__version__}")  # fmt: skip
-    records = []
+    records: list[Race] = []
     for name in options.models:
         for batch in options.batches:
-            made = contestants(name, batch, options.precisions or known)
+            made = contestants(name, batch, options.precisions or available)
             turns = {key: Turn(step) for key, step in made}
             print(
                 f"\n{NAMES[name]} batch {batch}: speed over timm float32, and over OpenVINO on timm's graph"
             )
-            for record in race(turns, options.seconds):
-                records.append({"model": NAMES[name], "batch": batch, **record})
-                low, middle, high = record["over_timm_float32"]
-                milliseconds = record["milliseconds"]
-                words = (
-                    f"  {record['name']:26} {milliseconds:9.1f} ms  {middle:5.2f} ({low:.2f} to {high:.2f})"
-                )
-                if record["over_openvino_on_timm"]:
-                    low, middle, high = record["over_openvino_on_timm"]
-                    words += f"   {middle:5.3f} ({low:.2f} to {high:.2f})"
-                print(words, flush=True)
+            for record in race(NAMES[name], batch, turns, options.seconds):
+                records.append(record)
+                low, middle, high = record.over_timm_float32
+                line = f"  {record.name:26} {record.milliseconds:9.1f} ms"
+                line += f"  {middle:5.2f} ({low:.2f} to {high:.2f})"
+                if record.over_openvino_on_timm:
+                    low, middle, high = record.over_openvino_on_timm
+                    line += f"   {middle:5.3f} ({low:.2f} to {high:.2f})"
+                print(line, flush=True)
             if options.json is not None:
-                options.json.write_text(json.dumps({"machine": machine, "records": records}, indent=1) + "\n")
+                Bench(machine, tuple(records)).write(options.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Everything that is asked of a GPU, in one run: speed, utilisation, largest batch, a loop that never waits.
+"""Measure a GPU in one run: speed, utilisation, largest batch, a loop that never waits.
 
     python -m benchmarks.gpu --out gpu.json                          # on a GPU: about half an hour
     python -m benchmarks.gpu --device cpu --small --out small.json   # the same path on a processor
@@ -11,11 +11,10 @@ steps of the training loop, in which a GPU is never waited for.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,17 @@ from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import (
-    BenchPhase,
     Contestant,
     TorchPrecision,
     installed_peers,
     peer_contestants,
+    step_of,
     timed_precisions,
 )
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.speed import compare, step_of
-from vitkit.jobs.bench.timing import Clock, Step, largest_batch
+from vitkit.jobs.bench.records import Bench, Record, Speed
+from vitkit.jobs.bench.speed import compare
+from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, largest_batch
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
@@ -94,11 +94,11 @@ def timms(
     if "timm" not in installed_peers()[0]:
         return
     try:
-        found = peer_contestants("timm", config, images, phase, (precision,))
+        contestants = peer_contestants("timm", config, images, phase, (precision,))
     except VitkitError as error:
         print(error, file=sys.stderr)
         return
-    fused = next(one for one in found if one.name.endswith("fused"))
+    fused = next(timm for timm in contestants if timm.name.endswith("fused"))
     yield fused
     yield compiled(fused, backend)
 
@@ -114,19 +114,30 @@ def speeds(
     contestants: list[Contestant],
     images: torch.Tensor,
     seconds: float,
-) -> list[dict[str, Any]]:
+) -> Iterator[Speed]:
     """Time contestants in turns, and give their records."""
     clock, flops = Clock(images.device, torch.get_num_threads()), forward_flops(config, head=True)
-    found = list(compare(name, config, phase, contestants, images, clock, seconds, flops=flops))
-    for one in found:
-        low, high = one.ratio_quartiles
-        utilisation = f"MFU {one.mfu or 0:.0%}, {one.mfu_executed or 0:.0%} executed"
+    for speed in compare(name, config, phase, contestants, images, clock, seconds, flops=flops):
+        low, high = speed.ratio_quartiles
+        utilisation = f"MFU {speed.mfu or 0:.0%}, {speed.mfu_executed or 0:.0%} executed"
         print(
-            f"  {one.name:36} {one.images_per_second:10,.1f} images/s {one.ratio:6.2f} "
+            f"  {speed.name:36} {speed.images_per_second:10,.1f} images/s {speed.ratio:6.2f} "
             f"({low:.2f} to {high:.2f})  {utilisation}",
             flush=True,
         )
-    return [{"kind": "speed", **asdict(one)} for one in found]
+        yield speed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest(Record):
+    """The largest batch of one contestant."""
+
+    kind = "largest batch"
+    phase: BenchPhase
+    recompute: bool
+    images: int
+    tried: bool
+    """Whether it was run; else it follows from smaller ones."""
 
 
 def largest(
@@ -136,8 +147,8 @@ def largest(
     contestant: Contestant,
     device: torch.device,
     seconds: float,
-) -> Iterator[dict[str, Any]]:
-    """Search the largest batch of a contestant; that of our training also with recomputed activations."""
+) -> Iterator[Largest]:
+    """Search the largest batch of a contestant, for our training also with recomputed activations."""
     ours = isinstance(contestant.model, ImageModel) and phase == "training"
     for recompute in (False, True) if ours else (False,):
         optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
@@ -156,30 +167,44 @@ def largest(
 
         contestant.prepare()
         at(1)()
-        found = largest_batch(at, device, available_memory() or 0, seconds)
+        batch = largest_batch(at, device, available_memory() or 0, seconds)
         if isinstance(model, ImageModel):
             model.recompute = False
-        words = " recomputed" if recompute else ""
-        print(f"  largest batch, {phase}, {contestant.name}{words}: {found.images:,}", flush=True)
-        yield {
-            "kind": "largest batch",
-            "model": name,
-            "image_size": config.image_size,
-            "phase": phase,
-            "name": contestant.name,
-            "recompute": recompute,
-            **asdict(found),
-        }
+        way = " recomputed" if recompute else ""
+        print(f"  largest batch, {phase}, {contestant.name}{way}: {batch.images:,}", flush=True)
+        yield Largest(
+            model=name,
+            image_size=config.image_size,
+            name=contestant.name,
+            precision=contestant.precision,
+            phase=phase,
+            recompute=recompute,
+            images=batch.images,
+            tried=batch.tried,
+        )
 
 
-def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Loop(Record):
+    """The speed of the training loop."""
+
+    kind = "loop"
+    batch_size: int
+    steps: int
+    images_per_second: float
+    losses: list[float]
+    compute: dict[str, Any]
+    watched_for_waits: bool
+
+
+def loop(name: str, config: ViTConfig, device: torch.device, batch: int, steps: int = 8) -> Loop:
     """Make steps of training as `vitkit train` does, in which an error is raised if a GPU is waited for.
 
     On a processor there is nothing to wait for, and the steps are made all the same.
     """
     images = torch.randint(0, 256, (batch, config.in_channels, *config.image_size), dtype=torch.uint8)
     ids = torch.arange(batch)
-    one = Batch(images, {"labels": ids % config.num_classes}, ids >= 0, ids)
+    repeated = Batch(images, {"labels": ids % config.num_classes}, ids >= 0, ids)
     chosen = choose_for(config, device, "auto", phase="training", exact=False)
     model: ImageModel = build_model(config).to(device)
     compute_as(model, chosen)
@@ -187,10 +212,17 @@ def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) ->
         objective = Classification(ClassificationConfig(), config.num_classes)
         training = TrainingConfig(steps=steps, batch_size=batch)
         trainer = Trainer(
-            Path(folder), model, objective, _Repeated(one), batch, training, OptimizerConfig(), compute=chosen
+            Path(folder),
+            model,
+            objective,
+            _Repeated(repeated),
+            batch,
+            training,
+            OptimizerConfig(),
+            compute=chosen,
         )
         for step in range(2):  # compiles, and allocates
-            trainer.launch(one, step, 1e-5).read()
+            trainer.launch(repeated, step, 1e-5).read()
         watched = device.type == "cuda"
         if watched:
             torch.cuda.synchronize(device)
@@ -199,7 +231,7 @@ def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) ->
             launched: list[StepNumbers] = []
 
             def make_steps() -> None:
-                launched.extend(trainer.launch(one, step, 1e-5) for step in range(2, steps))
+                launched.extend(trainer.launch(repeated, step, 1e-5) for step in range(2, steps))
 
             seconds = Clock(device, torch.get_num_threads()).seconds(make_steps)
         finally:
@@ -209,15 +241,18 @@ def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) ->
     speed = (steps - 2) * batch / seconds
     waited = "and waited for nothing" if watched else "on a processor"
     print(f"  loop of vitkit train, batch {batch}: {speed:,.1f} images/s {waited}", flush=True)
-    return {
-        "kind": "loop",
-        "batch_size": batch,
-        "steps": steps - 2,
-        "images_per_second": speed,
-        "losses": losses,
-        "compute": asdict(chosen),
-        "watched_for_waits": watched,
-    }
+    return Loop(
+        model=name,
+        image_size=config.image_size,
+        name="vitkit train",
+        precision=chosen.precision,
+        batch_size=batch,
+        steps=steps - 2,
+        images_per_second=speed,
+        losses=losses,
+        compute=asdict(chosen),
+        watched_for_waits=watched,
+    )
 
 
 class _Repeated:
@@ -235,9 +270,9 @@ def run(
     device: torch.device,
     seconds: float,
     backend: str,
-    keep: Callable[[dict[str, Any]], None],
+    keep: Callable[[Record], None],
 ) -> None:
-    """Measure everything of some models; `keep` is given each record when it is there."""
+    """Measure everything of some models; `keep` receives each record at once."""
     precision = timed_precisions("auto", device)[-1]
     for name, batches in models.items():
         config = vit_config(name, 1000, 224 if name in MODELS else 32)
@@ -248,14 +283,14 @@ def run(
                 *ours(config, device, phase, backend),
                 *timms(config, images, phase, precision, backend),
             ]
-            for record in speeds(name, config, phase, contestants, images, seconds):
-                keep(record)
+            for speed in speeds(name, config, phase, contestants, images, seconds):
+                keep(speed)
             for contestant in contestants:
                 if not contestant.name.endswith("compiled"):  # every batch would be compiled anew
                     for record in largest(name, config, phase, contestant, device, seconds):
                         keep(record)
             del contestants, images
-        keep({"model": name, **loop(config, device, batches[1])})
+        keep(loop(name, config, device, batches[1]))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -274,11 +309,11 @@ def main(arguments: list[str] | None = None) -> None:
     models = {name: every[name] for name in options.models or every}
     machine = describe_machine(BenchOptions(tuple(models), device=options.device))
     print(f"{machine['device']}, torch {machine['torch']}")
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
 
-    def keep(record: dict[str, Any]) -> None:
+    def keep(record: Record) -> None:
         records.append(record)
-        options.out.write_text(json.dumps({"machine": machine, "records": records}, indent=1) + "\n")
+        Bench(machine, tuple(records)).write(options.out)
 
     run(models, device, options.seconds, options.backend, keep)
     print(options.out)

@@ -168,7 +168,9 @@ def compare(sides: dict[str, dict[str, Side]], repeats: int) -> list[dict[str, A
             record[f"{name}: CPU us an image"] = round(statistics.median(cpu for cpu, _ in figures))
             record[f"{name}: elapsed us an image"] = round(statistics.median(t for _, t in figures))
             if name != "vitkit":
-                ratios = sorted(one[0] / two[0] for one, two in zip(figures, turns["vitkit"], strict=True))
+                ratios = sorted(
+                    theirs[0] / own[0] for theirs, own in zip(figures, turns["vitkit"], strict=True)
+                )
                 record[f"{name} / vitkit"] = [
                     round(value, 2) for value in (statistics.median(ratios), ratios[0], ratios[-1])
                 ]
@@ -190,7 +192,7 @@ def main() -> None:
         peer = None
         print(f"timm cannot be imported ({error}); vitkit alone is measured. See scripts/test-peers.")
     originals = sorted(options.images.rglob("*.jpg"))[:FILES] if options.images else []
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "pillow": f"{Image.__version__}, libjpeg-turbo {features.version_feature('libjpeg_turbo')}",
         "timm": peer,
@@ -202,7 +204,7 @@ def main() -> None:
         for shape in SHAPES:
             folder = Path(temporary) / f"{shape[0]}"
             paths = make_files(folder, shape, originals)
-            found["simplejpeg"] = decoded_quickly(paths[0].read_bytes(), "RGB", shape) is not None
+            results["simplejpeg"] = decoded_quickly(paths[0].read_bytes(), "RGB", shape) is not None
             sides = {"vitkit": vitkit_sides(folder, paths, options.rounds)}
             if peer:
                 sides["timm uint8"] = timm_sides(paths, options.rounds, as_bytes=True)
@@ -213,11 +215,11 @@ def main() -> None:
                     "bytes a file": sum(p.stat().st_size for p in paths) // len(paths),
                     **record,
                 }
-                found["records"].append(named)
+                results["records"].append(named)
                 print(json.dumps(named), flush=True)
-    print(json.dumps({key: value for key, value in found.items() if key != "records"}))
+    print(json.dumps({key: value for key, value in results.items() if key != "records"}))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

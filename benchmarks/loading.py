@@ -62,19 +62,19 @@ def main() -> None:
     print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
     print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for known in FORMATS:
-            path = save_model(model, Path(folder) / known.name, known.name)  # type: ignore[arg-type]
+        for format in FORMATS:
+            path = save_model(model, Path(folder) / format.name, format.name)  # type: ignore[arg-type]
             load_model(path, num_heads=heads)
-            found = [measure(path, heads) for _ in range(REPEATS)]
-            _row(known.name, found, weights)
-            if known.name == "big_vision":
+            loads = [measure(path, heads) for _ in range(REPEATS)]
+            _row(format.name, loads, weights)
+            if format.name == "big_vision":
                 _row("big_vision, np.load", [measure(path, heads, "numpy") for _ in range(REPEATS)], weights)
         _row("vitkit, and a copy", [measure(Path(folder) / "vitkit", heads, "twice")], weights)
 
 
-def _row(name: str, found: list[tuple[float, float]], weights: int) -> None:
-    seconds = [one for one, _ in found]
-    memory = statistics.median(two for _, two in found) / weights
+def _row(name: str, loads: list[tuple[float, float]], weights: int) -> None:
+    seconds = [duration for duration, _ in loads]
+    memory = statistics.median(taken for _, taken in loads) / weights
     spread = f"{min(seconds):.2f} - {max(seconds):.2f}"
     print(f"| {name} | {statistics.median(seconds):.2f} ({spread}) | {memory:.2f} |", flush=True)
 

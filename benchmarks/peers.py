@@ -9,9 +9,8 @@ out, and all contestants take turns within a round.
 """
 
 import argparse
-import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,15 +20,15 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import (
     PEERS,
-    BenchPhase,
     installed_peers,
     peer_contestants,
     timed_precisions,
     vitkit_contestants,
 )
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.speed import Speed, compare, headlines
-from vitkit.jobs.bench.timing import Clock
+from vitkit.jobs.bench.records import Bench, Speed
+from vitkit.jobs.bench.speed import compare, headlines
+from vitkit.jobs.bench.timing import BenchPhase, Clock
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.runs.machine import keep_freed_memory
@@ -65,20 +64,21 @@ def speeds_of(
     """Time all contestants of a case; says which peers cannot take part."""
     device, config = torch.device("cpu"), case.config
     precisions = timed_precisions("auto", device)
-    found = list(vitkit_contestants(config, device, phase, precisions))
+    contestants = list(vitkit_contestants(config, device, phase, precisions))
     images = torch.randn(case.batch, 3, *config.image_size, generator=torch.Generator().manual_seed(0))
     for peer in peers:
         try:
-            found += peer_contestants(peer, config, images, phase, precisions)
+            contestants += peer_contestants(peer, config, images, phase, precisions)
         except VitkitError as error:
             print(error, file=sys.stderr)
     if slow:
-        found += [compiled(one) for one in found if one.library == "timm" and one.name.endswith("fused")]
+        timms = [contestant for contestant in contestants if contestant.library == "timm"]
+        contestants += [compiled(timm) for timm in timms if timm.name.endswith("fused")]
         if phase == "inference":
-            found += int8_contestants(config, images)
+            contestants += int8_contestants(config, images)
     clock = Clock(device, torch.get_num_threads())
     flops = forward_flops(config, head=True)
-    return list(compare(name, config, phase, found, images, clock, seconds, flops=flops))
+    return list(compare(name, config, phase, contestants, images, clock, seconds, flops=flops))
 
 
 def main() -> None:
@@ -112,8 +112,7 @@ def main() -> None:
                 print(f"({low:.2f} to {high:.2f})")
             print(*(f"  {line}" for line in headlines(speeds)), sep="\n", flush=True)
             if options.json is not None:
-                found = {"machine": machine, "records": [asdict(record) for record in records]}
-                options.json.write_text(json.dumps(found, indent=1) + "\n")
+                Bench(machine, tuple(records)).write(options.json)
 
 
 if __name__ == "__main__":

@@ -86,19 +86,19 @@ class Bench:
 
     def results(self) -> dict[Training, Outcome]:
         """Read the trainings that are done."""
-        file, found = self.out / "results.jsonl", {}
+        file, outcomes = self.out / "results.jsonl", {}
         for line in file.read_text().splitlines() if file.exists() else []:
             with suppress(json.JSONDecodeError):  # a run that was killed may have left a part of a line
-                one = json.loads(line)
-                training = Training(**one.pop("training"))
-                found[training] = Outcome(training, **one)
-        return found
+                record = json.loads(line)
+                training = Training(**record.pop("training"))
+                outcomes[training] = Outcome(training, **record)
+        return outcomes
 
     def done(self, training: Training) -> Outcome:
         """Return the outcome of a training, which is trained where it was not yet."""
-        known = self.results().get(training)
-        if known is not None:
-            return known
+        before = self.results().get(training)
+        if before is not None:
+            return before
         began, used = time.perf_counter(), _processor_seconds()
         steps, batch_size, accuracy, loss = self._train(training)
         used, took = _processor_seconds() - used, time.perf_counter() - began
@@ -201,7 +201,8 @@ def _rows(source: Path, split: str) -> dict[str, list[int]]:
     names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"]
     labels = table.column("label").to_pylist()
     return {
-        name: [row for row, one in enumerate(labels) if one == number] for number, name in enumerate(names)
+        name: [row for row, label in enumerate(labels) if label == number]
+        for number, name in enumerate(names)
     }
 
 
@@ -233,13 +234,14 @@ def table(rows: list[list[Outcome]]) -> str:
         "| photos | side | rate | steps x batch | test accuracy | of each folder | processor minutes |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for found in sorted(rows, key=lambda outcomes: outcomes[0].training.photos):
-        one, accuracies = found[0], [outcome.accuracy for outcome in found]
-        minutes = statistics.median(outcome.processor_seconds for outcome in found) / 60
-        rate = "its own" if one.training.rate is None else f"{one.training.rate:g}"
+    for group in sorted(rows, key=lambda outcomes: outcomes[0].training.photos):
+        first, accuracies = group[0], [outcome.accuracy for outcome in group]
+        minutes = statistics.median(outcome.processor_seconds for outcome in group) / 60
+        rate = "its own" if first.training.rate is None else f"{first.training.rate:g}"
         each = ", ".join(f"{100 * accuracy:.1f}" for accuracy in accuracies)
         lines.append(
-            f"| {one.training.photos:,} | {one.training.side} | {rate} | {one.steps:,} x {one.batch_size} | "
+            f"| {first.training.photos:,} | {first.training.side} | {rate} | "
+            f"{first.steps:,} x {first.batch_size} | "
             f"**{100 * statistics.mean(accuracies):.1f} %** | {each} | {minutes:.1f} |"
         )
     return "\n".join(lines)
@@ -247,7 +249,7 @@ def table(rows: list[list[Outcome]]) -> str:
 
 def _processor_seconds() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def main() -> None:

@@ -3,19 +3,18 @@
     python -m benchmarks.profile [--model ViT-S/16] [--batch 8] [--steps 5] [--device cpu] [--json FILE]
 
 Printed is a table in Markdown: for each way to compute (`--exact`, which is the plain one, and what is chosen
-in float32 and in bfloat16) the milliseconds of a step and the shares of the kinds. An operation's own time
+in float32 and in bfloat16) the milliseconds of a step and the fractions of the kinds. An operation's own time
 counts, without that of those it calls, as PyTorch's profiler sees it; on a GPU that of its kernels. Small
 operations look longer than they are, and on a busy machine all of them do.
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,10 +23,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from vitkit.jobs.bench.bench import describe_machine
-from vitkit.jobs.bench.contestants import BenchPhase, Contestant, timed_precisions, vitkit_contestants
+from vitkit.jobs.bench.contestants import Contestant, step_of, timed_precisions, vitkit_contestants
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.speed import step_of
-from vitkit.jobs.bench.timing import Clock, Step
+from vitkit.jobs.bench.records import Bench, Record
+from vitkit.jobs.bench.timing import BenchPhase, Clock, Step
 from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import find_device
@@ -43,7 +42,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "casts and copies": ("aten::copy_", "aten::_to_copy", "aten::to", "aten::contiguous", "aten::clone"),
     "sums": ("aten::add", "aten::sum", "aten::mul", "aten::div", "aten::sub"),
 }
-"""Words in the names of operations, the first that is found deciding; what has none of them is the rest."""
+"""Parts of the names of operations, of which the first match decides; one without any is the rest."""
 REST = "rest"
 
 
@@ -60,29 +59,28 @@ def named_kernels() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Shares:
+@dataclass(frozen=True, kw_only=True)
+class Shares(Record):
     """The time of one kind of step."""
 
-    model: str
+    kind = "profile"
     batch: int
     phase: BenchPhase
-    name: str
     milliseconds: float
     """The median of steps without the profiler."""
     shares: dict[str, float]
-    """The share of each kind; 1 in all."""
+    """The fraction of each kind; 1 in all."""
 
 
 def kind_of(operation: str) -> str:
     """Give the kind of an operation by its name."""
     lowered = operation.lower()
-    found = (kind for kind, words in KINDS.items() if any(word in lowered for word in words))
-    return next(found, REST)
+    kinds = (kind for kind, parts in KINDS.items() if any(part in lowered for part in parts))
+    return next(kinds, REST)
 
 
 def shares_of(step: Step, steps: int, device: torch.device) -> dict[str, float]:
-    """Profile steps one by one and give the shares of the kinds: of each the median."""
+    """Profile steps one by one and give the median fraction of each kind."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print when it begins and ends
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -107,7 +105,16 @@ def measure(
     step()
     seconds = statistics.median(clock.seconds(step) for _ in range(steps))
     shares = shares_of(step, steps, images.device)
-    return Shares(model, batch, phase, contestant.name, 1e3 * seconds, shares)
+    return Shares(
+        model=model,
+        image_size=(images.shape[2], images.shape[3]),
+        name=contestant.name,
+        precision=contestant.precision,
+        batch=batch,
+        phase=phase,
+        milliseconds=1e3 * seconds,
+        shares=shares,
+    )
 
 
 def row(*cells: str) -> str:
@@ -131,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         f"{machine['device']}, {options.threads} threads, torch {machine['torch']}, {time.strftime('%F')}\n"
     )
-    kinds, found = [*KINDS, REST], list[Shares]()
+    kinds, records = [*KINDS, REST], list[Shares]()
     print(row(f"{options.model}, batch {options.batch}", "ms", *kinds))
     print(row("---", *["---:"] * (1 + len(kinds))))
     images = torch.randn(options.batch, config.in_channels, *config.image_size).to(device)
@@ -139,13 +146,12 @@ def main(arguments: list[str] | None = None) -> None:
     for phase in phases:
         *chosen, plain = vitkit_contestants(config, device, phase, timed_precisions("auto", device))
         for contestant in (plain, *chosen):
-            made = measure(options.model, options.batch, phase, contestant, images, options.steps)
-            found.append(made)
-            percent = (f"{made.shares[kind]:.0%}" for kind in kinds)
-            print(row(f"{phase}, {made.name}", f"{made.milliseconds:.1f}", *percent), flush=True)
+            record = measure(options.model, options.batch, phase, contestant, images, options.steps)
+            records.append(record)
+            percent = (f"{record.shares[kind]:.0%}" for kind in kinds)
+            print(row(f"{phase}, {record.name}", f"{record.milliseconds:.1f}", *percent), flush=True)
             if options.json is not None:
-                numbers = {"machine": machine, "records": [asdict(one) for one in found]}
-                options.json.write_text(json.dumps(numbers, indent=1) + "\n")
+                Bench(machine, tuple(records)).write(options.json)
 
 
 if __name__ == "__main__":

@@ -157,13 +157,13 @@ def class_names(table: pa.Table) -> list[str]:
     return list(json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"])
 
 
-def with_classes(table: pa.Table, kept: list[str]) -> pa.Table:
+def with_classes(table: pa.Table, classes: list[str]) -> pa.Table:
     """Keep the images of some classes, which are numbered anew."""
     names = class_names(table)
-    numbers = pa.array([names.index(name) for name in kept], pa.int64())
+    numbers = pa.array([names.index(name) for name in classes], pa.int64())
     table = table.filter(pc.is_in(table["label"], value_set=numbers))
     labels = pc.index_in(table["label"], value_set=numbers).cast(pa.int64())
-    feature = {"names": kept, "_type": "ClassLabel"}
+    feature = {"names": classes, "_type": "ClassLabel"}
     info = {"info": {"features": {"image": {"_type": "Image"}, "label": feature}}}
     table = table.set_column(table.column_names.index("label"), "label", labels)
     return table.replace_schema_metadata({b"huggingface": json.dumps(info).encode()})
@@ -173,13 +173,13 @@ def digit_images() -> tuple[pa.Table, pa.Table]:
     """Return scikit-learn's digits in two halves: every second one is a test image."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
+    digits = load_digits()
     rows = []
-    for pixels in np.clip(found.images * 255 / 16, 0, 255).astype(np.uint8):
+    for pixels in np.clip(digits.images * 255 / 16, 0, 255).astype(np.uint8):
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         rows.append({"bytes": file.getvalue(), "path": None})
-    table = pa.table({"image": rows, "label": pa.array(found.target.astype(np.int64))})
+    table = pa.table({"image": rows, "label": pa.array(digits.target.astype(np.int64))})
     even = np.arange(len(table)) % 2 == 0
     return table.filter(pa.array(even)), table.filter(pa.array(~even))
 
@@ -214,9 +214,9 @@ def make_start(name: str, run: vitkit.Run, data: Path, made: Path, out: Path) ->
     """Train a start, or continue it, unless it is there."""
     if name == "cifar8" and not (made / name / "train-0.parquet").exists():
         table = read_split(data / "cifar10", "train")
-        kept = with_classes(table, [one for one in class_names(table) if one not in HELD_OUT])
+        images = with_classes(table, [name for name in class_names(table) if name not in HELD_OUT])
         (made / name).mkdir(parents=True, exist_ok=True)
-        pq.write_table(kept, made / name / "train-0.parquet")
+        pq.write_table(images, made / name / "train-0.parquet")
     folder = out / "starts" / name
     return folder if (folder / "report.html").exists() else vitkit.train(run, folder, device="cpu", threads=1)
 
@@ -224,10 +224,10 @@ def make_start(name: str, run: vitkit.Run, data: Path, made: Path, out: Path) ->
 def measure(cell: Cell, start: Path, begun: vitkit.Run, images: Path, folder: Path) -> dict[str, Any]:
     """Measure a cell; returns the accuracy and what it took."""
     if cell.method == RIDGE:
-        found = vitkit.fewshot(
+        by_ridge = vitkit.fewshot(
             start, str(images), shots=[cell.shots], seeds=1, methods=["ridge"], cache=False, device="cpu"
         )
-        return {"accuracy": found.models[0].scores[0].mean, "steps": 0}
+        return {"accuracy": by_ridge.models[0].scores[0].mean, "steps": 0}
     run = vitkit.finetune_run(str(start), str(images))
     # All drawn images are trained on, as the ridge is, and the last weights are tested.
     run = replace(run, splits=replace(run.splits, val_fraction=0.0))
@@ -243,14 +243,14 @@ def measure(cell: Cell, start: Path, begun: vitkit.Run, images: Path, folder: Pa
 
 def read_records(path: Path) -> dict[Cell, dict[str, Any]]:
     """Read the results that are there; what a kill cut short is measured again."""
-    found = {}
+    records = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        found[Cell(record["case"], record["shots"], record["method"], record["seed"])] = record
-    return found
+        records[Cell(record["case"], record["shots"], record["method"], record["seed"])] = record
+    return records
 
 
 def summary(accuracies: list[float]) -> str:
@@ -309,8 +309,8 @@ def main() -> None:
             options.out / "runs" / f"{cell.case}-{cell.shots}-{cell.method.replace(' ', '-')}-{cell.seed}"
         )
         began = time.monotonic()
-        found = measure(cell, start, starts[case.start], images, folder)
-        record = {**vars(cell), **found, "seconds": round(time.monotonic() - began, 1)}
+        outcome = measure(cell, start, starts[case.start], images, folder)
+        record = {**vars(cell), **outcome, "seconds": round(time.monotonic() - began, 1)}
         with path.open("a", encoding="utf-8") as file:
             # The line break before it ends a line that a kill cut short.
             file.write("\n" + json.dumps(record) + "\n")

@@ -54,9 +54,14 @@ def add_what_a_code_host_does_not_show(app: Sphinx, name: str, source: list[str]
 
 
 def toctree(comment: re.Match[str]) -> str:
-    """List the pages that are there: a pattern that none of them has is left for later ones."""
+    """List the pages that are there, those of a pattern in the order of their links on the front page."""
     docs = ROOT / "docs"
-    paths = [path for pattern in comment[2].split() for path in sorted(docs.glob(f"{pattern}.md"))]
+    links = [docs / link for link in re.findall(r"\]\(([\w./-]+\.md)\)", comment.string)]
+    paths = [
+        path
+        for pattern in comment[2].split()  # one that no page has is left for later pages
+        for path in sorted(docs.glob(f"{pattern}.md"), key=lambda path: ([*links, path].index(path), path))
+    ]
     names = ["/" + path.resolve().relative_to(ROOT).with_suffix("").as_posix() for path in paths]
     pages = "\n".join("On one page </README>" if name == "/README" else name for name in names)
     return f"```{{toctree}}\n:hidden:\n:caption: {comment[1]}\n\n{pages}\n```"

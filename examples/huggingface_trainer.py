@@ -51,8 +51,8 @@ def main(data: str = "digits", steps: str = "150") -> None:
             data_collator=collate,
             train_dataset=vitkit.ImageDataset(data, "train", model=model),
             eval_dataset=vitkit.ImageDataset(data, "test", model=model),
-            compute_metrics=lambda found: {
-                "accuracy": float(np.mean(found.predictions.argmax(-1) == found.label_ids))
+            compute_metrics=lambda predicted: {
+                "accuracy": float(np.mean(predicted.predictions.argmax(-1) == predicted.label_ids))
             },
         )
         trainer.train()

@@ -81,9 +81,9 @@ LONG = (
     "tests/jobs/test_unkillable.py",
     "tests/cli/test_series.py",
     "tests/faults/test_sample.py",
-    "tests/training/test_checkpoint.py",
+    "tests/training/test_checkpoint_faults.py",
     "tests/jobs/test_signals.py",
-    "tests/jobs/test_journey.py",
+    "tests/jobs/test_train.py",
 )
 """Files whose tests take long. Begun last, they would keep one process busy after the others have ended."""
 
@@ -133,9 +133,9 @@ def _stays_in_its_folder(offences: Path) -> Iterator[None]:
     """Fail a test that reads or writes outside of the temporary folders, or a process of which does."""
     yield
     if offences.exists():
-        words = offences.read_text(encoding="utf-8", errors="replace")
+        text = offences.read_text(encoding="utf-8", errors="replace")
         offences.unlink()
-        pytest.fail(f"outside the test's temporary folder:\n{words}", pytrace=False)
+        pytest.fail(f"outside the test's temporary folder:\n{text}", pytrace=False)
 
 
 @pytest.fixture(scope="module")

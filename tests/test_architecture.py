@@ -67,17 +67,17 @@ def imports(path: Path) -> set[str]:
 def imports_of(tree: ast.AST, path: Path) -> set[str]:
     """Every vitkit module that is imported anywhere in what was parsed of a file."""
     package = ["vitkit", *path.relative_to(SOURCE).parts[:-1]]
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
-            found |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
-    return {name for name in found if name == "vitkit" or name.startswith("vitkit.")}
+            names |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+    return {name for name in names if name == "vitkit" or name.startswith("vitkit.")}
 
 
 def offences(path: Path) -> list[str]:
@@ -158,8 +158,8 @@ def test_a_chain_of_imports_is_counted(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_file_is_in_a_room() -> None:
-    known = {*ROOMS, *SHARED, "__init__", "__main__"}
-    assert {path.relative_to(SOURCE).with_suffix("").parts[0] for path in FILES} == known
+    rooms = {*ROOMS, *SHARED, "__init__", "__main__"}
+    assert {path.relative_to(SOURCE).with_suffix("").parts[0] for path in FILES} == rooms
 
 
 def modules(path: Path) -> set[str]:
@@ -249,22 +249,22 @@ def test_predicting_imports_neither_data_sets_nor_other_formats() -> None:
 
 def test_configurations_are_found() -> None:
     """By what they define: those of every room are among them."""
-    found = set(configuration_modules())
+    modules = set(configuration_modules())
     assert {
         "vitkit.data.config",
         "vitkit.models.config.vit_config",
         "vitkit.training.config",
-    } <= found
-    assert {"vitkit.runs.config", "vitkit.jobs.options"} <= found
+    } <= modules
+    assert {"vitkit.runs.config", "vitkit.jobs.options"} <= modules
 
 
 def test_families_answer_for_themselves() -> None:
     """Whoever asks which family a model is of would have to be changed for the next one."""
-    asked = re.compile(r"isinstance\([^)]*(ViT|ResNet)")
+    question = re.compile(r"isinstance\([^)]*(ViT|ResNet)")
     # `measure.py` has the rules by which the products of each family are counted, side by side.
     files = [path for path in FILES if path.name != "measure.py"]
-    found = [line for path in files for line in path.read_text().splitlines() if asked.search(line)]
-    assert len(found) <= 2, found
+    lines = [line for path in files for line in path.read_text().splitlines() if question.search(line)]
+    assert len(lines) <= 2, lines
 
 
 FRAGMENT = re.compile(r"(Of|By|As|That|To|With|From|What|Whose|Which)\b")
@@ -281,8 +281,8 @@ def declarations(path: Path, name: str) -> list[str]:
         if isinstance(node, ast.AnnAssign)
     ]
     parameters = [node for node in nodes if isinstance(node, ast.arg)]
-    lines = [one.lineno for one in fields if ast.unparse(one) == name]
-    lines += [one.lineno for one in parameters if one.arg == name]
+    lines = [field.lineno for field in fields if ast.unparse(field) == name]
+    lines += [parameter.lineno for parameter in parameters if parameter.arg == name]
     return [f"{path.relative_to(SOURCE)}:{line}" for line in lines]
 
 
@@ -304,7 +304,7 @@ def test_the_image_size_is_declared_at_few_places_and_set_at_one() -> None:
 
 def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
     """A reader who opens a file at any place has not read the words that such a beginning leaves out."""
-    found = [
+    fragments = [
         f"{path.relative_to(SOURCE)}:{node.lineno}: {node.value.value.splitlines()[0]}"
         for path in FILES
         for node in ast.walk(parse(path))
@@ -313,7 +313,7 @@ def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
         and isinstance(node.value.value, str)
         and FRAGMENT.match(node.value.value)
     ]
-    assert not found
+    assert not fragments
 
 
 def test_training_knows_files_of_weights_and_no_formats() -> None:
@@ -337,10 +337,10 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
     )
     for room in ("training", "runs", "jobs", "report", "cli"):
         for path in (SOURCE / room).rglob("*.py"):
-            known = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
-            known = {name for name in known if not name.startswith(no_tasks)}
+            imported = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
+            imported = {name for name in imported if not name.startswith(no_tasks)}
             loop = "vitkit.evaluation.run_model"  # it runs a model, whatever its outputs mean
-            assert known <= {loop, f"{loop}.evaluation_mode", f"{loop}.output_function"}, path
+            assert imported <= {loop, f"{loop}.evaluation_mode", f"{loop}.output_function"}, path
             assert "vitkit.tasks.classification" not in imports(path), path
 
 

@@ -55,7 +55,7 @@ def test_there_and_back(config: Outer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ({"rat": 1.0}, "x: unknown key 'rat'. Did you mean 'rate'"),
         ({}, "'rate' of Outer is missing"),
@@ -68,16 +68,16 @@ def test_there_and_back(config: Outer) -> None:
         ({"rate": 1, "inner": 3}, "expected an object"),
     ],
 )
-def test_errors_name_place_and_remedy(data: dict[str, Any], words: str) -> None:
+def test_errors_name_place_and_remedy(data: dict[str, Any], message: str) -> None:
     with pytest.raises(VitkitError) as caught:
         from_json(Outer, data, "x")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_differences_are_named_by_their_path() -> None:
-    one = {"a": 1, "b": {"c": 2, "d": 3}}
-    assert difference(one, one) == []
-    assert difference(one, {"a": 1, "b": {"c": 9, "d": 3}, "e": 0}) == ["b.c: 2 -> 9", "e: nothing -> 0"]
+    config = {"a": 1, "b": {"c": 2, "d": 3}}
+    assert difference(config, config) == []
+    assert difference(config, {"a": 1, "b": {"c": 9, "d": 3}, "e": 0}) == ["b.c: 2 -> 9", "e: nothing -> 0"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def test_every_number_of_every_configuration_must_be_finite(kind: Any, given: di
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ({"sums": 3}, "x: sums: expected an object, found 3"),
         ({"sums": {"loss": "low"}}, "x: sums: 'loss': expected float, found 'low'"),
@@ -147,8 +147,8 @@ def test_every_number_of_every_configuration_must_be_finite(kind: Any, given: di
         ([[[[[[[[[[[]]]]]]]]]]], "expected an object"),
     ],
 )
-def test_values_of_any_kind_are_refused_in_a_line(data: Any, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_values_of_any_kind_are_refused_in_a_line(data: Any, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         from_json(Finite, data, "x")
 
 

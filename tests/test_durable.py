@@ -90,7 +90,7 @@ def test_json_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"{", "no JSON"),
         (b"", "no JSON"),
@@ -101,10 +101,10 @@ def test_json_is_read_back(tmp_path: Path) -> None:
         (b" " * 5001 + b"1", "at most 5,000 bytes"),
     ],
 )
-def test_damaged_json_is_said_in_words(tmp_path: Path, content: bytes, words: str) -> None:
+def test_damaged_json_is_said_in_words(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(content)
-    with pytest.raises(VitkitError, match=words) as caught:
+    with pytest.raises(VitkitError, match=message) as caught:
         read_json(path, limit=5000 if b" " in content else 10**6)
     assert str(path) in str(caught.value)
 

@@ -27,8 +27,8 @@ def test_an_example_runs(name: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert HERE[name] in result.stdout
-    found = re.search(r"accuracy ([0-9.]+)", result.stdout)
-    assert found is None or float(found[1]) > 0.5  # a tenth would be chance
+    accuracy = re.search(r"accuracy ([0-9.]+)", result.stdout)
+    assert accuracy is None or float(accuracy[1]) > 0.5  # a tenth would be chance
 
 
 def test_every_example_is_run_somewhere() -> None:
@@ -39,22 +39,22 @@ def test_every_example_is_run_somewhere() -> None:
 
 def test_a_data_set_holds_what_vitkit_trains_on() -> None:
     expected = open_data("digits").splits["test"]
-    found = vitkit.ImageDataset("digits", "test", size=8)
-    assert len(found) == len(expected) and found.class_names == tuple("0123456789")
-    image, label = found[3]
+    dataset = vitkit.ImageDataset("digits", "test", size=8)
+    assert len(dataset) == len(expected) and dataset.class_names == tuple("0123456789")
+    image, label = dataset[3]
     assert image.dtype == torch.uint8 and image.shape == (3, 8, 8)
     assert np.array_equal(image.permute(1, 2, 0).numpy(), expected.decode(3))
-    assert int(label) == expected.labels[3] and torch.equal(found[-1][0], found[len(found) - 1][0])
+    assert int(label) == expected.labels[3] and torch.equal(dataset[-1][0], dataset[len(dataset) - 1][0])
     with pytest.raises(IndexError):
-        found[len(found)]
+        dataset[len(dataset)]
 
 
 def test_a_data_set_asks_the_model_for_size_and_channels() -> None:
     model = vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=(12, 8), in_chans=1)
-    found = vitkit.ImageDataset("digits", model=model, transform=lambda image: image.float().mean())
-    assert found.preprocessing.image_size == (12, 8) and found[0][0].ndim == 0
-    found.transform = None
-    assert found[0][0].shape == (1, 12, 8)
+    dataset = vitkit.ImageDataset("digits", model=model, transform=lambda image: image.float().mean())
+    assert dataset.preprocessing.image_size == (12, 8) and dataset[0][0].ndim == 0
+    dataset.transform = None
+    assert dataset[0][0].shape == (1, 12, 8)
 
 
 def test_what_a_data_set_cannot_give_is_said(tmp_path: Path) -> None:
@@ -64,6 +64,6 @@ def test_what_a_data_set_cannot_give_is_said(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for number in range(4):
             (tmp_path / name / f"{number}.png").write_bytes(b"no image")
-    found = vitkit.ImageDataset(str(tmp_path), splits=Splits(val_fraction=0.0, test_fraction=0.0))
+    dataset = vitkit.ImageDataset(str(tmp_path), splits=Splits(val_fraction=0.0, test_fraction=0.0))
     with pytest.raises(DecodeError, match=r"a/0\.png: "):
-        found[0]
+        dataset[0]

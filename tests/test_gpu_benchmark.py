@@ -13,22 +13,22 @@ def test_everything_that_is_asked_of_a_gpu_runs_on_a_processor_too(
     monkeypatch.setattr(gpu, "installed_peers", lambda: ([], ["timm"]))
     path = tmp_path / "gpu.json"
     gpu.main(["--device", "cpu", "--small", "--seconds", "0.05", "--backend", "eager", "--out", str(path)])
-    found = json.loads(path.read_text())
-    assert found["machine"]["device"] and found["machine"]["kind"] == "cpu"
-    kinds = [record["kind"] for record in found["records"]]
+    measured = json.loads(path.read_text())
+    assert measured["machine"]["device"] and measured["machine"]["kind"] == "cpu"
+    kinds = [record["kind"] for record in measured["records"]]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {"speed": 6, "largest batch": 6, "loop": 1}
-    for record in found["records"]:
+    for record in measured["records"]:
         if record["kind"] == "speed":
             shortened = not record["name"].endswith("plain")
             assert record["mfu"] > 0 and (record["mfu_executed"] < record["mfu"]) == shortened
     batches = {
         (r["name"], r["recompute"]): r["images"]
-        for r in found["records"]
+        for r in measured["records"]
         if r["kind"] == "largest batch" and r["phase"] == "training"
     }
     for name in {name for name, _ in batches}:
         assert batches[name, True] > batches[name, False] > 0
-    loop = found["records"][-1]
+    loop = measured["records"][-1]
     assert len(loop["losses"]) == loop["steps"] == 6 and not loop["watched_for_waits"]
 
 
@@ -61,11 +61,11 @@ def test_the_profile_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Cap
     profile.main(
         ["--model", "ViT-64x3x2/8", "--size", "32", "--batch", "2", "--steps", "2", "--json", str(path)]
     )
-    found = json.loads(path.read_text())["records"]
-    assert {(record["phase"], record["name"]) for record in found} >= {
+    records = json.loads(path.read_text())["records"]
+    assert {(record["phase"], record["name"]) for record in records} >= {
         (phase, name) for phase in ("training", "inference") for name in ("vitkit --exact", "vitkit float32")
     }
-    for record in found:
+    for record in records:
         assert sum(record["shares"].values()) == pytest.approx(1)
         assert record["shares"]["products"] > 0 and record["shares"]["GELU"] > 0
         assert (record["shares"]["optimiser"] > 0) == (record["phase"] == "training")

@@ -15,7 +15,7 @@ def judge(event: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("event", "arguments", "words"),
+    ("event", "arguments", "text"),
     [
         ("open", (str(CHECKOUT / "README.md"), "a", 0), "writes"),
         ("open", (str(CHECKOUT / "README.md"), None, os.O_RDWR), "writes"),
@@ -27,8 +27,8 @@ def judge(event: str, *arguments: object) -> str:
         ("os.scandir", (str(Path(CHECKOUT).parent),), "reads"),
     ],
 )
-def test_a_file_outside_is_noticed(event: str, arguments: tuple[object, ...], words: str) -> None:
-    assert judge(event, *arguments).startswith(words)
+def test_a_file_outside_is_noticed(event: str, arguments: tuple[object, ...], text: str) -> None:
+    assert judge(event, *arguments).startswith(text)
 
 
 def test_a_link_does_not_hide_where_it_leads(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_a_link_does_not_hide_where_it_leads(tmp_path: Path) -> None:
 
 
 def test_a_path_below_an_open_folder_is_resolved(tmp_path: Path) -> None:
-    for folder, words in ((tmp_path, ""), (CHECKOUT, "writes")):
+    for folder, text in ((tmp_path, ""), (CHECKOUT, "writes")):
         descriptor = os.open(folder, os.O_RDONLY)
-        assert judge("os.remove", "README.md", descriptor)[:6] == words
+        assert judge("os.remove", "README.md", descriptor)[:6] == text
         os.close(descriptor)
 
 

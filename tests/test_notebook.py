@@ -14,18 +14,9 @@ from typing import Any
 import pytest
 
 import vitkit
-from vitkit.data.config import Preprocessing
+from tests.helpers.small_digits import SMALL
 from vitkit.notebook import UPDATE_SECONDS, Curves, NotebookListener, find_display
-from vitkit.runs.config import Run
-from vitkit.training.config import OptimizerConfig, TrainingConfig
 
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=6, batch_size=16, evaluate_every=3, log_every=2),
-)
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
@@ -83,8 +74,8 @@ def test_a_run_shows_a_bar_and_its_curves(
     accuracy = [line["accuracy"] for line in measured if line["kind"] == "validation"][-1]
     assert f"accuracy {accuracy:.1%}" in last and last.count("<polyline") == 3
     assert "0 of 6" in bars[0].views[0] and bars[0].views[-1] == ""  # a bar goes away at the end
-    told = capsys.readouterr().out
-    assert "digits" in told and "report" in told  # the summaries
+    text = capsys.readouterr().out
+    assert "digits" in text and "report" in text  # the summaries
 
 
 def test_quiet_and_scripts_show_nothing(
@@ -129,10 +120,10 @@ def test_updates_are_few_and_the_last_one_is_shown(monkeypatch: pytest.MonkeyPat
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     cell = FakeNotebook()
-    with pytest.raises(KeyboardInterrupt), NotebookListener(cell.display).progress("reading", 1000) as told:
+    with pytest.raises(KeyboardInterrupt), NotebookListener(cell.display).progress("reading", 1000) as update:
         for number in range(1000):
             clock[0] += UPDATE_SECONDS / 100
-            told(number + 1 if number < 998 else 999, detail="<b>")
+            update(number + 1 if number < 998 else 999, detail="<b>")
         raise KeyboardInterrupt
     (shown,) = cell.outputs
     assert 10 <= len(shown.views) <= 13

@@ -35,7 +35,7 @@ def source(tmp_path: Path) -> Path:
 
 def contents(folder: Path) -> dict[str, set[bytes]]:
     """Read the files of class folders, by class."""
-    return {one.name: {file.read_bytes() for file in one.iterdir()} for one in folder.iterdir()}
+    return {label.name: {file.read_bytes() for file in label.iterdir()} for label in folder.iterdir()}
 
 
 def test_folders_are_drawn_evenly_and_the_held_out_tenth_is_not_trained_on(source: Path) -> None:
@@ -83,9 +83,9 @@ def test_what_is_done_is_not_done_again_and_the_best_rate_is_taken(
 
 
 def test_the_table_gives_the_mean_and_every_folder() -> None:
-    found = [
+    outcomes = [
         Outcome(Training("timm", 50, seed, 5e-4), 71, 32, accuracy, 2.0, 60.0 * (1 + seed), 100.0)
         for seed, accuracy in enumerate((0.30, 0.35, 0.34))
     ]
-    row = table([found]).splitlines()[-1]
+    row = table([outcomes]).splitlines()[-1]
     assert row == "| 50 | timm | 0.0005 | 71 x 32 | **33.0 %** | 30.0, 35.0, 34.0 | 2.0 |"

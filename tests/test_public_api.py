@@ -15,7 +15,8 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import VERBS, run
-from vitkit.jobs.options import RunOptionsByName, read_field_texts
+from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.options import RunOptionsByName
 
 PUBLIC = {
     "ImageDataset",
@@ -132,8 +133,8 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    words, _, modules = result.stderr.rstrip("\n").rpartition("\n")
-    assert "Traceback" not in words and (words or "usage" in result.stdout or arguments[0] == "starts")
+    message, _, modules = result.stderr.rstrip("\n").rpartition("\n")
+    assert "Traceback" not in message and (message or "usage" in result.stdout or arguments[0] == "starts")
     heavy = {"torch", "numpy", "PIL", "pyarrow", "sklearn", "matplotlib", "safetensors", "jinja2"}
     assert not {name.split(".")[0] for name in modules.split()} & heavy
 
@@ -202,25 +203,25 @@ def find(path: Path, name: str) -> Any:
 def test_the_fields_of_options_are_the_parameters_of_the_public_function(name: str) -> None:
     options, function = options_named(name), getattr(vitkit, str(OPTIONS[name][2]))
     given = inspect.signature(function).parameters
-    wanted = inspect.signature(options).parameters
-    variadic = {one.name for one in given.values() if one.kind is one.VAR_POSITIONAL}
-    assert set(given) == {one.name for one in fields(options)} - (
+    expected = inspect.signature(options).parameters
+    variadic = {parameter.name for parameter in given.values() if parameter.kind is parameter.VAR_POSITIONAL}
+    assert set(given) == {field.name for field in fields(options)} - (
         {"listener"} if "listener" not in given else set()
     )
-    by_name = {one.name for one in given.values() if one.kind is one.VAR_KEYWORD}
+    by_name = {parameter.name for parameter in given.values() if parameter.kind is parameter.VAR_KEYWORD}
     assert by_name == ({"options"} if issubclass(options, RunOptionsByName) else set())
-    for one in given.values():
-        if one.name not in variadic | by_name:
-            assert one.default == wanted[one.name].default, one.name
+    for parameter in given.values():
+        if parameter.name not in variadic | by_name:
+            assert parameter.default == expected[parameter.name].default, parameter.name
     if variadic:
         return  # a dataclass takes no *names: such a signature is written by hand, and holds no texts
-    assert {one.name: one.annotation for one in given.values() if one.name not in by_name} == {
-        one.name: one.annotation for one in wanted.values() if one.name not in by_name
+    assert {p.name: p.annotation for p in given.values() if p.name not in by_name} == {
+        p.name: p.annotation for p in expected.values() if p.name not in by_name
     }
     described: Callable[..., Any] = function.__init__ if inspect.isclass(function) else function
-    told = plain(described.__doc__ or "")
+    docstring = plain(described.__doc__ or "")
     for field, text in read_field_texts(options).items():
-        assert plain(f"{field}: {text}") in told, field
+        assert plain(f"{field}: {text}") in docstring, field
 
 
 @pytest.mark.parametrize("name", [name for name, (_, verb, _) in OPTIONS.items() if verb])
@@ -228,13 +229,13 @@ def test_the_help_of_a_verb_has_every_field_and_its_text(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*str(OPTIONS[name][1]).split(), "--help-all"]) == 0
-    told = plain(capsys.readouterr().out)
+    shown = plain(capsys.readouterr().out)
     options = options_named(name)
     texts = read_field_texts(options)
-    for one in fields(options):
-        if one.name != "listener":
-            assert plain(texts[one.name]) in told, one.name
-    assert "listener" not in told
+    for field in fields(options):
+        if field.name != "listener":
+            assert plain(texts[field.name]) in shown, field.name
+    assert "listener" not in shown
 
 
 def test_the_text_of_an_option_is_written_once() -> None:

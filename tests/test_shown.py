@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vitkit
-from tests.test_notebook import SMALL
+from tests.helpers.small_digits import SMALL
 from vitkit.shown import Shown, html_table
 from vitkit.tasks.answering import Guess
 
@@ -52,14 +52,14 @@ def test_a_result_is_short_and_has_its_figures(name: str, run: Path, tmp_path: P
 
 
 def test_an_evaluation_says_what_the_command_line_says(run: Path) -> None:
-    found = vitkit.evaluate(run)
-    low, high = found.result.accuracy_interval
-    shown = repr(found)
-    assert shown.startswith(f"<Evaluation: {found.result.accuracy:.2%} accuracy, top-5 ")
+    evaluation = vitkit.evaluate(run)
+    low, high = evaluation.result.accuracy_interval
+    shown = repr(evaluation)
+    assert shown.startswith(f"<Evaluation: {evaluation.result.accuracy:.2%} accuracy, top-5 ")
     assert f" on 360 test images of digits (95 % interval {low:.1%} to {high:.1%})" in shown
-    assert repr(found.result) == (
-        f"<Classification: accuracy {found.result.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%}), "
-        "360 images of 10 classes>"
+    assert repr(evaluation.result) == (
+        f"<Classification: accuracy {evaluation.result.accuracy:.2%} "
+        f"(95 % interval {low:.1%} to {high:.1%}), 360 images of 10 classes>"
     )
 
 

@@ -54,7 +54,7 @@ def test_json_in_ascii() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.4, "0 s"),
         (59.4, "59 s"),
@@ -66,8 +66,8 @@ def test_json_in_ascii() -> None:
         (273_600, "3 days 4 h"),
     ],
 )
-def test_times_are_written_as_people_do(seconds: float, words: str) -> None:
-    assert format_duration(seconds) == words
+def test_times_are_written_as_people_do(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(

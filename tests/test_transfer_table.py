@@ -77,8 +77,8 @@ QUICK = ("full", "larger", RIDGE)
 def test_every_method_is_measured(method: str, tmp_path: Path, start: Path) -> None:
     images = drawn(CASES["digits"], 1, 0, Path("nowhere"), tmp_path)
     begun = replace(TINY, augmentation=Augmentation(flip=False, rotate=3.0))
-    found = measure(Cell("digits", 1, method, 3), start, begun, images, tmp_path / "run")
-    assert 0 <= found["accuracy"] <= 1
+    record = measure(Cell("digits", 1, method, 3), start, begun, images, tmp_path / "run")
+    assert 0 <= record["accuracy"] <= 1
     if method == RIDGE:
         return
     run = read_run(tmp_path / "run")
@@ -87,6 +87,6 @@ def test_every_method_is_measured(method: str, tmp_path: Path, start: Path) -> N
     assert bool(run.start.start) == (method != "scratch")
     assert (run.optimizer.freeze == "trunk") == (method == "frozen")
     assert run.preprocessing.image_size == ((16, 16) if method == "larger" else (8, 8))
-    assert (run.optimizer.head_first == found["steps"] // 3) == (method == "head first")
+    assert (run.optimizer.head_first == record["steps"] // 3) == (method == "head first")
     log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert log[-1]["step"] == found["steps"]
+    assert log[-1]["step"] == record["steps"]

@@ -59,7 +59,7 @@ def small_task(folder: Path, classes: int = 4, seed: int = 0) -> Path:
 
 
 def _parquet_images(
-    folder: Path, count: int, kept: NDArray[np.int64] | None = None
+    folder: Path, count: int, classes: NDArray[np.int64] | None = None
 ) -> tuple[list[Image.Image], list[int]]:
     """Draw images of a data set in Parquet, alike from all of its files."""
     import pyarrow.parquet as pq
@@ -71,7 +71,7 @@ def _parquet_images(
         cells += table.column(image).to_pylist()
         labels += table.column("label").to_pylist()
     targets = np.array(labels)
-    chosen = np.arange(len(targets)) if kept is None else np.flatnonzero(np.isin(targets, kept))
+    chosen = np.arange(len(targets)) if classes is None else np.flatnonzero(np.isin(targets, classes))
     order = np.random.default_rng(0).permutation(chosen)[:count]
     return [Image.open(io.BytesIO(cells[i]["bytes"])) for i in order], targets[order].tolist()
 

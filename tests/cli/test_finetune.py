@@ -55,7 +55,7 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     out = tmp_path / "run"
     assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "head: new, zeros, 2 classes, in place of that of 10 classes" in said
+    assert "head: new, zeros, 2 classes, in place of the head of 10 classes" in said
     assert "batch 28 (512)" in said and "200 steps (500)" in said
     assert "the head at 6 times the learning rate" in said and "factor of the head's rate 6 (1)" in said
     made = read_run(out)
@@ -168,7 +168,7 @@ def test_mistakes_end_in_one_sentence(
     said = fails(["finetune", str(start), *data, *out, "--recipe", "digits"], capsys)
     assert "The recipe digits trains a ViT-64x4x4/4" in said
     said = fails(["train", "--recipe", "finetune-cifar10", *data, *out], capsys)
-    assert "give it with --start" in said
+    assert "give them with --start" in said
     said = fails(["finetune", str(start / "model.safetensors"), *data, *out, "--start-from", "best"], capsys)
     assert "is no run folder" in said
     assert not (tmp_path / "run").exists()

@@ -16,7 +16,7 @@ from vitkit.data.layouts.image_paths import find_images
 
 
 @pytest.mark.parametrize(
-    ("count", "classes", "words"),
+    ("count", "classes", "opening"),
     [
         (1, 2, "1 training image: do not train from scratch"),
         (1999, 2, "1,999 training images: do not train from scratch"),
@@ -25,10 +25,10 @@ from vitkit.data.layouts.image_paths import find_images
         (50_000, 10, ""),
     ],
 )
-def test_few_images_are_said_to_be_few(count: int, classes: int, words: str) -> None:
-    found = advise_on_start("photos", count, classes)
-    assert found.startswith(words) and bool(found) == bool(words)
-    assert not found or "start from a checkpoint (vitkit finetune photos chooses one)" in found
+def test_few_images_are_said_to_be_few(count: int, classes: int, opening: str) -> None:
+    advice = advise_on_start("photos", count, classes)
+    assert advice.startswith(opening) and bool(advice) == bool(opening)
+    assert not advice or "start from a checkpoint (vitkit finetune photos chooses one)" in advice
 
 
 def test_the_recipe_fits_the_sizes() -> None:

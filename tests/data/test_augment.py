@@ -61,20 +61,20 @@ def test_augmentation_takes_any_shape(
 
 def crops(height: int, width: int, augmentation: Augmentation, count: int) -> NDArray[np.float64]:
     """(count, 4): top, left, height, width of random crops, read off where a ramp's corners went."""
-    found = []
+    boxes = []
     image = ramp(height, width)
     for sample in range(count):
         # Enlarged four times, the corner pixels of the crop show undiluted at the corners.
         out = augment(image, Preprocessing((4 * height, 4 * width)), augmentation, sample_rng(5, 0, sample))
         (top, left), (bottom, right) = out[0, 0, :2].tolist(), out[-1, -1, :2].tolist()
-        found.append((top, left, bottom - top + 1, right - left + 1))
-    return np.array(found, dtype=np.float64)
+        boxes.append((top, left, bottom - top + 1, right - left + 1))
+    return np.array(boxes, dtype=np.float64)
 
 
 def test_random_crops_keep_their_ranges() -> None:
     augmentation = Augmentation(crop_area=(0.2, 0.8), crop_aspect=(0.5, 2.0), flip=False)
-    found = crops(40, 60, augmentation, 2000)
-    top, left, height, width = found.T
+    boxes = crops(40, 60, augmentation, 2000)
+    top, left, height, width = boxes.T
     area = height * width / (40 * 60)
     assert area.min() >= 0.2 and area.max() <= 0.8
     # A crop is as wide as its rounded aspect x height: half a pixel of slack.
@@ -91,11 +91,11 @@ def test_an_image_without_a_crop_of_the_right_area_is_taken_whole() -> None:
 
 def test_random_crops_spread_as_tensorflows() -> None:
     """With one aspect of 1 the height is uniform between the roots of the areas: 7..20 pixels of 20 x 20."""
-    found = crops(20, 20, Augmentation(crop_area=(0.1225, 1.0), crop_aspect=(1.0, 1.0), flip=False), 5600)
-    counts = np.bincount(found[:, 2].astype(int), minlength=21)
+    boxes = crops(20, 20, Augmentation(crop_area=(0.1225, 1.0), crop_aspect=(1.0, 1.0), flip=False), 5600)
+    counts = np.bincount(boxes[:, 2].astype(int), minlength=21)
     assert counts[:7].sum() == 0
     assert ((counts[7:] - 400) ** 2 / 400).sum() < 35  # chi-square with 13 degrees of freedom: p < 0.001
-    offsets = np.bincount(found[found[:, 2] == 17][:, 0].astype(int), minlength=4)
+    offsets = np.bincount(boxes[boxes[:, 2] == 17][:, 0].astype(int), minlength=4)
     assert ((offsets - offsets.mean()) ** 2 / offsets.mean()).sum() < 16.3
 
 
@@ -125,9 +125,9 @@ def test_a_crop_does_not_look_beyond_its_border(antialias: bool) -> None:
 def test_crops_without_aspects_have_the_proportions_of_the_image() -> None:
     """A square of 480 pixels out of an image that was stretched to 512 is the same part of each side."""
     same = Augmentation(crop_area=((480 / 512) ** 2,) * 2, crop_aspect=None, flip=False)
-    found = crops(32, 64, same, 400)
-    assert {tuple(box) for box in found[:, 2:]} == {(30, 60)}
-    assert {*found[:, 0]} == {0, 1, 2} and {*found[:, 1]} == {0, 1, 2, 3, 4}
+    boxes = crops(32, 64, same, 400)
+    assert {tuple(box) for box in boxes[:, 2:]} == {(30, 60)}
+    assert {*boxes[:, 0]} == {0, 1, 2} and {*boxes[:, 1]} == {0, 1, 2, 3, 4}
     any_size = crops(40, 20, Augmentation(crop_area=(0.25, 1.0), crop_aspect=None, flip=False), 300)
     assert any_size[:, 2].min() == 20 and any_size[:, 2].max() == 40
     assert np.abs(any_size[:, 2] - 2 * any_size[:, 3]).max() <= 1
@@ -246,9 +246,9 @@ def test_distortions_follow_from_the_generator_alone_and_differ() -> None:
     image = noise()
     images = [distort(image, DISTORTED, np.random.default_rng(seed)) for seed in range(40)]
     again = [distort(image, DISTORTED, np.random.default_rng(seed)) for seed in range(40)]
-    assert all(np.array_equal(one, other) for one, other in zip(images, again, strict=True))
-    assert len({one.tobytes() for one in images}) > 30
-    assert all(one.shape == image.shape and one.dtype == np.uint8 for one in images)
+    assert all(np.array_equal(drawn, redrawn) for drawn, redrawn in zip(images, again, strict=True))
+    assert len({drawn.tobytes() for drawn in images}) > 30
+    assert all(drawn.shape == image.shape and drawn.dtype == np.uint8 for drawn in images)
 
 
 def test_without_distortions_nothing_is_drawn_or_changed() -> None:
@@ -296,8 +296,8 @@ def test_any_number_of_workers_draws_the_same() -> None:
         )
         return [batch.images for batch in loader.batches(0, 3)]
 
-    for one, other in zip(batches(0), batches(2), strict=True):
-        assert torch.equal(one, other)
+    for alone, by_workers in zip(batches(0), batches(2), strict=True):
+        assert torch.equal(alone, by_workers)
 
 
 @pytest.mark.parametrize(

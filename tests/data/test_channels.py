@@ -31,9 +31,9 @@ def noise(*shape: int, seed: int = 0) -> NDArray[Any]:
 
 def test_a_grey_image_is_its_own_values() -> None:
     grey = noise(30, 20)
-    found = decode(png(Image.fromarray(grey)), GREY)
-    assert found.shape == (30, 20, 1)
-    assert np.array_equal(found[:, :, 0], grey)
+    pixels = decode(png(Image.fromarray(grey)), GREY)
+    assert pixels.shape == (30, 20, 1)
+    assert np.array_equal(pixels[:, :, 0], grey)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
@@ -55,26 +55,26 @@ def test_alpha_is_kept_by_four_channels_and_composited_by_three() -> None:
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "1"])
 def test_an_image_without_alpha_is_opaque(mode: str) -> None:
     image = Image.fromarray(noise(30, 20, 3)).convert(mode)
-    found = decode(png(image, "TIFF"), RGBA)
-    assert np.array_equal(found[:, :, :3], decode(png(image, "TIFF")))
-    assert (found[:, :, 3] == 255).all()
+    pixels = decode(png(image, "TIFF"), RGBA)
+    assert np.array_equal(pixels[:, :, :3], decode(png(image, "TIFF")))
+    assert (pixels[:, :, 3] == 255).all()
 
 
 def test_transparent_colours_and_palettes_are_alpha() -> None:
     palette = Image.fromarray(noise(30, 20) // 64, "L").convert("P")
-    found = decode(png(palette, transparency=2), RGBA)
-    assert set(np.unique(found[:, :, 3])) == {0, 255}
-    assert np.array_equal(found[:, :, 3] == 0, np.asarray(palette) == 2)
+    pixels = decode(png(palette, transparency=2), RGBA)
+    assert set(np.unique(pixels[:, :, 3])) == {0, 255}
+    assert np.array_equal(pixels[:, :, 3] == 0, np.asarray(palette) == 2)
     wide = np.array([[0, 300, 65535]], np.uint16)
-    found = decode(png(Image.fromarray(wide), transparency=300), RGBA)
-    assert found[0, :, 3].tolist() == [255, 0, 255]
+    pixels = decode(png(Image.fromarray(wide), transparency=300), RGBA)
+    assert pixels[0, :, 3].tolist() == [255, 0, 255]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_sixteen_bits_are_scaled_and_never_clipped(kind: str) -> None:
     wide = np.array([[0, 128, 257, 1000, 32768, 65535]], np.uint16)
-    found = decode(png(Image.fromarray(wide), kind), GREY)
-    assert found[0, :, 0].tolist() == [0, 0, 1, 4, 128, 255]
+    pixels = decode(png(Image.fromarray(wide), kind), GREY)
+    assert pixels[0, :, 0].tolist() == [0, 0, 1, 4, 128, 255]
 
 
 def test_a_large_image_in_strips_is_the_same_as_a_small_one() -> None:
@@ -104,14 +104,14 @@ def test_an_image_file_has_no_five_channels() -> None:
 def test_every_channel_is_resized_as_a_colour_is(channels: int, resize: Resize, antialias: bool) -> None:
     image = noise(50, 31, channels)
     rule = Preprocessing((16, 24), resize=resize, antialias=antialias, crop_fraction=0.9)
-    found = preprocess(image, rule)
-    assert found.shape == (16, 24, channels)
+    resized = preprocess(image, rule)
+    assert resized.shape == (16, 24, channels)
     for channel in range(channels):
         alone = np.repeat(image[:, :, channel : channel + 1], 3, axis=2)
-        assert np.array_equal(found[:, :, channel], preprocess(alone, rule)[:, :, 0])
+        assert np.array_equal(resized[:, :, channel], preprocess(alone, rule)[:, :, 0])
     out = np.zeros((channels, 16, 24), np.uint8)  # as a batch keeps it
     preprocess(image, rule, out.transpose(1, 2, 0))
-    assert np.array_equal(out.transpose(1, 2, 0), found)
+    assert np.array_equal(out.transpose(1, 2, 0), resized)
 
 
 def test_a_grey_image_is_augmented_as_one_of_equal_colours() -> None:
@@ -122,21 +122,21 @@ def test_a_grey_image_is_augmented_as_one_of_equal_colours() -> None:
         Augmentation(crop_area=(0.2, 1.0), rand_augment=3),
     ):
         for seed in range(20):
-            found = augment(grey, rule, augmentation, np.random.default_rng(seed))
+            augmented = augment(grey, rule, augmentation, np.random.default_rng(seed))
             expected = augment(to_rgb(grey), rule, augmentation, np.random.default_rng(seed))
-            assert found.shape == (24, 24, 1)
-            assert np.array_equal(np.repeat(found, 3, axis=2), expected)
+            assert augmented.shape == (24, 24, 1)
+            assert np.array_equal(np.repeat(augmented, 3, axis=2), expected)
 
 
 def test_any_number_of_channels_is_moved_and_erased() -> None:
     image, rule = noise(50, 31, 5), Preprocessing((24, 24))
     changes = Augmentation(shift=3, rotate=20.0, random_erasing=1.0)
-    found = augment(image, rule, changes, np.random.default_rng(0))
-    assert found.shape == (24, 24, 5)
+    augmented = augment(image, rule, changes, np.random.default_rng(0))
+    assert augmented.shape == (24, 24, 5)
     still = augment(image, rule, replace(changes, random_erasing=0.0), np.random.default_rng(0))
-    erased = (found != still).any(axis=2)
+    erased = (augmented != still).any(axis=2)
     assert 0.01 < erased.mean() < 0.5  # one box, of noise in all five channels
-    assert (found != still)[erased].mean() > 0.9
+    assert (augmented != still)[erased].mean() > 0.9
 
 
 def test_colour_operations_are_refused_for_other_channels() -> None:

@@ -29,14 +29,14 @@ def test_data_without_fault(tmp_path: Path) -> None:
     plant(tmp_path, "a", 12, 0)
     plant(tmp_path, "b", 12, 1)
     seen: list[tuple[int, int]] = []
-    found = check_data(open_data(str(tmp_path), WHOLE), lambda done, total: seen.append((done, total)))
-    assert found.counts == {"train": {"a": 12, "b": 12}}
-    assert found.sizes is not None
-    assert found.sizes.smallest == found.sizes.median == found.sizes.largest == (40, 32)
-    assert found.sizes.common == (((40, 32), 24),)
-    assert (found.formats, found.modes) == ({"PNG": 24}, {"RGB": 24})
-    assert (found.bad, found.duplicates, found.contradictions, found.leaks) == ((), (), (), {})
-    assert found.warnings == ()
+    report = check_data(open_data(str(tmp_path), WHOLE), lambda done, total: seen.append((done, total)))
+    assert report.counts == {"train": {"a": 12, "b": 12}}
+    assert report.sizes is not None
+    assert report.sizes.smallest == report.sizes.median == report.sizes.largest == (40, 32)
+    assert report.sizes.common == (((40, 32), 24),)
+    assert (report.formats, report.modes) == ({"PNG": 24}, {"RGB": 24})
+    assert (report.bad, report.duplicates, report.contradictions, report.leaks) == ((), (), (), {})
+    assert report.warnings == ()
     assert seen == [(done, 24) for done in range(1, 25)]
 
 
@@ -53,26 +53,26 @@ def test_every_fault_is_found(tmp_path: Path) -> None:
     with Image.open(train / "a" / "001.png") as image:
         image.save(train / "a" / "again.png")
     Image.new("LA", (40, 40), (9, 255)).save(train / "a" / "alpha.png")
-    found = check_data(open_data(str(tmp_path), WHOLE))
+    report = check_data(open_data(str(tmp_path), WHOLE))
 
-    assert found.counts["train"] == {"a": 53, "b": 4}
-    assert found.bad == (BadFile("train", "train/a/broken.jpg", "the file is empty (0 bytes)"),)
-    assert found.modes == {"RGB": 111, "LA": 1}
-    assert found.formats == {"PNG": 111, "BMP": 1}
-    assert found.sizes is not None
-    assert (found.sizes.smallest, found.sizes.largest) == ((20, 32), (40, 60))
-    assert found.sizes.common[0] == ((40, 32), 103)
+    assert report.counts["train"] == {"a": 53, "b": 4}
+    assert report.bad == (BadFile("train", "train/a/broken.jpg", "the file is empty (0 bytes)"),)
+    assert report.modes == {"RGB": 111, "LA": 1}
+    assert report.formats == {"PNG": 111, "BMP": 1}
+    assert report.sizes is not None
+    assert (report.sizes.smallest, report.sizes.largest) == ((20, 32), (40, 60))
+    assert report.sizes.common[0] == ((40, 32), 103)
     leak = (
         Copy("train", "train/a/000.png", "a"),
         Copy("test", "test/a/leak.bmp", "a"),
         Copy("test", "test/b/leak.png", "b"),
     )
     repeat = (Copy("train", "train/a/001.png", "a"), Copy("train", "train/a/again.png", "a"))
-    assert set(found.duplicates) == {leak, repeat}
-    assert found.contradictions == (leak,)
-    assert found.leaks == {"train-test": 2}
-    said = " ".join(found.warnings)
-    for words in (
+    assert set(report.duplicates) == {leak, repeat}
+    assert report.contradictions == (leak,)
+    assert report.leaks == {"train-test": 2}
+    said = " ".join(report.warnings)
+    for warning in (
         "1 of 113 files cannot be read",
         "8 images are smaller than 32 pixels",
         "converted to RGB: 1 LA",
@@ -82,8 +82,8 @@ def test_every_fault_is_found(tmp_path: Path) -> None:
         "1 image of train repeats another image of train",
         "1 group of equal images carries different labels",
     ):
-        assert words in said
-    assert json.loads(json.dumps(found.to_json()))["leaks"] == {"train-test": 2}
+        assert warning in said
+    assert json.loads(json.dumps(report.to_json()))["leaks"] == {"train-test": 2}
 
 
 def test_more_bad_files_than_training_allows(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_nothing_readable(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.jpg").write_bytes(b"words")
-    found = check_data(open_data(str(tmp_path), WHOLE))
-    assert found.sizes is None and len(found.bad) == 2
+    report = check_data(open_data(str(tmp_path), WHOLE))
+    assert report.sizes is None and len(report.bad) == 2
 
 
 def test_digits_as_they_come() -> None:
-    found = check_data(open_data("digits"))
-    assert found.bad == () and found.leaks == {}
-    assert found.warnings == ("1,797 images are smaller than 32 pixels on one side.",)
+    report = check_data(open_data("digits"))
+    assert report.bad == () and report.leaks == {}
+    assert report.warnings == ("1,797 images are smaller than 32 pixels on one side.",)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_sources import keys, plant
+from tests.helpers.image_folders import keys, plant
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.data.layouts.stratify import spread_order
 from vitkit.data.slices import Slice, parse_slice, parse_split
@@ -81,8 +81,8 @@ def test_names_of_splits() -> None:
 
 
 @given(st.integers(1, 5000), st.integers(0, 100), st.integers(0, 100))
-def test_neighbouring_parts_share_no_image_and_leave_none_out(count: int, one: int, other: int) -> None:
-    low, high = sorted((one, other))
+def test_neighbouring_parts_share_no_image_and_leave_none_out(count: int, cut: int, other: int) -> None:
+    low, high = sorted((cut, other))
     ends = [0]
     for text in (f":{low}%", f"{low}%:{high}%", f"{high}%:"):
         try:

@@ -133,7 +133,7 @@ def test_other_libraries_ways_take_any_shape(
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Preprocessing((0, 4)), "image_size"),
         (lambda: Preprocessing((4, 4), resize="fit"), "resize"),  # type: ignore[arg-type]
@@ -147,6 +147,6 @@ def test_other_libraries_ways_take_any_shape(
         (lambda: Preprocessing((4, 4), border=(0, 0, 256)), "border"),
     ],
 )
-def test_values_that_make_no_sense(make: Any, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_values_that_make_no_sense(make: Any, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         make()

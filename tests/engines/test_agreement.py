@@ -11,9 +11,9 @@ from vitkit.tasks import answering_of
 
 def test_agreement_counts_answers_and_measures_logits() -> None:
     expected = np.array([[3, 1], [1, 3], [2, 0]], np.float32)
-    found = expected + np.array([[0.3, 0], [0, 0.3], [-3, 0]], np.float32)
-    answers, before = found.argmax(1)[:, None], expected.argmax(1)[:, None]
-    result = compare_logits(found, expected, answers, before)
+    logits = expected + np.array([[0.3, 0], [0, 0.3], [-3, 0]], np.float32)
+    answers, before = logits.argmax(1)[:, None], expected.argmax(1)[:, None]
+    result = compare_logits(logits, expected, answers, before)
     assert (result.images, result.answers, result.same) == (3, 3, 2)
     assert math.isclose(result.logit_error, math.sqrt((0.09 + 0.09 + 9) / 6) / expected.std(), rel_tol=1e-5)
     assert "2 of 3 answers as in float32 (66.67%" in str(result)
@@ -28,7 +28,7 @@ def test_logits_that_are_all_alike_have_no_spread() -> None:
 
 def test_answers_are_those_of_the_task() -> None:
     outputs = np.array([[0.1, 2.0, -1.0], [-3.0, -2.0, -1.0]], np.float32)
-    one = answering_of(Card(task=Task()))
-    several = answering_of(Card(task=Task("multi-label", "sigmoid")))
-    assert one.answers(outputs).tolist() == [[1], [2]]
-    assert several.answers(outputs).tolist() == [[1, 1, 0], [0, 0, 0]]
+    single_label = answering_of(Card(task=Task()))
+    multi_label = answering_of(Card(task=Task("multi-label", "sigmoid")))
+    assert single_label.answers(outputs).tolist() == [[1], [2]]
+    assert multi_label.answers(outputs).tolist() == [[1, 1, 0], [0, 0, 0]]

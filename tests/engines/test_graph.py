@@ -23,9 +23,9 @@ def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     images = example_images(model, 3)
     with torch.inference_mode():
         expected = model(images)
-        found = graph_of(model)(images)
+        logits = graph_of(model)(images)
     # Rounding of float32: sums of 192 products in another order.
-    assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
+    assert (logits - expected).abs().max() < 2e-5 * expected.abs().max()
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")

@@ -45,25 +45,27 @@ def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: 
     images = example_images(model, 3)
     with torch.inference_mode():
         expected = model(images)
-    found = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
-    assert (found - expected).abs().max() < 5e-5 * expected.std()
+    logits = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
+    assert (logits - expected).abs().max() < 5e-5 * expected.std()
 
 
 @needs_onnxruntime
-def test_the_guide_s_example_predicts_without_vitkit(
+def test_the_example_of_the_page_on_graphs_predicts_without_vitkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "graph-without-vitkit.md").read_text(
+        encoding="utf-8"
+    )
     (example,) = re.findall(r"```python\n(import json\n.*?import onnxruntime.*?)```", page, flags=re.S)
     assert "import vitkit" not in example
     model = small()
     model.card = replace(card_of(model), preprocessing=Preprocessing((16, 24)))
-    vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "fast", "onnxruntime")
+    vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "mine-onnx", "onnxruntime")
     pixels = np.random.default_rng(1).integers(0, 256, (30, 50, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "holiday.jpg", quality=95)
+    Image.fromarray(pixels).save(tmp_path / "new_photo.jpg", quality=95)
     monkeypatch.chdir(tmp_path)
     exec(example, {})
-    expected = vitkit.Predictor(tmp_path / "fast")(tmp_path / "holiday.jpg")
+    expected = vitkit.Predictor(tmp_path / "mine-onnx")(tmp_path / "new_photo.jpg")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [name for _, name in lines] == [guess.name for guess in expected]
     # Bytes of a JPEG differ by 1 or 2 between decoders.

@@ -30,7 +30,7 @@ def test_the_way_whose_logits_are_nearer_is_taken(better: bool, monkeypatch: pyt
     assert isinstance(other.head, nn.Linear)
     with torch.no_grad():
         other.head.weight.mul_(1.5)
-    graph, same, far = (openvino_writer.convert(one, "int8") for one in (model, drawn(CONFIG), other))
+    graph, same, far = (openvino_writer.convert(network, "int8") for network in (model, drawn(CONFIG), other))
     made = {better: same, not better: far}  # by whether it is smoothed
 
     def quantize_once(model: object, graph: object, images: object, smooth: bool) -> object:

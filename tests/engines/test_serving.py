@@ -21,10 +21,11 @@ def checked(change: Any, numbers: Any = "float32") -> Any:
 def test_what_was_compared_is_said() -> None:
     model = small()
     runner = FakeRunner(model)
-    found = require_same(model, runner, "openvino", "float32", example_images(model, 16).numpy(), "pictures")
-    assert runner.batches == [1, 3, 12] == list(found.batches)
-    assert found.difference < 1e-5 * found.spread
-    assert "standard deviation from PyTorch's, on 16 pictures in batches of 1, 3 and 12" in str(found)
+    images = example_images(model, 16).numpy()
+    agreement = require_same(model, runner, "openvino", "float32", images, "pictures")
+    assert runner.batches == [1, 3, 12] == list(agreement.batches)
+    assert agreement.difference < 1e-5 * agreement.spread
+    assert "standard deviation from PyTorch's, on 16 pictures in batches of 1, 3 and 12" in str(agreement)
 
 
 @pytest.mark.parametrize(("share", "passes"), [(5e-5, True), (3e-4, False)])

@@ -72,9 +72,9 @@ def test_predictions_are_the_same(exported: Path, tmp_path: Path) -> None:
         packages=tmp_path / "packages",
     )
     guesses = vitkit.Predictor(exported)(image)
-    expected = [{"class": one.name, "probability": round(one.probability, 6)} for one in guesses]
+    expected = [{"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses]
     assert json.loads(predicted)["predictions"] == expected
-    assert len({one.probability for one in guesses}) == 5
+    assert len({guess.probability for guess in guesses}) == 5
 
 
 def test_arrays_and_opened_images_are_predicted(exported: Path, tmp_path: Path) -> None:

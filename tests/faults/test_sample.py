@@ -19,7 +19,7 @@ from tests.faults.harness import read_record
         ("parquet", "csv", "label_files"),
         # tests/runs damages the files of run folders, tests/cli/test_terminal.py tries odd options.
         pytest.param(("run_folders", "options"), marks=pytest.mark.slow),
-        # tests/training/test_checkpoint.py fails each call of a save; tests/jobs/test_unkillable.py kills.
+        # tests/training/test_checkpoint_faults.py fails each call, tests/jobs/test_unkillable.py kills.
         pytest.param(("filesystem", "kills"), marks=pytest.mark.slow),
         # tests/jobs/test_signals.py stops runs in the same ways.
         pytest.param(("signals",), marks=pytest.mark.slow),

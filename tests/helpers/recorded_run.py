@@ -151,8 +151,8 @@ def read_records(folder: Path) -> tuple[dict[tuple[int, int], tuple[int, str]], 
             if "given" in line:
                 given.setdefault(line["step"], Counter())[line["given"]] += 1
             else:
-                found = (line["image"], line["pixels"])
-                assert read.setdefault((line["step"], line["place"]), found) == found, line
+                image = (line["image"], line["pixels"])
+                assert read.setdefault((line["step"], line["place"]), image) == image, line
     return read, given
 
 

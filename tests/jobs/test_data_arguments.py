@@ -3,26 +3,15 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import vitkit
+from tests.helpers.photos import noise_images
 from vitkit.cli.main import run
 from vitkit.data.paths import absolute_spec
 from vitkit.errors import VitkitError
 from vitkit.runs import build as building
 from vitkit.runs.trained_model import open_model_data
-
-
-def images(root: Path, count: int = 12) -> Path:
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        (root / name).mkdir(parents=True)
-        for number in range(count):
-            pixels = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
-    return root
 
 
 def test_a_link_to_itself_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +31,7 @@ def test_a_link_to_itself_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.timeout(600)
 def test_a_check_of_data_with_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = images(tmp_path / "data")
+    root = noise_images(tmp_path / "data")
     os.mkfifo(root / "a" / "x.png")
     assert run(["data", "check", str(root)]) == 0
     assert "a named pipe, not a regular file" in capsys.readouterr().out
@@ -52,7 +41,7 @@ def test_training_warns_of_memory_that_decoding_may_lack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(building, "available_memory", lambda: 1000)
-    root = images(tmp_path / "data")
+    root = noise_images(tmp_path / "data")
     tiny = ("--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0")
     command = ["train", "--data", str(root), "--epochs", "1", "--workers", "0", *tiny]
     assert run([*command, "--memory-gib", "0", "--out", str(tmp_path / "read as needed")]) == 0

@@ -85,7 +85,7 @@ def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path:
     found = read_calibration(small(), options, Hearing())
     assert (len(found.calibration), len(found.check)) == (10, 10)
     # They are given away in engine.json, without the path.
-    assert (found.words, found.check_words) == ("10 images of photos", "images of photos")
+    assert (found.source, found.check_source) == ("10 images of photos", "images of photos")
     everything = [pixels.tobytes() for pixels in (*found.calibration, *found.check)]
     assert len(set(everything)) == 20
     assert found.calibration[0].shape == (1, 3, 16, 24)

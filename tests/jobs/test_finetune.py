@@ -15,7 +15,7 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
-from vitkit.jobs.finetune import finetune_run, suit_run
+from vitkit.jobs.finetune import finetune_run, fit_run
 from vitkit.models.build import create_model
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
@@ -57,7 +57,7 @@ def test_fine_tuning_begins_with_the_weights_and_a_new_head(tmp_path: Path, pret
     assert all(after.pop(name).abs().max() < 1e-27 for name in ("head.weight", "head.bias"))
     assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
     said = dict(hearing.rows)["start"]
-    assert "head: new, zeros, 10 classes, in place of that of 10 classes with its tanh layer" in said
+    assert "head: new, zeros, 10 classes, in place of the head of 10 classes with its tanh layer" in said
     assert "preprocessing: the start's" in said
 
 
@@ -117,7 +117,7 @@ def test_a_head_of_other_classes_cannot_be_kept(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "ViT-B/16"}, "is a ViT-16x2x2/2, so a run that begins from it is one too, found model"),
+        ({"model": "ViT-B/16"}, "so a run that begins from it trains the same model, found model"),
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
         ({"architecture": Architecture(mlp_dim=32)}, "Leave --mlp-dim out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
@@ -185,7 +185,7 @@ def test_a_start_that_changed_before_the_first_checkpoint_is_refused(
     model = load_model(tmp_path / "start")
     model.state_dict()["norm.weight"].add_(1)
     save_model(model, tmp_path / "start")
-    with pytest.raises(VitkitError, match=r"is not what .* was started from"):
+    with pytest.raises(VitkitError, match=r"The weights of .* have changed since .* was started from it"):
         training.train(replace(run, model=SMALL.model), tmp_path / "run")
 
 
@@ -234,7 +234,7 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     ridge = finetune_run(StartConfig(str(pretrained), head="ridge"), "digits").optimizer
     assert (ridge.learning_rate, ridge.head_rate) == (5e-4, 1)
     asked = Run(model="", data="digits", start=StartConfig(str(pretrained)))
-    alone = suit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
+    alone = fit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
 
 

@@ -178,6 +178,6 @@ def test_an_empty_folder_and_none_at_all_are_no_traceback(
     assert "There are no runs in" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path)
     assert run_command(["runs"]) == 1
-    assert "runs is no folder: expected one that holds run folders" in capsys.readouterr().err
+    assert "runs is no folder: expected a folder of run folders" in capsys.readouterr().err
     with pytest.raises(VitkitError, match="is no folder"):
         vitkit.list_runs(tmp_path / "nowhere")

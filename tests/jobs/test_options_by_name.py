@@ -92,7 +92,7 @@ def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
         vitkit.train("photos")  # type: ignore[arg-type]
     with pytest.raises(VitkitError, match="not both"):
         vitkit.train(Run(), recipe="digits")
-    with pytest.raises(VitkitError, match=r"begin it with vitkit.finetune\(start, data\)"):
+    with pytest.raises(VitkitError, match=r"begin the run with vitkit.finetune\(start, data\)"):
         vitkit.train(data="digits", start=str(tmp_path))
     with pytest.raises(VitkitError, match="Which images"):
         vitkit.finetune(tmp_path, learning_rate=1e-3)

@@ -260,8 +260,10 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
         assert [value for _, value in points] == pytest.approx([measured[step][name] for step in steps])
 
 
-def test_the_example_of_the_guide_logs_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+def test_the_example_of_the_page_on_trackers_logs_to_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "trackers.md").read_text()
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "mlflow" in code]
     mlflow: Any = types.ModuleType("mlflow")
     runs: list[str] = []
@@ -276,7 +278,7 @@ def test_the_example_of_the_guide_logs_to_mlflow(tmp_path: Path, monkeypatch: py
     mlflow.log_metrics = lambda numbers, step: logged.setdefault(step, {}).update(numbers)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     names: dict[str, Any] = {}
-    exec(compile(example, "guide.md", "exec"), names)
+    exec(compile(example, "trackers.md", "exec"), names)
     vitkit.train(SMALL, tmp_path / "run", listener=names["MLflowListener"]())
     assert runs == ["run"] and sorted(logged) == [1, 2, 3, 4, 5, 6]
     last = [line for line in metrics(tmp_path / "run") if line["kind"] == "validation"][-1]

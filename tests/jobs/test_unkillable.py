@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,58 +15,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tests.helpers.command_runs import command, finish, results
 from tests.helpers.guard import background_saves
 from vitkit.training.checkpoint import find_checkpoint
 
 SECONDS = 600.0
 """After which processes are given up; a machine under load is slow."""
-SMALL = [
-    *(
-        "--model",
-        "ViT-16x1x2/2",
-        "--image-size",
-        "8",
-        "--batch-size",
-        "16",
-        "--steps",
-        "120",
-        "--warmup-steps",
-        "5",
-    ),
-    *(
-        "--evaluate-every",
-        "20",
-        "--checkpoint-every",
-        "5",
-        "--log-every",
-        "3",
-        "--polyak",
-        "0.99",
-        "--threads",
-        "1",
-    ),
-    *("--dropout", "0.1", "--mixup", "0.2", "--no-flip", "--crop-area", "0.5", "1.0"),
-]
-
-
-def command(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "vitkit", "train", "--out", str(out), *options, *SMALL]
-
-
-def finish(out: Path, *options: str) -> None:
-    result = subprocess.run(command(out, *options), capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "not whole" not in result.stderr and "set aside" not in result.stderr
-
-
-def results(run: Path) -> dict[str, bytes]:
-    """Everything a run ends with: weights, optimiser, average, progress, log, finished model."""
-    checkpoint, rejected = find_checkpoint(run)
-    assert checkpoint is not None and not rejected
-    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
-    found = {name: (checkpoint / name).read_bytes() for name in names}
-    found |= {name: (run / name).read_bytes() for name in ("metrics.jsonl",)}
-    return found | {"finished": (run / "model.safetensors").read_bytes()}
 
 
 def kill_once(

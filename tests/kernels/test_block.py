@@ -37,12 +37,12 @@ SIZES = {
 
 
 def block_or_skip(precision: Precision) -> BlockFunction:
-    found = compiled_block(precision)
-    if found is None:
+    function = compiled_block(precision)
+    if function is None:
         without = precision == "bfloat16" and not torch.cpu.get_capabilities().get("avx512_bf16")
         assert without or shutil.which("cc") is None, "there is a compiler, but no kernel"
         pytest.skip("no C compiler, or no products of bfloat16")
-    return found
+    return function
 
 
 def make(width: int, heads: int, hidden: int) -> Block:
@@ -86,13 +86,13 @@ def test_values_and_gradients_are_as_near_to_the_exact_ones_as_the_modules(
     block.attention.__class__ = ExplicitAttention
     modules = results(block, x, grad, precision)
     compile_with(block, function)
-    found = results(block, x, grad, precision)
-    assert len(found) == len(exact) == 14
+    compiled = results(block, x, grad, precision)
+    assert len(compiled) == len(exact) == 14
     unit = 2**-8 if precision == "bfloat16" else 2**-23
-    for own, other, wanted in zip(found, modules, exact, strict=True):
-        error, theirs = (own - wanted).norm(), (other - wanted).norm()
+    for own, other, reference in zip(compiled, modules, exact, strict=True):
+        error, theirs = (own - reference).norm(), (other - reference).norm()
         assert own.dtype == torch.float32
-        assert error <= 1.5 * theirs + unit * wanted.norm()
+        assert error <= 1.5 * theirs + unit * reference.norm()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -120,8 +120,8 @@ def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
             runs.append([mixed, attended, *back, *normed, *through, *kernels.split(rows)])
     finally:
         torch.set_num_threads(threads)
-    for one, other in zip(*runs, strict=True):
-        assert torch.equal(one, other)
+    for alone, threaded in zip(*runs, strict=True):
+        assert torch.equal(alone, threaded)
 
 
 def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:

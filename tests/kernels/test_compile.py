@@ -37,7 +37,7 @@ def answer(source: Source) -> int:
     return int(library.answer())
 
 
-def kept(source: Source) -> list[Path]:
+def cached_files(source: Source) -> list[Path]:
     """All that lies in the cache, but for what is remembered of failures."""
     files = (source.path.parent / "cache").glob("compiled-*/*")
     return sorted(path for path in files if path.suffix != ".failed")
@@ -72,7 +72,7 @@ def test_a_library_is_kept_for_its_owner_alone_and_found_again(
 ) -> None:
     assert load(source, compile_it=False).reason == "it has not been compiled yet"
     assert answer(source) == 42
-    (library,) = kept(source)  # and nothing half made beside it
+    (library,) = cached_files(source)  # and nothing half made beside it
     assert library.stat().st_mode & 0o077 == library.parent.stat().st_mode & 0o077 == 0
     monkeypatch.setattr(compiling, "_compile", lambda *_: pytest.fail("it is compiled again"))
     assert answer(source) == 42
@@ -111,7 +111,7 @@ def test_a_damaged_library_is_made_again_and_never_loaded(source: Source, damage
     )
     command = [sys.executable, "-c", script, str(source.path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n"
-    (library,) = kept(source)
+    (library,) = cached_files(source)
     contents = library.read_bytes()
     middle = len(contents) // 2
     library.write_bytes(
@@ -124,7 +124,7 @@ def test_a_damaged_library_is_made_again_and_never_loaded(source: Source, damage
     )
     assert load(source, compile_it=False).library is None
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n"
-    assert [path.read_bytes() for path in kept(source)] == [contents]
+    assert [path.read_bytes() for path in cached_files(source)] == [contents]
 
 
 @pytest.mark.parametrize("forged", ["as others have it", "with the name"])
@@ -144,12 +144,12 @@ def test_a_library_that_was_never_tried_is_made_again(source: Source, forged: st
 def test_a_library_under_another_s_name_is_not_loaded(source: Source) -> None:
     answer(source)
     other = replace(source, flags=("-O2",))
-    shutil.copy2(kept(source)[0], compiling._library_path(other))
+    shutil.copy2(cached_files(source)[0], compiling._library_path(other))
     assert load(other, compile_it=False).library is None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("#include <stdlib.h>\n__attribute__((constructor)) void begin(void) { _Exit(3); }", "exit code 3"),
         ("__attribute__((constructor)) void begin(void) { __builtin_trap(); }", "signal 4"),
@@ -158,15 +158,15 @@ def test_a_library_under_another_s_name_is_not_loaded(source: Source) -> None:
     ],
 )
 def test_a_library_that_cannot_live_is_a_reason_and_ends_nothing(
-    source: Source, text: str, told: str, monkeypatch: pytest.MonkeyPatch
+    source: Source, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.path.write_text(f"{text}\nint trial(void) {{ begin(); return 1; }}\n")
-    if "within" in told:
+    if "within" in message:
         monkeypatch.setattr(compiling, "TIMEOUT", 1)
         monkeypatch.setattr(compiling, "LONGEST_TIMEOUT", 2)
     reason = load(source, compile_it=True).reason
-    assert told in reason and reason.startswith("the trial of what was compiled ")
-    assert not kept(source)
+    assert message in reason and reason.startswith("the trial of what was compiled ")
+    assert not cached_files(source)
     monkeypatch.setattr(compiling, "_run", lambda *_: pytest.fail("it is tried again"))
     assert load(source, compile_it=True).reason.startswith(reason)
 
@@ -190,7 +190,7 @@ def test_processes_that_compile_at_once_all_get_the_library(source: Source) -> N
     command = [sys.executable, "-c", script, str(source.path)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [process.communicate()[0] for process in running] == ["42\n"] * 4
-    assert len(kept(source)) == 1
+    assert len(cached_files(source)) == 1
 
 
 @pytest.mark.parametrize("entry", ["file", "folder", "link"])
@@ -198,20 +198,20 @@ def test_what_others_can_write_is_neither_run_nor_replaced(
     source: Source, entry: str, tmp_path: Path
 ) -> None:
     answer(source)
-    (library,) = kept(source)
+    (library,) = cached_files(source)
     if entry == "link":  # links are writable by everybody, and lead anywhere
         library.rename(tmp_path / "elsewhere.so")
         library.symlink_to(tmp_path / "elsewhere.so")
     else:
         (library if entry == "file" else library.parent).chmod(0o777)
-    found = load(source, compile_it=True)
-    assert found.library is None and "can write to" in found.reason
+    loaded = load(source, compile_it=True)
+    assert loaded.library is None and "can write to" in loaded.reason
 
 
 def test_the_environment_switches_kernels_off(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiling.SWITCH, "1")
     assert load(source, compile_it=True) == compiling.Built(None, "VITKIT_NO_KERNELS is set")
-    assert not kept(source)
+    assert not cached_files(source)
     monkeypatch.setenv(compiling.SWITCH, "0")
     assert answer(source) == 42
 
@@ -227,12 +227,12 @@ def test_no_compiler_is_a_reason(source: Source, monkeypatch: pytest.MonkeyPatch
 def test_a_program_that_does_not_compile_is_a_reason(source: Source) -> None:
     source.path.write_text("int answer(void) { return }\n")
     assert load(source, compile_it=True).reason.startswith("the compiler failed: ")
-    assert not kept(source)
+    assert not cached_files(source)
 
 
 def test_a_processor_without_the_instructions_is_a_reason(source: Source) -> None:
-    found = load(replace(source, features=frozenset({"avx9"})), compile_it=True)
-    assert found.reason == "the processor has no avx9"
+    loaded = load(replace(source, features=frozenset({"avx9"})), compile_it=True)
+    assert loaded.reason == "the processor has no avx9"
 
 
 def test_a_cache_that_is_no_folder_is_a_reason(source: Source, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_full_disk_is_a_reason(source: Source, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert "No space left" in load(source, compile_it=True).reason
-    assert not kept(source)
+    assert not cached_files(source)
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
@@ -256,7 +256,7 @@ def test_a_home_that_cannot_be_written_is_a_reason(source: Source, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ("exit 7", "the compiler failed: exit code 7"),
         ("echo first; echo the error 1>&2; exit 1", "the compiler failed: the error"),
@@ -266,13 +266,13 @@ def test_a_home_that_cannot_be_written_is_a_reason(source: Source, tmp_path: Pat
     ],
 )
 def test_a_compiler_that_fails_or_hangs_is_asked_once(
-    source: Source, compiler: Compiler, command: str, told: str, monkeypatch: pytest.MonkeyPatch
+    source: Source, compiler: Compiler, command: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "within" in told:
+    if "within" in message:
         monkeypatch.setattr(compiling, "TIMEOUT", 0.2)
     compiler.does(command)
     reason = load(source, compile_it=True).reason
-    assert reason.startswith(told)
+    assert reason.startswith(message)
     for other in (source, replace(source, flags=("-O2",)), replace(source, flags=("-O3",))):
         assert load(other, compile_it=True).reason.startswith(reason)
         compiler.as_in_a_new_process()
@@ -300,7 +300,7 @@ def test_a_compiler_that_hangs_over_a_file_is_not_given_another(
     for flags in (("-O1",), ("-O2",)):
         assert "did not end within" in load(replace(source, flags=flags), compile_it=True).reason
     assert compiler.calls == 2
-    assert not kept(source)
+    assert not cached_files(source)
 
 
 @pytest.mark.parametrize("change", ["the compiler", "its words", "a day", "the file"])
@@ -393,7 +393,7 @@ def test_a_compilation_that_is_killed_is_swept_by_the_next(source: Source, compi
     )
     ended = subprocess.run([sys.executable, "-c", script, source.path], capture_output=True)
     assert ended.returncode == -signal.SIGKILL
-    assert len(kept(source)) == 1
+    assert len(cached_files(source)) == 1
     compiler.path.with_name("own-cc.on").touch()
     assert answer(source) == 42
-    assert [path.suffix for path in kept(source)] == [".so"]
+    assert [path.suffix for path in cached_files(source)] == [".so"]

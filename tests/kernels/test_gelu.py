@@ -24,11 +24,11 @@ instruction set from the first of x86-64 on, optimised or not, because its opera
 
 @pytest.fixture
 def gelu() -> Gelu:
-    found = compiled_gelu()
-    if found is None:
+    function = compiled_gelu()
+    if function is None:
         assert shutil.which("cc") is None, "there is a compiler, but it does not compile the kernel"
         pytest.skip("no C compiler")
-    return found
+    return function
 
 
 def values_and_gradients(function: Gelu, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,17 +53,17 @@ def test_all_numbers_of_bfloat16_are_within_its_rounding(gelu: Gelu) -> None:
     x = x[x.isfinite() & (x.abs() < 1e4)]
     grad = torch.ones_like(x)
     exact = values_and_gradients(plain, x.double(), grad.double())
-    for found, wanted in zip(values_and_gradients(gelu, x, grad), exact, strict=True):
-        assert ((found.double() - wanted).abs() <= 2**-8 * 1.01 * wanted.abs() + 1e-6).all()
+    for own, reference in zip(values_and_gradients(gelu, x, grad), exact, strict=True):
+        assert ((own.double() - reference).abs() <= 2**-8 * 1.01 * reference.abs() + 1e-6).all()
 
 
 def test_float32_is_as_near_to_the_exact_values_as_pytorch_s(gelu: Gelu) -> None:
     x = torch.linspace(-12, 12, 100_003)
     grad = torch.linspace(1, 2, 100_003)
     exact = values_and_gradients(plain, x.double(), grad.double())
-    found, theirs = values_and_gradients(gelu, x, grad), values_and_gradients(plain, x, grad)
-    for own, other, wanted in zip(found, theirs, exact, strict=True):
-        error, their_error = (own - wanted).abs().max(), (other - wanted).abs().max()
+    ours, theirs = values_and_gradients(gelu, x, grad), values_and_gradients(plain, x, grad)
+    for own, other, reference in zip(ours, theirs, exact, strict=True):
+        error, their_error = (own - reference).abs().max(), (other - reference).abs().max()
         assert error <= 2 * their_error + 1e-7
 
 
@@ -99,8 +99,8 @@ def test_gradients_of_any_stride_are_those_of_contiguous_ones(gelu: Gelu, dtype:
     ):
         values = x[:, : grad.shape[1]]
         expected = values_and_gradients(gelu, values.contiguous(), grad)
-        for found, wanted in zip(values_and_gradients(gelu, values, strided), expected, strict=True):
-            assert torch.equal(found, wanted)
+        for tensor, reference in zip(values_and_gradients(gelu, values, strided), expected, strict=True):
+            assert torch.equal(tensor, reference)
     summed = x.clone().requires_grad_()
     gelu(summed).sum().backward()  # type: ignore[no-untyped-call]
     assert summed.grad is not None
@@ -149,17 +149,17 @@ def test_runs_that_were_begun_before_keep_their_bits(gelu: Gelu) -> None:
     """A run's folder names this kernel: wherever it was right before, it gives the same bits."""
     x = torch.arange(-(2**31), 2**31, 2**12).to(torch.int32).view(torch.float32)
     x = x[x.abs() <= 2.0**34]
-    found = values_and_gradients(gelu, x, torch.ones_like(x))
-    digests = [hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16] for numbers in found]
+    tensors = values_and_gradients(gelu, x, torch.ones_like(x))
+    digests = [hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16] for numbers in tensors]
     assert digests == GOLD
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_numbers_that_are_none_stay_so(gelu: Gelu, dtype: torch.dtype) -> None:
     x = torch.tensor([float("nan"), float("inf"), -0.0, 0.0, 1e30, -1e30] * 20).to(dtype)
-    found = gelu(x)
-    assert found[0].isnan() and found[1] == float("inf") and found[4] == x[4]
-    assert found[2] == found[3] == 0 and found[5].abs() < 1e-6
+    y = gelu(x)
+    assert y[0].isnan() and y[1] == float("inf") and y[4] == x[4]
+    assert y[2] == y[3] == 0 and y[5].abs() < 1e-6
     nans = torch.arange(0x7F81, 0x8000, dtype=torch.int16).view(torch.bfloat16)
     assert gelu(nans).isnan().all() and gelu(-nans).isnan().all()
 

@@ -73,12 +73,12 @@ def test_every_size_and_box_has_pillows_bits(
     around = np.zeros((3, last - first + 2, after - before + 2), np.uint8)
     out = around[:, 1:-1, 1:-1].transpose(1, 2, 0)
 
-    found = resample(source, box, (rows, columns), interpolation, (first, before, last, after), out)
+    resized = resample(source, box, (rows, columns), interpolation, (first, before, last, after), out)
 
     whole = Image.fromarray(np.ascontiguousarray(source))
     kind = Image.Resampling(FILTERS[interpolation])
     theirs = np.asarray(whole.resize((columns, rows), kind, (box[1], box[0], box[3], box[2])))
-    assert found is out
+    assert resized is out
     np.testing.assert_array_equal(out, theirs[first:last, before:after])
     around[:, 1:-1, 1:-1] = 0
     assert not around.any()  # nothing is written beside its place

@@ -141,8 +141,8 @@ def test_an_axial_block_draws_weights_as_two_blocks_do() -> None:
     generator = seeded(0)
     rows.init_weights(generator)
     columns.init_weights(generator)
-    for one, other in ((axial.rows, rows), (axial.columns, columns)):
-        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    for half, block in ((axial.rows, rows), (axial.columns, columns)):
+        assert all(torch.equal(a, b) for a, b in zip(half.parameters(), block.parameters(), strict=True))
 
 
 # In a ResNet -----------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_relative_attention_equals_loops() -> None:
     rq, rk, rv = attention.relative_query, attention.relative_key, attention.relative_value
     assert rq.shape == rk.shape == (2 * n - 1, dq) and rv.shape == (2 * n - 1, dv)
     with torch.inference_mode():
-        found = attention(x)
+        attended = attention(x)
         qkv = attention.norm_qkv(attention.qkv(x))
         terms = torch.zeros(2, 3, heads, lines, n, n, dtype=torch.float64)
         outputs = torch.zeros(2, 2, channels, lines, n, dtype=torch.float64)
@@ -180,7 +180,7 @@ def test_relative_attention_equals_loops() -> None:
                 outputs[b, 0, h * dv : (h + 1) * dv, line, i] += weights[j] * qkv[b, values, line, j]
                 outputs[b, 1, h * dv : (h + 1) * dv, line, i] += weights[j] * rv[j - i + n - 1]
         expected = attention.norm_value(outputs[:, 0]) + attention.norm_place(outputs[:, 1])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(attended, expected, rtol=0, atol=1e-10)
 
 
 def test_without_positions_relative_attention_is_softmax_attention() -> None:
@@ -229,12 +229,12 @@ def test_mixing_goes_along_rows_and_then_along_columns() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (4, 6), (5, 7), (1, 4)])
 def test_stride_averages_windows_and_rounds_up(size: tuple[int, int]) -> None:
-    one, two = AxialMixing(32, 4, size, stride=1), AxialMixing(32, 4, size, stride=2)
-    one.init_weights(seeded(0))
-    two.load_state_dict(one.state_dict())
+    unstrided, strided = AxialMixing(32, 4, size, stride=1), AxialMixing(32, 4, size, stride=2)
+    unstrided.init_weights(seeded(0))
+    strided.load_state_dict(unstrided.state_dict())
     x = torch.randn(1, 32, *size, generator=seeded(1))
     with torch.inference_mode():
-        whole, halved = one(x), two(x)
+        whole, halved = unstrided(x), strided(x)
     assert whole.shape == x.shape
     rows, columns = -(-size[0] // 2), -(-size[1] // 2)
     assert halved.shape == (1, 32, rows, columns)

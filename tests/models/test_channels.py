@@ -51,9 +51,9 @@ def test_a_grey_image_gives_what_it_gave_when_it_was_repeated(
 ) -> None:
     model, grey = random_model(name, statistics), grey_images()
     expected = model(grey.repeat(1, 3, 1, 1))
-    found = fitted(model, 1)(grey)
+    logits = fitted(model, 1)(grey)
     assert expected.std() > 0.01  # else any model would pass
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)  # sums in another order
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)  # sums in another order
 
 
 @torch.no_grad()
@@ -72,12 +72,12 @@ def test_without_the_statistics_of_each_channel_the_sum_is_another_model() -> No
 def test_a_standardised_filter_keeps_its_output_up_to_a_factor(name: str) -> None:
     model, grey = random_model(name, HALF), grey_images(2)
     root, made = (
-        next(module for module in one.modules() if isinstance(module, StdConv2d))
-        for one in (model, fitted(model, 1))
+        next(module for module in network.modules() if isinstance(module, StdConv2d))
+        for network in (model, fitted(model, 1))
     )
     centred = grey.float() / 127.5 - 1
-    expected, found = root(centred.repeat(1, 3, 1, 1)), made(centred)
-    alike = torch.cosine_similarity(expected.transpose(0, 1).flatten(1), found.transpose(0, 1).flatten(1))
+    expected, output = root(centred.repeat(1, 3, 1, 1)), made(centred)
+    alike = torch.cosine_similarity(expected.transpose(0, 1).flatten(1), output.transpose(0, 1).flatten(1))
     torch.testing.assert_close(alike, torch.ones_like(alike), rtol=0, atol=1e-5)
 
 

@@ -86,9 +86,9 @@ def test_an_image_does_not_depend_on_the_others_of_its_batch() -> None:
 
 
 def test_the_generator_decides_the_weights() -> None:
-    one, same, other = (stem_of(SMALL, seed).state_dict() for seed in (1, 1, 2))
-    assert all(torch.equal(one[key], same[key]) for key in one)
-    assert not torch.equal(one["convolutions.0.weight"], other["convolutions.0.weight"])
+    weights, same, other = (stem_of(SMALL, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(weights[key], same[key]) for key in weights)
+    assert not torch.equal(weights["convolutions.0.weight"], other["convolutions.0.weight"])
 
 
 def test_the_vit_asks_for_the_part(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_model_written_before_strides_were_chosen_is_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"stem_channels": (12, 16)}, "multiples of 8"),
         ({"stem_channels": (0, 16)}, "multiples of 8"),
@@ -142,6 +142,6 @@ def test_a_model_written_before_strides_were_chosen_is_read(tmp_path: Path) -> N
         ({"patch_size": (4, 8)}, "1, 2, 4, 8"),
     ],
 )
-def test_impossible_stems_are_explained(changes: dict[str, tuple[int, ...]], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_impossible_stems_are_explained(changes: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         dataclasses.replace(SMALL, **changes)  # type: ignore[arg-type]

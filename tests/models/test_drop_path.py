@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.parts import drop_path

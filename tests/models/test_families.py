@@ -20,15 +20,15 @@ AXIAL = replace(BIT, mixing="axial")
 def test_the_first_filters_of_every_model_are_known(name: str) -> None:
     config = model_config(name)
     model = build_empty(lambda: build_model(config))
-    known = [key for key, _ in model.named_parameters() if key in config.first_filters]
-    assert len(known) == 1
-    assert dict(model.named_parameters())[known[0]].shape[1] == config.in_channels
+    filters = [key for key, _ in model.named_parameters() if key in config.first_filters]
+    assert len(filters) == 1
+    assert dict(model.named_parameters())[filters[0]].shape[1] == config.in_channels
     assert FAMILIES[config.family] is type(config)
 
 
 def test_layers_are_counted_and_put_into_words() -> None:
-    words = [config.layers_in_words for config in (VIT, HYBRID, BIT)]
-    assert words == ["2", "1-2 + 2", "1-2"]
+    summaries = [config.layer_summary for config in (VIT, HYBRID, BIT)]
+    assert summaries == ["2", "1-2 + 2", "1-2"]
     assert [config.num_layers for config in (VIT, HYBRID, BIT)] == [2, 2, 3]
 
 
@@ -53,11 +53,9 @@ def test_a_new_head_is_linear() -> None:
     assert BIT.with_new_head(3) == replace(BIT, num_classes=3)
 
 
-@pytest.mark.parametrize(
-    ("gelu", "words"), [("tanh", "tanh form"), ("erf", "exact"), ("quick", "quick form")]
-)
-def test_the_form_of_the_activation_is_named(gelu: str, words: str) -> None:
-    assert words in replace(VIT, gelu=gelu).arithmetic[0]  # type: ignore[arg-type]
+@pytest.mark.parametrize(("gelu", "form"), [("tanh", "tanh form"), ("erf", "exact"), ("quick", "quick form")])
+def test_the_form_of_the_activation_is_named(gelu: str, form: str) -> None:
+    assert form in replace(VIT, gelu=gelu).arithmetic[0]  # type: ignore[arg-type]
 
 
 def test_the_arithmetic_of_a_hybrid_is_that_of_both_its_parts() -> None:

@@ -79,9 +79,9 @@ def test_every_way_gives_the_same_logits_and_gradients(variant: str, way: str) -
     """In float64, where rounding is far below what a wrong formula would change."""
     config = VARIANTS[variant]
     expected = outputs_and_gradients(make(config), images(config))
-    found = outputs_and_gradients(make(config, WAYS[way]), images(config))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    computed = outputs_and_gradients(make(config, WAYS[way]), images(config))
+    for tensor, plain in zip(computed, expected, strict=True):
+        torch.testing.assert_close(tensor, plain, rtol=1e-9, atol=1e-9)
 
 
 def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,9 @@ def test_taps_are_those_of_the_plain_way() -> None:
 
 def test_other_image_sizes_are_shortened_too() -> None:
     seen = torch.zeros(2, 3, 16, 16, dtype=torch.double)
-    found = make(SMALL, WAYS["all"]).features(seen, any_size=True)
+    features = make(SMALL, WAYS["all"]).features(seen, any_size=True)
     expected = make(SMALL).features(seen, any_size=True)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(features, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_dropout_of_the_class_token_alone_has_the_same_mean() -> None:
@@ -294,19 +294,19 @@ def test_a_compiled_model_is_one_graph_and_its_copies_are_not_compiled(
     nn.init.normal_(model.head.weight, generator=generator)  # type: ignore[arg-type]
     images = torch.randint(0, 256, (2, 3, 12, 20), dtype=torch.uint8, generator=generator)
 
-    def found() -> list[torch.Tensor]:
+    def logits_and_gradients() -> list[torch.Tensor]:
         model.zero_grad()
         logits = model(images)
         logits.square().sum().backward()
         return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
-    plain = found()
+    plain = logits_and_gradients()
     compute_as(model, Compute(last_block="class_token", graph="compiled"))
     assert model._compiled_call_impl is not None
     assert copy.deepcopy(model)._compiled_call_impl is None  # else it would compute with these weights
     for recompute in (False, True):
         model.recompute = recompute
-        for value, expected in zip(found(), plain, strict=True):
+        for value, expected in zip(logits_and_gradients(), plain, strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
     compute_as(model, PLAIN)
     assert model._compiled_call_impl is None

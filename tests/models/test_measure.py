@@ -269,15 +269,15 @@ def pictures(config: ModelConfig, batch: int) -> Tensor:
 def saved(model: ImageModel, images: Tensor, precision: str) -> int:
     """Bytes that autograd keeps of a pass and its loss, each storage once, without parameters and images."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), images)}
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        found[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
+        tensors[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss_of(model, images, precision)
-    return sum(tensor.untyped_storage().nbytes() for address, tensor in found.items() if address not in own)
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in tensors.items() if address not in own)
 
 
 def loss_of(model: ImageModel, images: Tensor, precision: str) -> Tensor:
@@ -345,9 +345,9 @@ each_precision = pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @each_precision
 @each_model
 def test_what_autograd_keeps_of_the_whole_model(batch: int, config: ModelConfig, precision: Any) -> None:
-    found = saved(build_model(config), pictures(config, batch), precision)
+    measured = saved(build_model(config), pictures(config, batch), precision)
     predicted = training_memory(config, batch, Compute(precision)).activations
-    assert predicted == pytest.approx(found, rel=0.01)
+    assert predicted == pytest.approx(measured, rel=0.01)
 
 
 @each_precision
@@ -438,8 +438,8 @@ def test_operations_that_are_not_computed_have_the_same_results(
     skipped, computed = spans(computed=False), spans(computed=True)
     if training and isinstance(config, ResNetConfig) and config.mixing == "axial":
         # Eight more operations are seen here, of results that are freed at once; what stays is the same.
-        kept = [sorted(size for _, size, died in these if died is None) for these in (skipped, computed)]
-        assert kept[0] == kept[1]
+        lasting = [sorted(size for _, size, died in these if died is None) for these in (skipped, computed)]
+        assert lasting[0] == lasting[1]
         return
     assert skipped == computed
 
@@ -460,8 +460,8 @@ def test_the_state_of_the_optimizer(kind: Any, momentum: Any) -> None:
     model(pictures(VIT, 1)).sum().backward()
     optimizer.step()
     tensors = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
-    found = sum(tensor.nbytes for tensor in tensors)
-    assert training_memory(VIT, 1, state_bytes=options.state_bytes).optimizer_state == found
+    measured = sum(tensor.nbytes for tensor in tensors)
+    assert training_memory(VIT, 1, state_bytes=options.state_bytes).optimizer_state == measured
 
 
 def test_momentum_of_sgd_in_bfloat16_is_float32_during_the_update() -> None:
@@ -473,8 +473,8 @@ def test_momentum_of_sgd_in_bfloat16_is_float32_during_the_update() -> None:
     loss_of(model, images, "float32").backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     memory = training_memory(config, 1, state_bytes=options.state_bytes)
-    found = memory.weights + memory.optimizer_state + memory.gradients + images.numel()
-    check_peak(memory.peak, optimizer.step, found)
+    before = memory.weights + memory.optimizer_state + memory.gradients + images.numel()
+    check_peak(memory.peak, optimizer.step, before)
 
 
 def test_an_average_is_one_more_copy_of_the_weights() -> None:

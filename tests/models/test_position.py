@@ -55,15 +55,15 @@ def test_a_linear_slope_is_kept() -> None:
 def test_bicubic_resizing_is_antialiased_as_pillows(old: tuple[int, int], new: tuple[int, int]) -> None:
     """Pillow's bicubic filter grows with the step, as timm's antialiased one does; plain bicubic differs."""
     grid = torch.randn(*old, 3, generator=torch.Generator().manual_seed(0))
-    found = resize_grid(grid, new, "bicubic")
+    resized = resize_grid(grid, new, "bicubic")
     images = [Image.fromarray(grid[..., channel].numpy()) for channel in range(3)]
     expected = np.stack(
         [np.asarray(image.resize(new[::-1], Image.Resampling.BICUBIC)) for image in images], axis=-1
     )
-    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(resized.numpy(), expected, rtol=0, atol=1e-5)
     if new[0] < old[0]:
         plain = F.interpolate(grid.permute(2, 0, 1)[None], new, mode="bicubic")[0].permute(1, 2, 0)
-        assert (found - plain).abs().max() > 0.1
+        assert (resized - plain).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("old", "new"), [(28, 14), (16, 30), (32, 16), (24, 42)])

@@ -34,10 +34,10 @@ def tensor_of(name: str, array: NDArray[Any]) -> Tensor:
 
 def hybrid_name(official: str) -> str | None:
     """Ours for a name of vision_transformer, None for what is not the stem's."""
-    found = re.fullmatch(r"block(\d+)/unit(\d+)/(.+)", official)
-    prefix = f"stages.{int(found[1]) - 1}.{int(found[2]) - 1}." if found else ""
-    rest = found[3] if found else official
-    if not found and not rest.startswith(("conv_root", "gn_root", "embedding")):
+    unit = re.fullmatch(r"block(\d+)/unit(\d+)/(.+)", official)
+    prefix = f"stages.{int(unit[1]) - 1}.{int(unit[2]) - 1}." if unit else ""
+    rest = unit[3] if unit else official
+    if not unit and not rest.startswith(("conv_root", "gn_root", "embedding")):
         return None
     for old, new in (
         ("conv_root", "root"),
@@ -56,12 +56,12 @@ def hybrid_name(official: str) -> str | None:
 
 def bit_name(official: str) -> str:
     name = official.removeprefix("resnet/")
-    found = re.match(r"block(\d+)/unit(\d+)/([abc])/", name)
-    if found:
-        name = name.removeprefix(found[0])
-        place = "abc".index(found[3]) + 1
+    unit = re.match(r"block(\d+)/unit(\d+)/([abc])/", name)
+    if unit:
+        name = name.removeprefix(unit[0])
+        place = "abc".index(unit[3]) + 1
         part = "proj" if name.startswith("proj") else f"conv{place}" if "conv2d" in name else f"norm{place}"
-        prefix = f"stages.{int(found[1]) - 1}.{int(found[2]) - 1}.{part}"
+        prefix = f"stages.{int(unit[1]) - 1}.{int(unit[2]) - 1}.{part}"
     else:
         prefix = {"root_block": "root", "group_norm": "norm", "head": "head"}[name.split("/")[0]]
     return f"{prefix}.{'bias' if name.endswith(('beta', 'bias')) else 'weight'}"
@@ -105,9 +105,9 @@ def draw_head(model: ResNet) -> None:
     nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(7))
 
 
-def largest_error(found: Tensor, expected: Tensor) -> float:
-    assert found.shape == expected.shape
-    return (found - expected).abs().max().item()
+def largest_error(output: Tensor, expected: Tensor) -> float:
+    assert output.shape == expected.shape
+    return (output - expected).abs().max().item()
 
 
 # The original -------------------------------------------------------------------------------------
@@ -212,9 +212,9 @@ def test_same_padding_puts_the_odd_pixel_last(kernel: int, stride: int, size: tu
     conv = StdConv2d(1, 1, kernel, stride, padding="same", standardization="std", eps=1e-3)
     nn.init.normal_(conv.weight, generator=torch.Generator().manual_seed(0))
     image = torch.randn(size, generator=torch.Generator().manual_seed(1))
-    found = conv(image[None, None])[0, 0]
+    output = conv(image[None, None])[0, 0]
     rows, columns = (-(-n // stride) for n in size)
-    assert found.shape == (rows, columns)
+    assert output.shape == (rows, columns)
     starts = [max((-(-n // stride) - 1) * stride + kernel - n, 0) // 2 for n in size]
     weights = conv.standardized()[0, 0]
     for r in range(rows):
@@ -225,7 +225,7 @@ def test_same_padding_puts_the_odd_pixel_last(kernel: int, stride: int, size: tu
                     y, x = r * stride + i - starts[0], c * stride + j - starts[1]
                     if 0 <= y < size[0] and 0 <= x < size[1]:
                         total = total + weights[i, j] * image[y, x]
-            torch.testing.assert_close(found[r, c], total, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(output[r, c], total, rtol=1e-4, atol=1e-5)
 
 
 # Sizes --------------------------------------------------------------------------------------------
@@ -375,13 +375,13 @@ def test_a_few_steps_learn_a_batch_by_heart() -> None:
 
 def test_a_new_unit_of_a_hybrid_passes_its_input_on() -> None:
     """norm3's scale is zero; the second unit of a stage has no projection, and its input is at least 0."""
-    one, two = (ResNetStem(BackboneConfig((n,), width_factor=0.5), (1, 1), 8).eval() for n in (1, 2))
-    for stem in (one, two):
+    shallow, deep = (ResNetStem(BackboneConfig((n,), width_factor=0.5), (1, 1), 8).eval() for n in (1, 2))
+    for stem in (shallow, deep):
         stem.init_weights(torch.Generator().manual_seed(0))
-    two.load_state_dict(one.state_dict(), strict=False)
+    deep.load_state_dict(shallow.state_dict(), strict=False)
     images = torch.randn(1, 3, 32, 32)
     with torch.inference_mode():
-        assert torch.equal(one(images), two(images))
+        assert torch.equal(shallow(images), deep(images))
 
 
 def test_weights_are_drawn_as_the_original_draws_them() -> None:
@@ -400,18 +400,18 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
 def test_the_generator_decides_the_weights() -> None:
     for mixing in ("convolution", "axial"):
         config = dataclasses.replace(TINY, mixing=mixing)
-        one, same, other = (
+        weights, same, other = (
             ResNet(config, torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
         )
-        assert all(torch.equal(one[key], same[key]) for key in one)
-        assert not torch.equal(one["stages.0.0.conv1.weight"], other["stages.0.0.conv1.weight"])
+        assert all(torch.equal(weights[key], same[key]) for key in weights)
+        assert not torch.equal(weights["stages.0.0.conv1.weight"], other["stages.0.0.conv1.weight"])
 
 
 # Errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"layers": ()}, "at least one stage"),
         ({"layers": (2, 0)}, "at least one unit"),
@@ -422,8 +422,8 @@ def test_the_generator_decides_the_weights() -> None:
         ({"num_classes": -1}, "num_classes"),
     ],
 )
-def test_impossible_resnets_are_explained(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_impossible_resnets_are_explained(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         dataclasses.replace(TINY, **changes)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.models.test_vit import model_with_random_head
+from tests.helpers.tiny_models import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -215,12 +215,12 @@ def test_sines_know_their_place_alone(rows: int, columns: int) -> None:
 def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int) -> None:
     table = torch.randn(2 * tokens - 1, 4)
     resized = resize_line(table, 2 * new - 1)
-    kept = [0, new - 1, 2 * new - 2]
-    torch.testing.assert_close(resized[kept], table[[0, tokens - 1, 2 * tokens - 2]])
+    rows = [0, new - 1, 2 * new - 2]
+    torch.testing.assert_close(resized[rows], table[[0, tokens - 1, 2 * tokens - 2]])
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
         ({"position": "none", "position_at": "every_layer_shared"}, "not added to tokens"),
@@ -232,8 +232,8 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
         ({"num_classes": -1}, "no head"),
     ],
 )
-def test_what_does_not_go_together_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         ViT(dataclasses.replace(SMALL, **changes))
 
 
@@ -250,8 +250,8 @@ def test_a_model_without_a_head_gives_its_features(tmp_path: Path) -> None:
 def test_the_head_is_kept_or_new_as_asked(tmp_path: Path) -> None:
     model = model_with_random_head(dataclasses.replace(SMALL, representation_size=16))
     save_model(model, tmp_path)
-    kept = load_model(tmp_path, num_classes=5, head="keep")
-    assert torch.equal(kept.state_dict()["head.weight"], model.state_dict()["head.weight"])
+    loaded = load_model(tmp_path, num_classes=5, head="keep")
+    assert torch.equal(loaded.state_dict()["head.weight"], model.state_dict()["head.weight"])
     new = load_model(tmp_path, num_classes=5, head="new")
     assert new.config.representation_size is None and not new.state_dict()["head.weight"].any()
     with pytest.raises(VitkitError, match="cannot be kept for 3"):
@@ -310,8 +310,8 @@ def test_images_of_any_size_are_seen_as_by_a_model_loaded_for_that_size(
     assert isinstance(resized, ViT)
     images = torch.randn(2, 3, 20, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        found, expected = model.features(images, any_size=True), resized.features(images)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        features, expected = model.features(images, any_size=True), resized.features(images)
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_images_of_another_size_are_refused_unless_they_are_asked_for() -> None:
@@ -332,12 +332,12 @@ def test_feature_maps_are_the_patch_tokens_after_a_block(changes: dict[str, Any]
         model(IMAGES, taps=taps)
         first, last = model.feature_maps(IMAGES, [0, -1])
     after = "block00/columns/+mlp" if model.config.attention == "axial" else "block00/+mlp"
-    for found, tap in ((first, after), (last, "encoded")):
-        assert found.shape == (2, 24, 3, 4)
+    for feature_map, tap in ((first, after), (last, "encoded")):
+        assert feature_map.shape == (2, 24, 3, 4)
         tokens = taps[tap][:, model.config.prefix_tokens :]
         for row in range(3):
             for column in range(4):
-                assert torch.equal(found[:, :, row, column], tokens[:, 4 * row + column])
+                assert torch.equal(feature_map[:, :, row, column], tokens[:, 4 * row + column])
 
 
 def test_feature_maps_of_a_layer_that_is_not_there_are_refused() -> None:
@@ -350,8 +350,8 @@ def test_rotary_positions_turn_pairs_of_numbers(config: RotaryConfig) -> None:
     rows, columns, head_dim, prefix = 3, 5, 8, 2
     position = RotaryPosition2D((rows, columns), head_dim, prefix, config)
     x = torch.randn(1, 2, prefix + rows * columns, head_dim, generator=torch.Generator().manual_seed(4))
-    found = position(x)
-    assert torch.equal(found[:, :, :prefix], x[:, :, :prefix])
+    turned = position(x)
+    assert torch.equal(turned[:, :, :prefix], x[:, :, :prefix])
     for row in range(rows):
         for column in range(columns):
             angles = []
@@ -369,9 +369,9 @@ def test_rotary_positions_turn_pairs_of_numbers(config: RotaryConfig) -> None:
                     first, second = pair, pair + head_dim // 2
                 a, b = x[0, :, token, first], x[0, :, token, second]
                 expected = a * math.cos(angle) - b * math.sin(angle)
-                torch.testing.assert_close(found[0, :, token, first], expected, rtol=0, atol=1e-5)
+                torch.testing.assert_close(turned[0, :, token, first], expected, rtol=0, atol=1e-5)
                 expected = b * math.cos(angle) + a * math.sin(angle)
-                torch.testing.assert_close(found[0, :, token, second], expected, rtol=0, atol=1e-5)
+                torch.testing.assert_close(turned[0, :, token, second], expected, rtol=0, atol=1e-5)
 
 
 def test_layer_scale_multiplies_both_branches() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import count_parameters
 from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
@@ -38,18 +38,6 @@ PARAMETERS = {
     "ViT-B/16-gap": 86_566_120,
     "ViT-B/32-gap": 88_222_696,
 }
-
-TINY = ViTConfig(
-    image_size=(12, 16), patch_size=(4, 4), width=24, depth=2, num_heads=3, mlp_dim=40, num_classes=5
-)
-
-
-def model_with_random_head(config: ViTConfig, seed: int = 0) -> ViT:
-    """New models answer zero; a random head makes differences visible."""
-    generator = torch.Generator().manual_seed(seed)
-    model = ViT(config, generator=generator)
-    torch.nn.init.normal_(model.get_parameter("head.weight"), generator=generator)
-    return model.eval()
 
 
 @pytest.mark.parametrize(("name", "count"), PARAMETERS.items())
@@ -213,8 +201,8 @@ def test_dropout_acts_in_training_alone() -> None:
 def test_attention_dropout_acts_alone_on_both_paths(tapped: bool) -> None:
     model = model_with_random_head(dataclasses.replace(TINY, attention_dropout=0.5)).train()
     images = torch.randn(2, 3, 12, 16)
-    one, other = (model(images, taps={} if tapped else None, attention_weights=tapped) for _ in range(2))
-    assert not torch.equal(one, other)
+    logits, other = (model(images, taps={} if tapped else None, attention_weights=tapped) for _ in range(2))
+    assert not torch.equal(logits, other)
     model.eval()
     assert torch.equal(model(images), model(images))
 
@@ -259,11 +247,11 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
 
 
 def test_the_generator_decides_the_weights() -> None:
-    one, same, other = (
+    weights, same, other = (
         ViT(TINY, generator=torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
     )
-    assert all(torch.equal(one[key], same[key]) for key in one)
-    assert not torch.equal(one["blocks.0.mlp.fc1.weight"], other["blocks.0.mlp.fc1.weight"])
+    assert all(torch.equal(weights[key], same[key]) for key in weights)
+    assert not torch.equal(weights["blocks.0.mlp.fc1.weight"], other["blocks.0.mlp.fc1.weight"])
 
 
 def test_a_stem_can_be_handed_in() -> None:
@@ -277,7 +265,7 @@ def test_a_stem_can_be_handed_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "words"),
+    ("images", "message"),
     [
         (torch.zeros(1, 3, 16, 16), r"\(B, 3, 12, 16\), found \(1, 3, 16, 16\)"),
         (torch.zeros(3, 12, 16), r"found \(3, 12, 16\)"),
@@ -285,13 +273,13 @@ def test_a_stem_can_be_handed_in() -> None:
         (torch.zeros(1, 3, 12, 16, dtype=torch.int64), "uint8"),
     ],
 )
-def test_images_that_do_not_fit_are_explained(images: torch.Tensor, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_images_that_do_not_fit_are_explained(images: torch.Tensor, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         ViT(TINY)(images)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"num_heads": 5}, "5 heads"),
         ({"patch_size": (32, 32)}, "smaller patch"),
@@ -300,8 +288,8 @@ def test_images_that_do_not_fit_are_explained(images: torch.Tensor, words: str) 
         ({"image_mean": (0.5,)}, "image_mean"),
     ],
 )
-def test_impossible_configurations_are_explained(changes: dict[str, object], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_impossible_configurations_are_explained(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         dataclasses.replace(TINY, **changes)  # type: ignore[arg-type]
 
 

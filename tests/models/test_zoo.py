@@ -142,7 +142,7 @@ def test_models_are_composed_of_the_parts_their_configuration_asks_for() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("ViT-B/61x", "ViT-B/16"),
         ("vit_base_patch16_224", "Names look like"),
@@ -158,8 +158,8 @@ def test_models_are_composed_of_the_parts_their_configuration_asks_for() -> None
         ("BiT-R1-1x0", "Did you mean"),
     ],
 )
-def test_a_wrong_name_is_told_the_nearest(name: str, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_a_wrong_name_is_told_the_nearest(name: str, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         vit_config(name)
 
 

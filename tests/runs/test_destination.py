@@ -54,11 +54,9 @@ def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
         make_folder(Path("/dev/null/x"))
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
-    with pytest.raises(
-        VitkitError, match="may not be written to by this user, so that nothing can be kept in"
-    ):
+    with pytest.raises(VitkitError, match=r"This user may not write to .*, and so not to"):
         require_folder(tmp_path / "a" / "b")
-    with pytest.raises(VitkitError, match="may not be written to by this user"), beside(tmp_path / "out"):
+    with pytest.raises(VitkitError, match="This user may not write to"), beside(tmp_path / "out"):
         pass
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.command_runs import command, finish, results
 from tests.jobs.hearing import Hearing
-from tests.jobs.test_unkillable import command, finish, results
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.runs import checkpoints as unfinished

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vitkit
-from tests.training.test_objective_state import Centred
+from tests.helpers.centred_objective import Centred
 from vitkit.config import to_json
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError

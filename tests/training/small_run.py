@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.order import sample_at
 from vitkit.models.vit import ViT
@@ -69,11 +69,11 @@ def small_trainer(
     run.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(TINY, dropout=dropout, drop_path=drop_path)
     model = ViT(config, generator=torch.Generator().manual_seed(1)).to(device)
-    found, losses = iter(values or ()), iter(validation_losses)
+    accuracies, losses = iter(values or ()), iter(validation_losses)
 
     def evaluator(model: nn.Module, objective: nn.Module) -> dict[str, float]:
         weights = [value.sum().item() for value in model.state_dict().values()]
-        return {"accuracy": next(found) if values else sum(weights), "loss": next(losses, 1.0)}
+        return {"accuracy": next(accuracies) if values else sum(weights), "loss": next(losses, 1.0)}
 
     shares = divide(training.batch_size, training.micro_batch_size, world)
     return Trainer(

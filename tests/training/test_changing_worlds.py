@@ -53,15 +53,15 @@ def test_images_order_and_pixels_stay_the_same_while_the_number_of_processes_cha
 
 @pytest.mark.slow
 def test_losses_of_300_steps_are_those_of_one_process(processes: Processes, tmp_path: Path) -> None:
-    found = []
+    curves = []
     for size in (1, 2, 3):
         folder = new_folder(tmp_path / str(size))
         run = configuration(folder, workers=0, steps=300)
         processes.run(size, recorded_run.train, folder, run)
-        found.append(losses(folder))
-    assert len(found[0]) == 300
-    for several in found[1:]:
-        assert several == pytest.approx(found[0], abs=1e-4)
+        curves.append(losses(folder))
+    assert len(curves[0]) == 300
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], abs=1e-4)
 
 
 def start(folder: Path, count: int, steps: int) -> "subprocess.Popen[str]":

@@ -90,7 +90,7 @@ def test_without_a_monitor_nothing_is_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("monitor", "found", "best", "tie", "better"),
+    ("monitor", "metrics", "best", "tie", "better"),
     [
         (ACCURACY, {"accuracy": 0.5, "loss": 1.0}, None, None, True),
         (ACCURACY, {"accuracy": 0.6, "loss": 9.0}, 0.5, 1.0, True),
@@ -107,10 +107,10 @@ def test_without_a_monitor_nothing_is_best(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_better(
-    monitor: Monitor, found: dict[str, float], best: float | None, tie: float | None, better: bool
+    monitor: Monitor, metrics: dict[str, float], best: float | None, tie: float | None, better: bool
 ) -> None:
     before = Progress(best_value=best, best_tie=tie, best_step=3 if best is not None else None)
-    after = judge(monitor, found, 9, before)
+    after = judge(monitor, metrics, 9, before)
     assert (after.best_step == 9) is better
     assert after.evaluations_since_best == (0 if better else 1)
     if not better:

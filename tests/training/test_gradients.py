@@ -34,10 +34,10 @@ class Cramped(Classification):
 
     def forward(self, model: Any, batch: Any, step: int, total_steps: int) -> Any:
         self.images_seen.add_(len(batch))
-        found = super().forward(model, batch, step, total_steps)
+        loss_and_metrics = super().forward(model, batch, step, total_steps)
         if len(batch) > self.fitting:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return found
+        return loss_and_metrics
 
 
 class ReadNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -47,13 +47,13 @@ class ReadNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[str] = []
+        self.waits: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
         if name in self.waiting or by_mask:
-            self.found.append(name)
+            self.waits.append(name)
         return func(*args, **(kwargs or {}))
 
 
@@ -66,7 +66,7 @@ def test_numbers_that_come_a_step_later_change_no_bit(tmp_path: Path) -> None:
     at_once, later = small_trainer(tmp_path / "a"), late(small_trainer(tmp_path / "b"))
     reports = list(at_once.fit()), list(later.fit())
     assert fingerprint(at_once) == fingerprint(later)
-    losses = [[report.loss for report in found] for found in reports]
+    losses = [[report.loss for report in run] for run in reports]
     # A log line and a checkpoint wait for the last numbers; between them a report has those of the step
     # before.
     assert losses[1][0] == losses[0][0] and losses[1][1] == losses[0][0]
@@ -77,7 +77,7 @@ def test_a_step_that_is_not_finite_is_not_applied_though_its_numbers_come_later(
     trainer = late(small_trainer(tmp_path, dataclasses.replace(TRAINING, log_every=100)))
     batches = list(trainer.loader.batches(0, 4))
     first = trainer.launch(batches[0], 0, 0.1)
-    kept = {name: value.clone() for name, value in trainer.state.model.state_dict().items()}
+    weights = {name: value.clone() for name, value in trainer.state.model.state_dict().items()}
     batches[1] = dataclasses.replace(batches[1], images=batches[1].images.float().fill_(torch.nan))
     second, third = trainer.launch(batches[1], 1, 0.1), trainer.launch(batches[2], 2, 0.1)
     assert first.read()["loss"] > 0
@@ -85,7 +85,7 @@ def test_a_step_that_is_not_finite_is_not_applied_though_its_numbers_come_later(
         second.read()
     assert third.read()["loss"] > 0
     for name, value in trainer.state.model.state_dict().items():
-        assert torch.equal(value, kept[name])  # nor is any step after it
+        assert torch.equal(value, weights[name])  # nor is any step after it
 
 
 def test_a_run_stops_at_what_is_not_finite_before_a_checkpoint_holds_it(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_no_step_asks_the_gpu_for_a_number(tmp_path: Path, monkeypatch: pytest.M
     trainer.launch(batch, 0, 0.1)
     with ReadNumbers() as reading:
         trainer.launch(batch, 1, 0.1)
-    assert len(reading.found) == 1, reading.found  # the readable images, counted before they are sent
+    assert len(reading.waits) == 1, reading.waits  # the readable images, counted before they are sent
     with ReadNumbers() as reading:
         torch.ones(3)[torch.tensor([True, False, True])].sum().item()
-    assert len(reading.found) == 2
+    assert len(reading.waits) == 2
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_the_update_is_the_same(tmp_path: Path) -> None:
@@ -146,24 +146,24 @@ def test_one_image_that_does_not_fit_is_explained(tmp_path: Path) -> None:
 
 
 def test_recomputing_changes_no_bit_and_keeps_less(tmp_path: Path) -> None:
-    kept, recomputed = (small_trainer(tmp_path / name, drop_path=0.2) for name in "ab")
+    plain, recomputed = (small_trainer(tmp_path / name, drop_path=0.2) for name in "ab")
     recomputed.state.model.recompute = True  # type: ignore[assignment]
     saved = []
-    for trainer in (kept, recomputed):
+    for trainer in (plain, recomputed):
         batch = next(iter(trainer.loader.batches(0, 1)))
-        bytes_kept = 0
+        saved_bytes = 0
 
         def pack(value: torch.Tensor) -> torch.Tensor:
-            nonlocal bytes_kept
-            bytes_kept += value.nbytes
+            nonlocal saved_bytes
+            saved_bytes += value.nbytes
             return value
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
             trainer.state.model(batch.images)
-        saved.append(bytes_kept)
+        saved.append(saved_bytes)
         list(trainer.fit())
     assert saved[1] < saved[0] / 2
-    assert fingerprint(kept) == fingerprint(recomputed)
+    assert fingerprint(plain) == fingerprint(recomputed)
 
 
 class Drawing(torch.nn.Module):

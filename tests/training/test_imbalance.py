@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.training.test_objectives import LABELS, LOGITS, Fixed
+from tests.helpers.fixed_logits import LABELS, LOGITS, Fixed
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.tasks.multi_label.learning import MultiLabelLearning
@@ -29,8 +29,8 @@ def batch_of(labels: Tensor) -> Batch:
 
 
 def loss(config: ClassificationConfig, train: bool = True) -> Tensor:
-    found, _ = Classification(config, 3, COUNTS)(Fixed(LOGITS).train(train), batch_of(LABELS), 0, 1)
-    return found  # type: ignore[no-any-return]
+    value, _ = Classification(config, 3, COUNTS)(Fixed(LOGITS).train(train), batch_of(LABELS), 0, 1)
+    return value  # type: ignore[no-any-return]
 
 
 def test_adjustment_adds_tau_times_the_log_of_the_shares_in_training_alone() -> None:
@@ -62,8 +62,8 @@ def test_a_class_without_training_images_breaks_nothing() -> None:
         ClassificationConfig(logit_adjustment=1.0),
         ClassificationConfig(class_weights="balanced"),
     ):
-        found, _ = Classification(config, 3, np.array([0, 0, 1]))(Fixed(LOGITS), batch_of(LABELS), 0, 1)
-        assert math.isfinite(found.item())
+        loss, _ = Classification(config, 3, np.array([0, 0, 1]))(Fixed(LOGITS), batch_of(LABELS), 0, 1)
+        assert math.isfinite(loss.item())
 
 
 def test_what_follows_from_the_labels_is_kept_and_nothing_where_nothing_is_asked() -> None:
@@ -119,15 +119,15 @@ def test_both_find_a_rare_class_that_is_overlooked_without_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"logit_adjustment": -1.0}, "0 or more"),
         ({"logit_adjustment": 1.0, "loss": "sigmoid"}, "--class-weights balanced"),
         ({"logit_adjustment": 1.0, "class_weights": "balanced"}, "choose one"),
     ],
 )
-def test_impossible_options_are_explained(options: dict[str, object], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_impossible_options_are_explained(options: dict[str, object], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         ClassificationConfig(**options)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from tests.training.small_run import OPTIMIZER, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model

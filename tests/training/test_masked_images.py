@@ -211,11 +211,11 @@ def test_eighty_ten_and_ten_of_a_hundred_are_replaced_swapped_and_kept() -> None
         index.append(hidden.index)
     here, place = torch.cat(shown), torch.cat(index)
     number = here.numel()  # 5,760: the deviation of a fraction is below 0.006
-    is_mask, is_kept = here == -1, here == place
-    is_other = ~is_mask & ~is_kept
+    is_mask, is_unchanged = here == -1, here == place
+    is_other = ~is_mask & ~is_unchanged
     assert abs(is_mask.sum() / number - 0.8) < 0.02
     assert abs(is_other.sum() / number - 0.1) < 0.02
-    assert abs(is_kept.sum() / number - 0.1) < 0.02
+    assert abs(is_unchanged.sum() / number - 0.1) < 0.02
     distance = (here - place)[is_other] % 24
     assert distance.min() == 1 and distance.max() == 23  # any other patch, and never itself
 

@@ -64,12 +64,12 @@ def test_a_damaged_log_is_noticed_kept_and_begun_again(tmp_path: Path, damage: s
 
 def test_lines_beyond_the_checkpoint_are_no_damage(tmp_path: Path) -> None:
     log = stopped(tmp_path)
-    known = log.read_bytes()
-    log.write_bytes(known + b'{"kind": "train", "st')
+    before = log.read_bytes()
+    log.write_bytes(before + b'{"kind": "train", "st')
     trainer, sentences = resumed(tmp_path)
     assert sentences == []
     next(iter(trainer.fit()))
-    assert log.read_bytes().startswith(known)
+    assert log.read_bytes().startswith(before)
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [3, 4, 6, 8, 9]
 
 

@@ -3,16 +3,14 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from tests.helpers.centred_objective import Centred
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
-from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.checkpoint import find_checkpoint, read_progress, step_name
 from vitkit.training.config import OptimizerConfig
@@ -21,42 +19,6 @@ from vitkit.training.trainer import Trainer
 from vitkit.weights.files.safetensors import read_safetensors
 
 SGD = dataclasses.replace(OPTIMIZER, optimizer="sgd")
-
-
-class Centred(nn.Module):
-    """Classification of logits that are centred by a running mean, projected and made noisy.
-
-    It counts its calls, and what it is told of the steps and of their ends.
-    """
-
-    centre: Tensor
-    calls: Tensor
-    updates: Tensor
-    told: Tensor
-
-    def __init__(self, classes: int = 5) -> None:
-        super().__init__()
-        self.project = nn.Linear(classes, classes)
-        nn.init.eye_(self.project.weight)
-        nn.init.zeros_(self.project.bias)
-        self.register_buffer("centre", torch.zeros(classes))
-        for name in ("calls", "updates", "told"):
-            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
-
-    def forward(
-        self, model: nn.Module, batch: Batch, step: int, total_steps: int
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        logits = model(batch.images)
-        if self.training:
-            self.calls += 1
-            self.told.fill_(100 * step + total_steps)
-            self.centre.lerp_(logits.detach().mean(0), 0.1)
-        projected = F.dropout(self.project(logits - self.centre), 0.1, self.training)
-        losses = F.cross_entropy(projected, batch.labels, reduction="none")
-        return torch.where(batch.mask, losses, 0.0).sum() / batch.mask.sum(), {}
-
-    def after_step(self) -> None:
-        self.updates += 1
 
 
 def centred(run: Path, **changes: object) -> Trainer:
@@ -81,9 +43,9 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(
     last = Path("checkpoints") / step_name(12)
     for file in (run / last).glob("*.safetensors"):
         assert file.read_bytes() == (tmp_path / "whole" / last / file.name).read_bytes()
-    kept = read_safetensors(run / last / "objective.safetensors")
-    assert kept.keys() == {"project.weight", "project.bias", "centre", "calls", "updates", "told"}
-    assert kept["calls"] == 12 and kept["centre"].abs().min() > 0
+    tensors = read_safetensors(run / last / "objective.safetensors")
+    assert tensors.keys() == {"project.weight", "project.bias", "centre", "calls", "updates", "schedule"}
+    assert tensors["calls"] == 12 and tensors["centre"].abs().min() > 0
 
 
 def test_it_is_told_the_step_and_called_once_after_it(tmp_path: Path) -> None:
@@ -92,7 +54,7 @@ def test_it_is_told_the_step_and_called_once_after_it(tmp_path: Path) -> None:
     list(trainer.fit())
     objective = trainer.objective
     assert isinstance(objective, Centred)
-    counts = [int(one) for one in (objective.calls, objective.updates, objective.told)]
+    counts = [int(buffer) for buffer in (objective.calls, objective.updates, objective.schedule)]
     assert counts == [24, 12, 11 * 100 + 12]
 
 
@@ -125,12 +87,12 @@ def test_its_parameters_are_trained_by_the_rules_of_the_models(tmp_path: Path) -
     trainer = centred(tmp_path)
     objective = trainer.objective
     assert isinstance(objective, Centred)
-    decayed, kept = (group["params"] for group in trainer.state.optimizer.param_groups)
-    assert any(one is objective.project.weight for one in decayed)
-    assert any(one is objective.project.bias for one in kept)
+    decayed, undecayed = (group["params"] for group in trainer.state.optimizer.param_groups)
+    assert any(parameter is objective.project.weight for parameter in decayed)
+    assert any(parameter is objective.project.bias for parameter in undecayed)
     numbers = trainer.update(next(iter(trainer.loader.batches(0, 1))), 0, 0.1)
-    gradients = [one.grad for one in [*trainer.state.model.parameters(), *objective.parameters()]]
-    clipped = torch.nn.utils.get_total_norm([one for one in gradients if one is not None])
+    gradients = [parameter.grad for parameter in [*trainer.state.model.parameters(), *objective.parameters()]]
+    clipped = torch.nn.utils.get_total_norm([parameter for parameter in gradients if parameter is not None])
     assert numbers["grad_norm"] > 1 and clipped == pytest.approx(1.0, rel=1e-5)
     assert not torch.equal(objective.project.weight, torch.eye(5))
 

@@ -8,25 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.helpers.fixed_logits import LABELS, LOGITS, Fixed
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification, MultiLabel, cutmix, mix, mixup
-
-
-class Fixed(nn.Module):
-    """Answers with given logits."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.logits
-
-
-LOGITS = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0], [1.0, 1.0, 5.0]])
-LABELS = torch.tensor([0, 1, 0])
 
 
 def loss_of(
@@ -94,7 +80,7 @@ def test_the_own_image_is_always_the_larger_part() -> None:
 
 
 def test_mixup_uses_the_models_own_normalisation() -> None:
-    from tests.models.test_vit import TINY, model_with_random_head
+    from tests.helpers.tiny_models import TINY, model_with_random_head
 
     model = model_with_random_head(TINY).train()
     images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
@@ -136,7 +122,7 @@ def test_cutmix_shares_targets_by_the_area_of_its_box() -> None:
 
 
 def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
-    from tests.models.test_vit import TINY, model_with_random_head
+    from tests.helpers.tiny_models import TINY, model_with_random_head
 
     model = model_with_random_head(TINY).train()
     both, ways = ClassificationConfig(mixup=1.0, cutmix=1.0), set()
@@ -153,7 +139,7 @@ def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "labels"])
 def test_cutmix_works_with_every_loss(loss: str) -> None:
-    from tests.models.test_vit import TINY, model_with_random_head
+    from tests.helpers.tiny_models import TINY, model_with_random_head
 
     model, batch = model_with_random_head(TINY).train(), numbered_batch(4)
     labels = torch.tensor(
@@ -167,7 +153,7 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
         batch, targets = replace(batch, targets={"labels": labels}), labels.float()
         objective = MultiLabel(ClassificationConfig(cutmix=1.0))
     torch.manual_seed(6)
-    found, _ = objective(model, batch, 0, 1)
+    computed, _ = objective(model, batch, 0, 1)
     torch.manual_seed(6)
     images, soft = cutmix(batch.images, targets, batch.mask, 1.0)
     assert not torch.equal(soft, targets)
@@ -176,7 +162,7 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
         expected = F.cross_entropy(logits, soft)
     else:
         expected = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(computed, expected)
 
 
 def test_impossible_options_are_explained() -> None:
@@ -225,7 +211,7 @@ def test_several_labels_of_what_is_masked_do_not_count() -> None:
 
 
 def test_several_labels_are_mixed_up_with_their_images() -> None:
-    from tests.models.test_vit import TINY, model_with_random_head
+    from tests.helpers.tiny_models import TINY, model_with_random_head
 
     model = model_with_random_head(TINY).train()
     images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.fixture_files import load_fixture, write_npz
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import create_model, load_model
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
@@ -92,7 +92,7 @@ class Steps:
     config: OptimizerConfig
     loss_error: float
     weight_error: float
-    one_rounding: float | None = None
+    rounding_error: float | None = None
     """How far a weight may be whose bfloat16 moment fell on the other side of one rounding."""
     micro_batches: int = 1
     sigmoid: bool = False
@@ -106,7 +106,7 @@ class Steps:
         lies within 1e-6 of the middle between two, where it may go to the other one; and the roundings of two
         steps reach the last weights: 0.1 %.
         """
-        return 0.0 if self.one_rounding is None else 1e-3
+        return 0.0 if self.rounding_error is None else 1e-3
 
 
 # A moment m that goes to the neighbouring bfloat16 is off by up to 2^-7 of m.
@@ -124,7 +124,7 @@ STEPS = (
         dataclasses.replace(SGD_CONFIG, momentum_dtype="bfloat16"),
         5e-6,
         5e-6,
-        one_rounding=1.4e-4,
+        rounding_error=1.4e-4,
     ),
     Steps("l_pretrain_adam", "f32_softmax", ADAM_CONFIG, 1e-5, 1e-5),
     Steps("l_pretrain_adam", "f32_sigmoid", ADAM_CONFIG, 1e-5, 1e-5, sigmoid=True),
@@ -137,7 +137,7 @@ STEPS = (
         dataclasses.replace(ADAM_CONFIG, momentum_dtype="bfloat16"),
         1e-5,
         1e-5,
-        one_rounding=5e-5,
+        rounding_error=5e-5,
     ),
 )
 
@@ -165,7 +165,7 @@ def test_three_steps_are_those_of_the_original(case: Steps) -> None:
     np.testing.assert_allclose(norms, arrays[f"gradnorm_{case.variant}"], rtol=1e-5)
     errors = weight_errors(case, model)
     assert np.mean(errors > case.weight_error) <= case.tipped
-    assert errors.max() <= (case.one_rounding or case.weight_error)
+    assert errors.max() <= (case.rounding_error or case.weight_error)
 
 
 def test_rates_are_those_of_the_original() -> None:
@@ -203,12 +203,12 @@ def test_rates_never_leave_their_range(schedule: Any, warmup: int, total: int, d
 
 def test_only_kernels_decay() -> None:
     model = model_with_random_head(dataclasses.replace(TINY, representation_size=6))
-    decayed, kept = decay_groups(model, OptimizerConfig(weight_decay=0.3))
+    decayed, undecayed = decay_groups(model, OptimizerConfig(weight_decay=0.3))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decaying = {names[id(p)] for p in decayed["params"]}
-    assert len(decaying) + len(kept["params"]) == len(names)
+    assert len(decaying) + len(undecayed["params"]) == len(names)
     assert decaying == {name for name in names.values() if name.endswith(".weight") and "norm" not in name}
-    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
+    assert (decayed["weight_decay"], undecayed["weight_decay"]) == (0.3, 0.0)
     everything, nothing = decay_groups(model, OptimizerConfig(weight_decay=0.3, decay_all=True))
     assert len(everything["params"]) == len(names) and not nothing["params"]
 
@@ -249,7 +249,7 @@ def test_the_average_follows_and_a_short_run_is_not_stuck_at_its_start() -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"optimizer": "adam", "weight_decay": 0.1}, "adamw"),
         ({"optimizer": "muon", "momentum_dtype": "bfloat16"}, "muon keeps its momentum in float32"),
@@ -258,8 +258,8 @@ def test_the_average_follows_and_a_short_run_is_not_stuck_at_its_start() -> None
         ({"polyak": 1.0}, "polyak"),
     ],
 )
-def test_options_that_make_no_sense_are_explained(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_options_that_make_no_sense_are_explained(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         OptimizerConfig(**options)
 
 

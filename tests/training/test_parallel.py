@@ -13,25 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.data.stream.test_loader import AUGMENTATION, PREPROCESSING, Noise
+from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_reached
+from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise
 from tests.helpers.processes import Processes
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.evaluation.run_model import predict
-from vitkit.models.build import build_model
-from vitkit.models.zoo import model_config
 from vitkit.runs.data_record import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey
-from vitkit.training.config import ClassificationConfig, Sharding
 from vitkit.training.gradients import Gradients
-from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
-from vitkit.training.sharding import collect, shard
-from vitkit.training.trainer import Trainer
 from vitkit.world import World
-
-BATCH = 7
 
 
 @pytest.fixture(scope="module")
@@ -70,60 +63,8 @@ def test_the_image_before_is_read_once_more_where_images_are_mixed() -> None:
     assert places_of(divide(10, 5, World()), mixes=True).tolist() == list(range(10))
 
 
-def gradients_of(
-    world: World,
-    name: str,
-    changes: dict[str, Any],
-    objective: dict[str, Any],
-    sharding: Sharding = "replicas",
-    dtype: torch.dtype = torch.float64,
-) -> list[Any]:
-    """Compute two steps' gradients of a batch with an unreadable image."""
-    config = dataclasses.replace(model_config(name, 5, 16), **changes)
-    model = build_model(config, torch.Generator().manual_seed(0)).to(dtype).train()
-    for parameter in model.parameters():  # a head of zeros would leave nothing to compare
-        nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(parameter.numel()))
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randint(0, 256, (BATCH, 3, 16, 16), dtype=torch.uint8, generator=generator)
-    mask = torch.arange(BATCH) != 3
-    whole = Batch(images, {"labels": torch.arange(BATCH) % 5}, mask, torch.arange(BATCH))
-    loss = ClassificationConfig(**objective)
-    places = torch.from_numpy(places_of(divide(BATCH, 5, world), loss.mixes))
-    own = whole._each(lambda tensor: tensor[places])
-    if sharding != "replicas":
-        shard(model, world, sharding, "float32")
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, 0, BATCH, 5, loss.mixes, world)
-    found = []
-    for step in range(2):
-        totals = made.compute(own, step)
-        assert model.batch_rows is None  # whoever goes on with the model gives it whole batches
-        grads = [None if p.grad is None else collect(p.grad).clone() for p in model.parameters()]
-        found.append(({name: value.item() for name, value in totals.items()}, grads))
-    return found
-
-
-class Double(Classification):
-    """Classification of five classes."""
-
-    def __init__(self, config: ClassificationConfig) -> None:
-        super().__init__(config, 5)
-
-
-MODELS: dict[str, dict[str, Any]] = {
-    "ViT-16x2x2/4": {"drop_path": 0.5},
-    "R1-1x0.5+ViT-16x2x2/8": {"drop_path": 0.5},
-    "BiT-R1-1x0.5": {},
-    "Axial-ViT-16x2x2/4": {},
-}
-
-
 def all_gradients(world: World, names: tuple[str, ...], dtype: torch.dtype) -> list[Any]:
     return [gradients_of(world, name, MODELS[name], OBJECTIVE, dtype=dtype) for name in names]
-
-
-OBJECTIVE = {"mixup": 0.5, "cutmix": 1.0, "label_smoothing": 0.1}
-"""Everything that is drawn for a whole batch, with branches that are skipped."""
 
 
 @pytest.mark.parametrize(
@@ -143,8 +84,8 @@ def test_gradients_are_those_of_one_process(
         several = processes.run(size, all_gradients, names, dtype)
         for number, name in enumerate(names):
             for step, (totals, grads) in enumerate(alone[number]):
-                for found in several:
-                    others, theirs = found[number][step]
+                for process in several:
+                    others, theirs = process[number][step]
                     assert others == pytest.approx(totals, rel=1e-6), name
                     for mine, other, first in zip(grads, theirs, several[0][number][step][1], strict=True):
                         assert (mine is None) == (other is None)
@@ -152,13 +93,6 @@ def test_gradients_are_those_of_one_process(
                             difference = float((mine - other).norm())
                             assert difference <= near * float(mine.norm()) + 1e-3 * near, name
                             assert torch.equal(other, first)  # all processes have the same bits
-
-
-END = 12
-
-
-def has_reached(trainer: Trainer, step: int) -> bool:
-    return trainer.state.progress.step == step
 
 
 def train_parts(world: World, run: Path, *stops: int) -> tuple[list[float], dict[str, str] | None]:
@@ -226,13 +160,13 @@ def all_predictions(world: World, size: int) -> list[Any]:
     """Predict data sets of several sizes, in batches of four images, some of which cannot be read."""
     weights = torch.linspace(-1, 1, 8 * 8 * 3 * 7).view(-1, 7)
     model = Pixels(weights)
-    found = []
+    predictions = []
     for count in (1, 4, 21):
         samples, rejects = Noise(count, bad=frozenset({2, 20})), dict[str, str]()
         batches = evaluation_batches(samples, PREPROCESSING, size, rejects=rejects, world=world)
         made = predict(model, batches, world=world)
-        found.append([made.logits[:], made.labels, made.ids, made.bad, sorted(rejects)])
-    return found
+        predictions.append([made.logits[:], made.labels, made.ids, made.bad, sorted(rejects)])
+    return predictions
 
 
 class Pixels(nn.Module):

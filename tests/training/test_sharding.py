@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_reached
 from tests.helpers.processes import Processes
 from tests.training.small_run import OPTIMIZER, TRAINING, small_trainer
-from tests.training.test_parallel import END, MODELS, OBJECTIVE, gradients_of, has_reached
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model

@@ -130,18 +130,18 @@ def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
 
 
 def test_micro_batches_make_the_same_update(tmp_path: Path) -> None:
-    one = small_trainer(tmp_path / "one", dropout=0.0, mixup=0.0, bad=frozenset({3, 11}))
+    whole = small_trainer(tmp_path / "one", dropout=0.0, mixup=0.0, bad=frozenset({3, 11}))
     training = dataclasses.replace(TRAINING, micro_batch_size=3)
-    other = small_trainer(tmp_path / "other", training, dropout=0.0, mixup=0.0, bad=frozenset({3, 11}))
-    for trainer in (one, other):
+    in_parts = small_trainer(tmp_path / "other", training, dropout=0.0, mixup=0.0, bad=frozenset({3, 11}))
+    for trainer in (whole, in_parts):
         list(trainer.fit())
     logs = log_of(tmp_path / "one"), log_of(tmp_path / "other")
     for line, same in zip(*logs, strict=True):
         if line["kind"] == "train":
             assert line["loss"] == pytest.approx(same["loss"], abs=1e-5)
             assert line["grad_norm"] == pytest.approx(same["grad_norm"], rel=1e-3)
-    for name, value in one.state.model.state_dict().items():
-        torch.testing.assert_close(value, other.state.model.state_dict()[name], rtol=0, atol=5e-3)
+    for name, value in whole.state.model.state_dict().items():
+        torch.testing.assert_close(value, in_parts.state.model.state_dict()[name], rtol=0, atol=5e-3)
 
 
 def test_one_update_in_portions_is_one_update(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
     batch = next(iter(trainer.loader.batches(0, 1)))
     mask = torch.tensor([True, False] * 4)
     half = dataclasses.replace(batch, mask=mask)
-    kept = dataclasses.replace(
+    readable = dataclasses.replace(
         batch,
         images=batch.images[mask],
         targets={"labels": batch.labels[mask]},
@@ -173,7 +173,7 @@ def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
     )
     norms = [
         small_trainer(tmp_path / name, dropout=0.0, mixup=0.0).update(b, 0, 0.0)
-        for name, b in (("a", half), ("b", kept))
+        for name, b in (("a", half), ("b", readable))
     ]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
@@ -294,7 +294,7 @@ def test_epochs_and_intervals() -> None:
     assert config.evaluation_interval(100) == 7
     assert TrainingConfig(epochs=1000, batch_size=16).evaluation_interval(100) == 125
     assert TrainingConfig(steps=3).total_steps(10**6) == 3
-    for options, words in (
+    for options, message in (
         ({"batch_size": 0}, "batch_size"),
         ({"epochs": 0.0}, "epochs"),
         ({"keep": 0}, "keep"),
@@ -303,7 +303,7 @@ def test_epochs_and_intervals() -> None:
         ({"checkpoint_every": -5}, "checkpoint_every"),
         ({"seed": -1}, "seed"),
     ):
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             TrainingConfig(**options)
 
 
@@ -332,12 +332,12 @@ def test_bfloat16_is_the_arithmetic_that_was_asked_for(tmp_path: Path) -> None:
     for precision in ("float32", "bfloat16"):
         training = dataclasses.replace(TRAINING, precision=precision)
         trainer = small_trainer(tmp_path / precision, training, dropout=0.0, mixup=0.0)
-        found: list[torch.dtype] = []
+        dtypes: list[torch.dtype] = []
         (layer,) = [m for name, m in trainer.state.model.named_modules() if name == "head"]
-        layer.register_forward_hook(lambda _module, _inputs, output: found.append(output.dtype))  # noqa: B023
+        layer.register_forward_hook(lambda _module, _inputs, output: dtypes.append(output.dtype))  # noqa: B023
         # The head begins with zeros, so that the first losses are the same.
         losses[precision] = [report.loss for report, _ in zip(trainer.fit(), range(5), strict=False)][-1]
-        assert set(found) == {getattr(torch, precision)}
+        assert set(dtypes) == {getattr(torch, precision)}
         assert {p.dtype for p in trainer.state.model.parameters()} == {torch.float32}
     assert losses["bfloat16"] != losses["float32"]
     assert losses["bfloat16"] == pytest.approx(losses["float32"], abs=0.05)

@@ -12,7 +12,7 @@ import torch
 
 from tests.fixture_files import load_fixture, without, write_npz
 from tests.helpers.random_models import random_model, same_bits
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -164,7 +164,7 @@ def test_sizes_that_no_array_tells_are_asked_for(tmp_path: Path, caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "fields"),
     [
         ({"pool": "none"}, "pool none"),
         ({"register_tokens": 2}, "register_tokens 2"),
@@ -174,8 +174,8 @@ def test_sizes_that_no_array_tells_are_asked_for(tmp_path: Path, caplog: pytest.
         ({"attention": "axial", "pool": "map"}, "attention axial"),
     ],
 )
-def test_what_has_no_name_is_not_written(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=f"big_vision format has no place for {words}.*vitkit"):
+def test_what_has_no_name_is_not_written(changes: dict[str, Any], fields: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=f"big_vision format has no place for {fields}.*vitkit"):
         save_model(build_model(dataclasses.replace(TINY, **changes)), tmp_path / "w", format="big_vision")
 
 
@@ -190,7 +190,7 @@ def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
     _, parameters, _ = load_fixture("h_bv_tok_learn_rep")
     stack = scanned(parameters)
     scale = "Transformer/encoderblock/LayerNorm_0/scale"
-    for arrays, words in (
+    for arrays, message in (
         (without(parameters, "Transformer/encoder_norm/bias"), "encoder_norm/bias: missing"),
         ({**parameters, "Transformer/encoderblock_0/ls1": np.ones(48)}, "encoderblock_0/ls1: unexpected"),
         ({**parameters, "pos_embedding": np.zeros(3)}, "expected an array of 3 axes"),
@@ -200,7 +200,7 @@ def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
         (parameters | stack, "twice: by itself"),
         ({**stack, scale: np.zeros((0, 48))}, "encoderblock_0/LayerNorm_0/scale: missing"),
     ):
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             load_model(write_npz(tmp_path / "w.npz", arrays), image_size=16)
 
 

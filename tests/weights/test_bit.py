@@ -55,9 +55,9 @@ def test_numbered_convolutions_are_the_same(tmp_path: Path) -> None:
         for number, (key, value) in enumerate(parameters.items())
     }
     assert numbered.keys() != parameters.keys()
-    one = load_model(write_npz(tmp_path / "a.npz", parameters), image_size=48)
-    other = load_model(write_npz(tmp_path / "b.npz", numbered), image_size=48)
-    assert same_bits(one, other)
+    plain = load_model(write_npz(tmp_path / "a.npz", parameters), image_size=48)
+    renumbered = load_model(write_npz(tmp_path / "b.npz", numbered), image_size=48)
+    assert same_bits(plain, renumbered)
     twice = {**parameters, **numbered}
     with pytest.raises(VitkitError, match="share one name"):
         load_model(write_npz(tmp_path / "c.npz", twice), image_size=48)
@@ -67,8 +67,8 @@ def test_the_image_size_is_asked_for_and_said(tmp_path: Path, caplog: pytest.Log
     config = dataclasses.replace(TINY, max_pool_padding="lowest", norm_eps=1e-6)
     with caplog.at_level(logging.WARNING, "vitkit"):
         path = save_model(build_model(config), tmp_path / "w.npz", format="official")
-    for words in ("image size 32x32", "max_pool_padding lowest", "norm_eps 1e-06"):
-        assert words in caplog.text
+    for warning in ("image size 32x32", "max_pool_padding lowest", "norm_eps 1e-06"):
+        assert warning in caplog.text
     with pytest.raises(VitkitError, match=r"image_size=.*224"):
         load_model(path)
     model = load_model(path, image_size=(32, 48))
@@ -95,7 +95,7 @@ def test_axial_attention_has_no_name_there(tmp_path: Path) -> None:
 def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
     _, parameters, _ = load_fixture("g_bit_eps_probe")
     root, head = "resnet/root_block/standardized_conv2d/kernel", "resnet/head/conv2d/kernel"
-    for arrays, words in (
+    for arrays, message in (
         (without(parameters, "resnet/group_norm/beta"), "resnet/group_norm/beta: missing"),
         (without(parameters, head), f"{head}: missing"),
         ({**parameters, "more": np.zeros(2)}, "more: unexpected"),
@@ -108,5 +108,5 @@ def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
             "bias: expected an array of 1 axes",
         ),
     ):
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             load_model(write_npz(tmp_path / "w.npz", arrays), image_size=48)

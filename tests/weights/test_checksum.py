@@ -80,9 +80,9 @@ def test_a_program_stopped_between_the_two_files_is_noticed(
     assert_same(load_model(folder), new)
 
 
-def assert_same(one: ImageModel, other: ImageModel) -> None:
+def assert_same(model: ImageModel, other: ImageModel) -> None:
     state = other.state_dict()
-    assert all(torch.equal(value, state[key]) for key, value in one.state_dict().items())
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
 def test_models_of_before_load_and_say_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,7 +96,7 @@ def test_models_of_before_load_and_say_so(folder: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize(
-    ("record", "words"),
+    ("record", "message"),
     [
         ([], "expected an object"),
         (None, "expected an object"),
@@ -104,9 +104,9 @@ def test_models_of_before_load_and_say_so(folder: Path, caplog: pytest.LogCaptur
         ({"bytes": "3", "xxh3_128": "", "sha256": ""}, "weights: bytes: expected int, found '3'"),
     ],
 )
-def test_a_record_that_is_none(record: Any, words: str, folder: Path) -> None:
+def test_a_record_that_is_none(record: Any, message: str, folder: Path) -> None:
     (folder / "model.json").write_text(json.dumps({**described(folder), "weights": record}))
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(folder)
 
 

@@ -416,8 +416,8 @@ def test_redirects_never_lead_from_https_to_http(server: Server, encrypted: Serv
 
 def test_a_file_that_was_damaged_here_must_come_back_the_same(server: Server) -> None:
     server.files["/x.npz"] = Hosted(npz())
-    kept = fetch(server.url("/x.npz")).path
-    kept.write_bytes(b"damaged")
+    path = fetch(server.url("/x.npz")).path
+    path.write_bytes(b"damaged")
     server.files["/x.npz"] = Hosted(npz(fill=2.0))
     refused(server.url("/x.npz"), hashlib.sha256(npz()).hexdigest(), "It was thrown away")
 

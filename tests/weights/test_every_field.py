@@ -176,8 +176,8 @@ def test_a_field_is_carried_or_said_to_be_lost_or_refused(
         0, 256, (2, config.in_channels, *config.image_size), generator=torch.Generator().manual_seed(0)
     ).to(torch.uint8)
     with torch.no_grad():
-        found, expected = again(pixels), model(pixels)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+        logits, expected = again(pixels), model(pixels)
+    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("format", [format for format in FORMATS if format != "vitkit"])

@@ -70,8 +70,8 @@ def test_tensors_that_share_memory_are_read(tmp_path: Path) -> None:
     whole = torch.arange(12.0)
     tensors = {"first": whole[:4], "all": whole, "again": whole.view(3, 4).T, "none": torch.ones(0, 3)}
     torch.save(tensors, tmp_path / "x.pth")
-    found = contents(tmp_path / "x.pth")
-    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+    loaded = contents(tmp_path / "x.pth")
+    assert all(torch.equal(loaded[key], tensor) for key, tensor in tensors.items())
 
 
 def test_an_archive_without_checksums_is_read_and_said_to_have_none(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_weights_begin_at_multiples_of_their_size(padding: int, tmp_path: Path) 
             info = zipfile.ZipInfo(f"{name}.npy")
             info.extra = b"\xff\xff" + bytes([padding, 0]) + bytes(padding)  # a field that nobody knows
             archive.writestr(info, content.getvalue())
-    found = load_model(path, num_heads=2).state_dict()
-    assert all(tensor.data_ptr() % 4 == 0 for tensor in found.values())
-    assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+    loaded = load_model(path, num_heads=2).state_dict()
+    assert all(tensor.data_ptr() % 4 == 0 for tensor in loaded.values())
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def sparse_npz(path: Path, size: int) -> None:

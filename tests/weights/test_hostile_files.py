@@ -51,7 +51,7 @@ def test_the_payload_would_run_if_it_were_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "words"),
+    ("header", "message"),
     [
         (array_header("(1000000, 1000000, 1000000)"), "claims the shape (1000000, 1000000, 1000000)"),
         (array_header("(3,)"), "in "),
@@ -68,9 +68,9 @@ def test_the_payload_would_run_if_it_were_loaded(tmp_path: Path) -> None:
         (array_header("__import__('os')"), "cannot be read"),
     ],
 )
-def test_headers_that_lie(header: bytes, words: str, tmp_path: Path) -> None:
+def test_headers_that_lie(header: bytes, message: str, tmp_path: Path) -> None:
     npz_member(tmp_path / "x.npz", "x.npy", header, bytes(8))
-    refused(tmp_path / "x.npz", words)
+    refused(tmp_path / "x.npz", message)
 
 
 def test_an_archive_that_unpacks_to_far_more_than_it_is(
@@ -161,16 +161,16 @@ def test_a_safetensors_header_of_absurd_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "words"),
+    ("tensor", "message"),
     [
         (torch.ones(1).expand(1 << 40), "one value repeated"),
         (torch.eye(3).to_sparse(), "sparse"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*parse")
-def test_tensors_that_are_no_plain_ones(tensor: Tensor, words: str, tmp_path: Path) -> None:
+def test_tensors_that_are_no_plain_ones(tensor: Tensor, message: str, tmp_path: Path) -> None:
     torch.save({"x": tensor}, tmp_path / "x.pth")
-    refused(tmp_path / "x.pth", words)
+    refused(tmp_path / "x.pth", message)
 
 
 @pytest.mark.parametrize("state", [{}, [torch.ones(1)], {"teacher": {"a": 1}}, 3])
@@ -221,8 +221,8 @@ def test_a_pickle_larger_than_any_real_one_is_refused_unread(zipped: bool, tmp_p
 def test_large_tensors_in_an_old_file_are_no_pickle(tmp_path: Path) -> None:
     tensors = {f"a{i}": torch.full((1 << 20,), float(i)) for i in range(3)}
     torch.save(tensors, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
-    found = contents(tmp_path / "x.pth")
-    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+    loaded = contents(tmp_path / "x.pth")
+    assert all(torch.equal(loaded[key], tensor) for key, tensor in tensors.items())
 
 
 def test_a_member_that_the_file_does_not_hold_whole_is_refused(tmp_path: Path) -> None:

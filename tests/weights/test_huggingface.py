@@ -86,7 +86,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"qkv_bias": False}, "qkv_bias"),
         ({"hidden_act": "relu"}, "relu"),
@@ -104,9 +104,9 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
     ],
 )
 def test_what_no_model_of_ours_has_is_refused_by_name(
-    changes: dict[str, Any], words: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(vit_folder(tmp_path / "theirs", CONFIG | changes))
 
 
@@ -175,7 +175,7 @@ def test_bit_is_read_with_their_epsilons(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"layer_type": "bottleneck"}, "bottleneck"),
         ({"global_padding": "SAME"}, "padding SAME"),
@@ -197,8 +197,8 @@ def test_bit_is_read_with_their_epsilons(tmp_path: Path) -> None:
         ({"num_channels": 0}, "in_channels of at least 1"),
     ],
 )
-def test_other_resnets_are_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_other_resnets_are_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=message):
         load_model(bit_folder(tmp_path / "bit", **changes))
 
 

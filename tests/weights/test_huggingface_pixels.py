@@ -12,7 +12,7 @@ from tests.helpers.huggingface_files import (
     bit,
     vit_folder,
 )
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from tests.pixel_cases import source
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
@@ -53,7 +53,7 @@ def test_pixel_statistics_of_other_channels_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"rescale_factor": 0}, "preprocessor_config.json: rescale_factor is above 0"),
         ({"rescale_factor": -1}, "preprocessor_config.json: rescale_factor is above 0"),
@@ -73,9 +73,9 @@ def test_pixel_statistics_of_other_channels_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_pixels_that_no_image_has_are_refused_by_name(
-    changes: dict[str, Any], words: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(vit_folder(tmp_path / "theirs", processor=PROCESSOR | changes))
 
 
@@ -152,7 +152,7 @@ def test_without_a_processor_the_usual_pixels_are_taken_and_said(
     model = load_model(vit_folder(tmp_path / "theirs", processor=None))
     assert model.config.image_mean == model.config.image_std == (0.5, 0.5, 0.5)
     assert preprocessing_of(model) == STRETCHED
-    assert [one.what for one in card_of(model).assumed] == ["pixel statistics", "resizing"]
+    assert [assumption.what for assumption in card_of(model).assumed] == ["pixel statistics", "resizing"]
     assert "assumed: pixel mean 0.5 and std 0.5" in caplog.text and "assumed: images stretched" in caplog.text
 
 
@@ -161,5 +161,5 @@ def test_a_processor_without_statistics_is_said_to_have_none(
 ) -> None:
     processor = {key: value for key, value in PROCESSOR.items() if key != "image_mean"}
     model = load_model(vit_folder(tmp_path / "theirs", processor=processor))
-    assert [one.what for one in card_of(model).assumed] == ["pixel statistics"]
+    assert [assumption.what for assumption in card_of(model).assumed] == ["pixel statistics"]
     assert "assumed: pixel mean 0.5" in caplog.text

@@ -20,7 +20,7 @@ from tests.helpers.huggingface_files import (
     random_vit,
 )
 from tests.helpers.random_models import random_model
-from tests.models.test_vit import TINY
+from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -122,7 +122,7 @@ def test_preparation_survives_the_way_there_and_back(
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "warnings"),
     [
         (Preprocessing((12, 16), "crop", antialias=False), ("resize: 'crop' becomes 'stretch'", "antialias")),
         (Preprocessing((12, 12), "shortest"), ("crop_offset: 'even' becomes 'down'",)),
@@ -130,17 +130,17 @@ def test_preparation_survives_the_way_there_and_back(
     ],
 )
 def test_preparation_that_theirs_cannot_do_is_said(
-    rule: Preprocessing, words: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rule: Preprocessing, warnings: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = random_model(dataclasses.replace(TINY, image_size=rule.image_size))
     model.card = ModelCard(preprocessing=rule)
     save_model(model, tmp_path / "theirs", "huggingface")
-    for part in words:
-        assert part in caplog.text
+    for warning in warnings:
+        assert warning in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"representation_size": 8}, "head='new'"),
         ({"pool": "mean"}, "pool mean"),
@@ -152,26 +152,26 @@ def test_preparation_that_theirs_cannot_do_is_said(
     ],
 )
 def test_architectures_they_have_no_name_for_are_refused(
-    changes: dict[str, Any], words: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         save_model(random_model(dataclasses.replace(TINY, **changes)), tmp_path / "theirs", "huggingface")
     assert not (tmp_path / "theirs").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [("R26+ViT-S/32", "backbone of"), ("Axial-ViT-B/32", "axial"), ("AxialResNet-50", "axial attention")],
 )
-def test_other_families_are_refused(name: str, words: str, tmp_path: Path) -> None:
+def test_other_families_are_refused(name: str, message: str, tmp_path: Path) -> None:
     with torch.device("meta"):
         model = build_model(model_config(name))
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         save_model(model, tmp_path / "theirs", "huggingface")
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "warning"),
     [
         (bit(standardization_eps=1e-10), "standardisation"),
         (bit(norm_eps=1e-6), "GroupNorm"),
@@ -180,10 +180,10 @@ def test_other_families_are_refused(name: str, words: str, tmp_path: Path) -> No
     ],
 )
 def test_arithmetic_they_cannot_say_is_said(
-    config: ModelConfig, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    config: ModelConfig, warning: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_model(random_model(config), tmp_path / "theirs", "huggingface")
-    assert words in caplog.text
+    assert warning in caplog.text
 
 
 def test_a_folder_of_our_own_layout_is_left_alone(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ def test_the_choice_of_weights_is_shown_by_every_command(
     path = str(tmp_path / "x.pth")
     torch.save({"model": state(), "model_ema": state(), "epoch": 3}, path)
     given = ["--num-heads", "4", "--image-size", "12", "16"]
-    words = "the weights are its 'model_ema', a moving average"
+    note = "the weights are its 'model_ema', a moving average"
     assert run(["card", path, *given]) == 0
-    assert words in capsys.readouterr().out
+    assert note in capsys.readouterr().out
     assert run(["convert", path, str(tmp_path / "out"), *given]) == 0
-    assert words in capsys.readouterr().out
+    assert note in capsys.readouterr().out
     assert run(["predict", path, str(tmp_path), *given]) == 1  # no image is there
-    assert words in capsys.readouterr().err
+    assert note in capsys.readouterr().err
 
 
 def test_a_conversion_opens_its_source_once_and_its_result_once(
@@ -209,7 +209,7 @@ def test_a_file_of_nothing_known_has_no_prefix_to_strip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"depth": 10**9}, "depth of at most 1,000, found 1,000,000,000"),
         ({"depth": 10**6}, "depth of at most 1,000"),
@@ -239,13 +239,13 @@ def test_a_file_of_nothing_known_has_no_prefix_to_strip(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_in_a_description_are_bounded_before_anything_is_built(
-    change: dict[str, Any], words: str, tmp_path: Path
+    change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     save_model(random_model(TINY), tmp_path)
     record = json.loads((tmp_path / "model.json").read_text())
     record["architecture"] |= change
     (tmp_path / "model.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=words) as caught:
+    with pytest.raises(VitkitError, match=message) as caught:
         load_model(tmp_path)
     assert str(tmp_path) in str(caught.value)
 
@@ -320,5 +320,5 @@ def test_whoever_has_no_trained_head_is_sent_to_fine_tuning(
 
 def test_the_table_of_formats_is_whole() -> None:
     """The names that the command line offers are those that the formats have themselves."""
-    assert tuple(MODULES) == tuple(one.name for one in FORMATS)
+    assert tuple(MODULES) == tuple(format.name for format in FORMATS)
     assert set(MODULES) == set(get_args(Format))

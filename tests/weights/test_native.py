@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.config import to_json
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits

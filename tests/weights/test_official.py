@@ -11,7 +11,7 @@ import torch
 
 from tests.fixture_files import load_fixture, without, write_npz
 from tests.helpers.random_models import random_model, same_bits
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -146,7 +146,7 @@ def test_a_class_token_without_position_is_given_one_of_zeros(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "fields"),
     [
         ({"pool": "map"}, "pool map"),
         ({"pool": "none"}, "pool none"),
@@ -157,9 +157,9 @@ def test_a_class_token_without_position_is_given_one_of_zeros(tmp_path: Path) ->
         ({"attention": "axial", "pool": "mean"}, "attention axial"),
     ],
 )
-def test_what_has_no_name_is_not_written(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_has_no_name_is_not_written(changes: dict[str, Any], fields: str, tmp_path: Path) -> None:
     model = build_model(dataclasses.replace(TINY, **changes))
-    with pytest.raises(VitkitError, match=f"no place for {words}.*vitkit"):
+    with pytest.raises(VitkitError, match=f"no place for {fields}.*vitkit"):
         save_model(model, tmp_path / "w.npz", format="official")
     assert not (tmp_path / "w.npz").exists()
 
@@ -169,14 +169,14 @@ def test_what_it_cannot_say_is_said(tmp_path: Path, caplog: pytest.LogCaptureFix
     config = dataclasses.replace(
         TINY, image_size=(32, 32), gelu="erf", norm_eps=1e-5, image_std=(1.0, 1.0, 1.0), backbone=backbone
     )
-    for changed, words in (
+    for changed, settings in (
         (config, ["GELU", "norm_eps 1e-05", "standardization variance", "standardization_eps 1e-08", "std"]),
         (TINY, ["image size 12x16"]),
     ):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "vitkit"):
             save_model(build_model(changed), tmp_path / "w.npz", format="official")
-        assert all(word in caplog.text for word in words), caplog.text
+        assert all(setting in caplog.text for setting in settings), caplog.text
     caplog.clear()
     save_model(build_model(HYBRID), tmp_path / "w.npz", format="official")
     assert not caplog.text
@@ -228,8 +228,8 @@ def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
             "cannot be made of",
         ),
     }
-    for name, (arrays, words) in cases.items():
+    for name, (arrays, message) in cases.items():
         path = write_npz(tmp_path / "weights.npz", arrays)
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             load_model(path)
             pytest.fail(f"not noticed: {name}")

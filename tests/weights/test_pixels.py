@@ -38,8 +38,8 @@ def test_pixels_are_those_of_the_library(case: PixelCase) -> None:
     preprocessing = preprocessing_of_case(case)
     for shape in SHAPES:
         expected = fixture()[f"{case.name}: {shape[0]}x{shape[1]}"].astype(int)
-        found = sample(preprocess(cached_image(shape), preprocessing))
-        assert np.abs(found - expected).max() <= ALLOWED, shape
+        pixels = sample(preprocess(cached_image(shape), preprocessing))
+        assert np.abs(pixels - expected).max() <= ALLOWED, shape
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -57,7 +57,7 @@ def test_a_fraction_gives_its_side_back() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"resize": "squish"}, "preprocessing: resize: expected one of 'stretch', .* found 'squish'"),
         ({"crop_fraction": "0.9"}, "preprocessing: crop_fraction: expected float, found '0.9'"),
@@ -68,11 +68,11 @@ def test_a_fraction_gives_its_side_back() -> None:
     ],
 )
 def test_what_a_card_cannot_mean_is_named_with_its_file(
-    changes: dict[str, Any], words: str, version: int
+    changes: dict[str, Any], message: str, version: int
 ) -> None:
     described = describe(create_model("ViT-8x1x1/2", 2, 8))
     described |= {"preprocessing": {"image_size": [8, 8], **changes}, "format_version": version}
-    with pytest.raises(VitkitError, match=rf"^x/model\.json: {words}"):
+    with pytest.raises(VitkitError, match=rf"^x/model\.json: {message}"):
         read_description(described, Path("x/model.json"))
 
 

@@ -83,8 +83,8 @@ def test_sizes_are_those_of_the_models() -> None:
 def test_an_address_is_of_the_model_and_the_size(start: PublishedStart) -> None:
     """The words of the addresses themselves, which their publishers chose, say the same as the columns."""
     assert start.source and set(start.source) <= set(SOURCES) and start.licence == "Apache-2.0"
-    words = start.name.rpartition("-")[0] if start.name.endswith(("-224", "-384")) else start.name
-    tag = re.search(r"-(in21k-in1k|in21k|in1k)", words)
+    name = start.name.rpartition("-")[0] if start.name.endswith(("-224", "-384")) else start.name
+    tag = re.search(r"-(in21k-in1k|in21k|in1k)", name)
     assert start.data == (DATA[tag[1]] if tag else "WebLI")
     for address in start.addresses:
         assert re.fullmatch(r"hf:[\w-]+/[\w.-]+|(gs|https)://[\w./+-]+\.(npz|pth)", address)
@@ -112,11 +112,11 @@ def test_the_list_is_cut_down_by_name_model_and_data() -> None:
         f"BiT-{name}" for name in ("R50x1", "R101x1", "R50x3", "R101x3", "R152x4")
     }
     assert len(starts(data="imagenet")) == len([start for start in STARTS if start.data != "WebLI"])
-    for wrong, words in (
+    for wrong, message in (
         ({"model": "ViT-B/17"}, "has the model 'ViT-B/17'. Known: ViT-B/16;"),
         ({"data": "JFT"}, "has the data 'JFT'. Known: ImageNet-21k;"),
     ):
-        with pytest.raises(VitkitError, match=re.escape(words)):
+        with pytest.raises(VitkitError, match=re.escape(message)):
             starts(**wrong)
     with pytest.raises(VitkitError, match=r"'vit-b16-augreg-in22k'\. Near it: vit-b16-augreg-in21k,"):
         starts("vit-b16-augreg-in22k")
@@ -155,21 +155,22 @@ def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -
 def test_what_cannot_be_fetched_says_what_to_fetch_and_where_to_put_it(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    addresses: list[str] = []
 
     def refuse(address: str, progress: object) -> None:
-        asked.append(address)
+        addresses.append(address)
         raise VitkitError(f"{address} cannot be fetched: no network.")
 
     monkeypatch.setattr(download, "fetch", refuse)
     with pytest.raises(VitkitError) as caught:
         vitkit.load_model("vit-b16-in21k")
-    words = str(caught.value)
-    assert asked == ["hf:timm/vit_base_patch16_224.orig_in21k"]
+    message = str(caught.value)
+    assert addresses == ["hf:timm/vit_base_patch16_224.orig_in21k"]
     assert (
-        "gs://vit_models/imagenet21k/ViT-B_16.npz" in words and "google/vit-base-patch16-224-in21k" in words
+        "gs://vit_models/imagenet21k/ViT-B_16.npz" in message
+        and "google/vit-base-patch16-224-in21k" in message
     )
-    assert f"put into the folder {cache / 'starts' / 'vit-b16-in21k'}" in words
+    assert f"put into the folder {cache / 'starts' / 'vit-b16-in21k'}" in message
 
 
 def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         (
             "vit-b16-in22k",
@@ -196,8 +197,8 @@ def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
         ("my_weights", "No checkpoint at my_weights.$"),
     ],
 )
-def test_a_name_that_is_none_is_answered_with_near_ones(wrong: str, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_a_name_that_is_none_is_answered_with_near_ones(wrong: str, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         vitkit.load_model(wrong)
 
 
@@ -324,16 +325,16 @@ def test_a_pinned_start_is_fetched_as_that(monkeypatch: pytest.MonkeyPatch) -> N
     assert plain.pinned_address == plain.address == "hf:timm/vit_base_patch16_224.orig_in21k"
     assert pinned.pinned_address == f"{plain.address}@{COMMIT}#sha256={DIGEST}"
     assert server.pinned_address == f"https://b/x.npz#sha256={DIGEST}"
-    asked: list[str] = []
+    addresses: list[str] = []
 
     def fetched(address: str, progress: object) -> Fetched:
-        asked.append(address)
+        addresses.append(address)
         return Fetched(Path("somewhere"))
 
     monkeypatch.setattr(download, "fetch", fetched)
     monkeypatch.setattr(download, "find_start_named", lambda _: pinned)
     download.fetch_any("vit-b16-in21k")
-    assert asked == [pinned.pinned_address]
+    assert addresses == [pinned.pinned_address]
 
 
 def test_how_many_starts_are_pinned_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_the_settings_are_those_of_the_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "config", "words"),
+    ("format", "config", "message"),
     [
         ("official", replace(NARROW, stage_widths=(128, 256, 512, 1280)), "stage_widths"),
         ("official", ResNetConfig((32, 32), (1,), 5, groups=16), "groups 16"),
@@ -89,7 +89,7 @@ def test_the_settings_are_those_of_the_libraries(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_format_cannot_say_is_refused_by_name(
-    format: Format, config: ResNetConfig, words: str, tmp_path: Path
+    format: Format, config: ResNetConfig, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         save_model(random_model(config), tmp_path / "theirs", format)

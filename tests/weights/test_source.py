@@ -29,11 +29,11 @@ def test_npz_of_every_number(tmp_path: Path) -> None:
         "bfloat16": torch.tensor([1.5, -2.0]).bfloat16().view(torch.int16).numpy().view("V2"),
     }
     np.savez_compressed(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
-    found = contents(tmp_path / "x.npz")
-    assert found.keys() == arrays.keys()
-    assert found["bfloat16"].dtype == torch.bfloat16 and found["bfloat16"].tolist() == [1.5, -2.0]
+    loaded = contents(tmp_path / "x.npz")
+    assert loaded.keys() == arrays.keys()
+    assert loaded["bfloat16"].dtype == torch.bfloat16 and loaded["bfloat16"].tolist() == [1.5, -2.0]
     for key in arrays.keys() - {"bfloat16"}:
-        np.testing.assert_array_equal(found[key].numpy(), arrays[key])
+        np.testing.assert_array_equal(loaded[key].numpy(), arrays[key])
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".pth", ".bin"])
@@ -54,9 +54,9 @@ def test_tensors_can_be_written_to_and_the_file_stays(ending: str, tmp_path: Pat
 
 def test_a_pytorch_file_may_be_overwritten_after_reading(tmp_path: Path) -> None:
     torch.save(STATE, tmp_path / "x.pth")
-    found = contents(tmp_path / "x.pth")
+    loaded = contents(tmp_path / "x.pth")
     (tmp_path / "x.pth").write_bytes(bytes((tmp_path / "x.pth").stat().st_size))
-    assert torch.equal(found["a.weight"], STATE["a.weight"])
+    assert torch.equal(loaded["a.weight"], STATE["a.weight"])
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -79,7 +79,7 @@ def test_what_training_scripts_keep(zipped: bool, wrap: Callable[[Any], Any], tm
 
 
 @pytest.mark.parametrize(
-    ("contents", "words"),
+    ("contents", "note"),
     [
         (
             {"model": {"c": torch.ones(1)}, "model_ema": STATE, "optimizer": {}, "epoch": 1},
@@ -100,11 +100,11 @@ def test_what_training_scripts_keep(zipped: bool, wrap: Callable[[Any], Any], tm
     ],
 )
 def test_the_choice_among_several_weights_is_noted(
-    contents: dict[str, Any], words: str, tmp_path: Path
+    contents: dict[str, Any], note: str, tmp_path: Path
 ) -> None:
     torch.save(contents, tmp_path / "x.pth")
     assert_is_state(tmp_path / "x.pth")
-    assert words in notes_of(tmp_path / "x.pth")
+    assert note in notes_of(tmp_path / "x.pth")
 
 
 def test_a_choice_that_nothing_decides_is_left_to_the_user(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_an_index_without_a_map(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".pth", ".bin"])
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"),
         ("\n<!DOCTYPE html><html><body>404</body></html>" + " " * 5000, "web page"),
@@ -211,10 +211,10 @@ def test_an_index_without_a_map(text: str, tmp_path: Path) -> None:
         ("", "it is empty"),
     ],
 )
-def test_what_is_no_checkpoint_is_said(ending: str, text: str, words: str, tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_said(ending: str, text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{ending}"
     path.write_text(text)
-    refused(path, words, "etch")
+    refused(path, message, "etch")
 
 
 def test_nothing_there(tmp_path: Path) -> None:

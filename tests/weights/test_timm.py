@@ -163,7 +163,7 @@ def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (replace(TINY, position="relative"), "position relative"),
         (replace(TINY, position_at="every_layer"), "position_at every_layer"),
@@ -173,8 +173,8 @@ def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: 
         (ResNetConfig((32, 32), (2, 2, 2, 2), num_classes=5), "resnetv2_50x1_bit"),
     ],
 )
-def test_what_timm_cannot_build_is_not_written(tmp_path: Path, config: ModelConfig, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_what_timm_cannot_build_is_not_written(tmp_path: Path, config: ModelConfig, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         save_model(build_model(config), tmp_path / "theirs", format="timm")
     assert not (tmp_path / "theirs").exists()
 
@@ -185,8 +185,8 @@ def test_arithmetic_that_timm_cannot_be_told_is_said(
     config = replace(TINY, image_size=(32, 32), patch_size=(8, 8), backbone=BackboneConfig(()), norm_eps=1e-5)
     with caplog.at_level(logging.WARNING, "vitkit"):
         save_model(build_model(config), tmp_path, format="timm")
-    for words in ("LayerNorm's epsilon 1e-05", "w / (std + eps)", "GroupNorm's epsilon 1e-06"):
-        assert words in caplog.text
+    for warning in ("LayerNorm's epsilon 1e-05", "w / (std + eps)", "GroupNorm's epsilon 1e-06"):
+        assert warning in caplog.text
 
 
 def test_any_mlp_is_said_by_a_ratio() -> None:

@@ -64,8 +64,8 @@ def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 )
 def test_settings_of_another_type_are_refused_by_name(tmp_path: Path, place: str, value: Any) -> None:
     key = place.rpartition(".")[2]
-    words = key if value == -4 else rf"config\.json: (.*: )?{key}: "
-    with pytest.raises(VitkitError, match=words):
+    message = key if value == -4 else rf"config\.json: (.*: )?{key}: "
+    with pytest.raises(VitkitError, match=message):
         load_model(folder_of(tmp_path, state(), changed(config_json(), place, value)))
 
 
@@ -103,7 +103,7 @@ def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("extra", "message"),
     [
         ({"dist_token": (1, 1, 32)}, "distillation token"),
         ({"blocks.1.ls1.gamma": (32,)}, r"blocks\.1\.ls1\.gamma: unexpected"),
@@ -120,14 +120,14 @@ def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int,
     ],
 )
 def test_parts_that_we_have_not_are_named(
-    tmp_path: Path, extra: dict[str, tuple[int, ...]], words: str
+    tmp_path: Path, extra: dict[str, tuple[int, ...]], message: str
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(folder_of(tmp_path, state(extra=extra), config_json()))
 
 
 @pytest.mark.parametrize(
-    ("architecture", "arguments", "words"),
+    ("architecture", "arguments", "message"),
     [
         ("vit_base_patch16_rope_mixed_224", {}, "rope_mixed"),
         ("vit_pe_core_gigantic_patch14_448", {}, "pe_core"),
@@ -144,9 +144,9 @@ def test_parts_that_we_have_not_are_named(
     ],
 )
 def test_arithmetic_that_we_have_not_is_named(
-    tmp_path: Path, architecture: str, arguments: dict[str, Any], words: str
+    tmp_path: Path, architecture: str, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(folder_of(tmp_path, state(), config_json(architecture, **arguments)))
 
 

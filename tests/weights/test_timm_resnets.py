@@ -22,7 +22,7 @@ BIT = ResNetConfig((32, 48), (3, 4, 6, 3), num_classes=5, standardization_eps=1e
 
 
 @pytest.mark.parametrize(
-    ("key", "shape", "words"),
+    ("key", "shape", "message"),
     [
         ("stem.conv.weight", (64,), "4 axes"),
         ("head.fc.weight", (5, 2048), "4 axes"),
@@ -30,12 +30,12 @@ BIT = ResNetConfig((32, 48), (3, 4, 6, 3), num_classes=5, standardization_eps=1e
     ],
 )
 def test_misshapen_tensors_of_bit_are_named(
-    tmp_path: Path, key: str, shape: tuple[int, ...], words: str
+    tmp_path: Path, key: str, shape: tuple[int, ...], message: str
 ) -> None:
     save_model(random_model(BIT), tmp_path, format="timm")
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, key: torch.zeros(shape)}, tmp_path / "model.safetensors")
-    with pytest.raises(VitkitError, match=f"{key}: .*{words}"):
+    with pytest.raises(VitkitError, match=f"{key}: .*{message}"):
         load_model(tmp_path)
 
 
@@ -95,16 +95,16 @@ def test_a_resnet_of_any_size_is_read_by_its_arguments(
     tmp_path: Path, changes: dict[str, Any], padding: Any, eps: float
 ) -> None:
     model = custom_resnet(tmp_path, **changes)
-    found = load_model(tmp_path)
+    loaded = load_model(tmp_path)
     expected = build_model(replace(model.config, max_pool_padding=padding, standardization_eps=eps))
     expected.load_state_dict(model.state_dict())
     images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(found(images), expected(images))
-    assert f"{eps:g} is taken" in card_of(found).origin["notes"][0]
+    assert torch.equal(loaded(images), expected(images))
+    assert f"{eps:g} is taken" in card_of(loaded).origin["notes"][0]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"stem_type": "same"}, "stem_type: expected 'fixed' or '' for resnetv2_custom, found 'same'"),
         ({"layers": [2, 2]}, "these two do not belong together"),
@@ -120,10 +120,10 @@ def test_a_resnet_of_any_size_is_read_by_its_arguments(
     ],
 )
 def test_a_resnet_of_other_arithmetic_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     custom_resnet(tmp_path, **changes)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(tmp_path)
 
 

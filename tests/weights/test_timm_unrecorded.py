@@ -22,7 +22,7 @@ def test_what_a_file_without_a_config_does_not_say_is_said(
     """Facebook's DeiT, DINO and MAE come so; their statistics are ImageNet's."""
     torch.save(state(width=128, positions=10), tmp_path / "vit.pth")
     card = card_of(load_model(tmp_path / "vit.pth", num_heads=2))
-    assert [one.what for one in card.assumed] == ["pixel statistics", "resizing"]
+    assert [assumption.what for assumption in card.assumed] == ["pixel statistics", "resizing"]
     assert card.preprocessing == Preprocessing((12, 12), "shortest", 0.9, interpolation="bicubic")
     assert "does not say its pixel statistics; assumed: pixel mean 0.5 and std 0.5" in caplog.text
     assert "DINO" in caplog.text and "--image-mean" in caplog.text
@@ -32,7 +32,7 @@ def test_what_a_file_without_a_config_does_not_say_is_said(
     model = load_model(tmp_path / "vit.pth", num_heads=2, image_mean=mean, image_std=std)
     assert (model.config.image_mean, model.config.image_std) == (mean, std)
     torch.testing.assert_close(model.pixel_mean.flatten(), 255 * torch.tensor(mean))
-    assert [one.what for one in card_of(model).assumed] == ["resizing"]
+    assert [assumption.what for assumption in card_of(model).assumed] == ["resizing"]
     assert "pixel statistics" not in caplog.text
     assert load_model(tmp_path / "vit.pth", num_heads=2, image_mean=(0.4,)).config.image_mean == (0.4,) * 3
     with pytest.raises(VitkitError, match="one value per channel"):
@@ -100,15 +100,15 @@ def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
 
 def test_both_readings_of_a_grid_are_named(tmp_path: Path) -> None:
     torch.save(state(positions=225), tmp_path / "vit.pth")
-    words = "a grid that is no square and 1 token before the patches, or a grid of 15x15 without a position"
+    message = "a grid that is no square and 1 token before the patches, or a grid of 15x15 without a position"
     for size in (None, (32, 32)):  # a size that fits neither does not tell
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             load_model(tmp_path / "vit.pth", num_heads=4, image_size=size)
     torch.save(state(positions=9, extra={"reg_token": (1, 4, 32)}), tmp_path / "vit.pth")
-    words = (
+    message = (
         "a grid of 2x2 and 5 tokens before the patches, or a grid of 3x3 without a position for the 5 tokens"
     )
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(tmp_path / "vit.pth", num_heads=4)
     for side, inside in ((8, True), (12, False)):
         config = load_model(tmp_path / "vit.pth", num_heads=4, image_size=side).config
@@ -174,8 +174,8 @@ def test_biases_are_those_that_the_config_says(tmp_path: Path) -> None:
         (partial, {}, r"blocks\.0\.attn\.qkv\.bias: missing"),
         (whole, {"qkv_bias": False}, r"blocks\.0\.attn\.qkv\.bias: unexpected"),
     ]
-    for tensors, arguments, words in cases:
-        with pytest.raises(VitkitError, match=words):
+    for tensors, arguments, message in cases:
+        with pytest.raises(VitkitError, match=message):
             load_model(folder_of(tmp_path, tensors, config_json(**arguments)))
     by_name = config_json("vit_base_patch16_224_miil")
     assert (

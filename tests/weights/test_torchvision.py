@@ -70,7 +70,7 @@ def test_weights_survive_the_way_there_and_back(
     model = random_model(config)
     with caplog.at_level(logging.WARNING, "vitkit"):
         path = save_model(model, tmp_path / "vit", format="torchvision")
-    assert path.name == "vit.pth" and [found.name for found in tmp_path.iterdir()] == ["vit.pth"]
+    assert path.name == "vit.pth" and [file.name for file in tmp_path.iterdir()] == ["vit.pth"]
     assert "2 attention heads" in caplog.text and "GELU" not in caplog.text
     again = load_model(path, num_heads=2)
     assert again.config == config
@@ -114,13 +114,13 @@ def test_heads_and_crop_are_known_for_their_own_models(tmp_path: Path) -> None:
 def test_what_a_state_dict_does_not_say_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(state(), tmp_path / "vit.pth")
     model = load_model(tmp_path / "vit.pth", num_heads=2)
-    assert [one.what for one in card_of(model).assumed] == ["pixel statistics", "resizing"]
+    assert [assumption.what for assumption in card_of(model).assumed] == ["pixel statistics", "resizing"]
     assert "assumed: pixel mean 0.485, 0.456, 0.406" in caplog.text
     assert "resized to 12 by bicubic interpolation" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"conv_proj.conv_bn_relu_0.0.weight": torch.zeros(8, 3, 3, 3)}, "conv_bn_relu_0.*unexpected"),
         ({"conv_proj.weight": None}, "several convolutions"),
@@ -142,16 +142,16 @@ def test_what_a_state_dict_does_not_say_is_said(tmp_path: Path, caplog: pytest.L
     ],
 )
 def test_files_that_are_not_whole_or_not_ours_are_explained(
-    tmp_path: Path, change: dict[str, Tensor | None], words: str
+    tmp_path: Path, change: dict[str, Tensor | None], message: str
 ) -> None:
     tensors = {name: tensor for name, tensor in {**state(), **change}.items() if tensor is not None}
     torch.save(tensors, tmp_path / "vit.pth")
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         load_model(tmp_path / "vit.pth", num_heads=2)
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (replace(TINY, pool="mean"), "pool mean"),
         (replace(TINY, register_tokens=1), "register_tokens 1"),
@@ -161,11 +161,11 @@ def test_files_that_are_not_whole_or_not_ours_are_explained(
     ],
 )
 def test_what_torchvision_cannot_build_is_not_written(
-    tmp_path: Path, config: ModelConfig, words: str
+    tmp_path: Path, config: ModelConfig, message: str
 ) -> None:
     with torch.device("meta"):
         model = build_model(config)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         save_model(model, tmp_path / "vit.pth", format="torchvision")
     assert not list(tmp_path.iterdir())
 
@@ -176,5 +176,5 @@ def test_arithmetic_that_torchvision_has_not_is_said(
     config = replace(TINY, gelu="tanh", norm_eps=1e-5, image_mean=(0.5, 0.5, 0.5))
     with caplog.at_level(logging.WARNING, "vitkit"):
         save_model(build_model(config), tmp_path / "vit.pth", format="torchvision")
-    for words in ("GELU in its tanh form", "epsilon 1e-05", "pixel mean (0.5"):
-        assert words in caplog.text
+    for warning in ("GELU in its tanh form", "epsilon 1e-05", "pixel mean (0.5"):
+        assert warning in caplog.text

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.models.test_vit import TINY, model_with_random_head
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
@@ -130,7 +130,7 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
     weights.write_bytes(whole)
 
     record = json.loads(description.read_text())
-    for change, words in (
+    for change, message in (
         ({"format": "other"}, "not a description"),
         ({"format_version": 99}, "newer"),
         ({"architecture": {**record["architecture"], "width": 48}}, "expected .*48.*found .*24"),
@@ -139,7 +139,7 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
         ({"origin": []}, "origin: expected an object"),
     ):
         description.write_text(json.dumps({**record, **change}))
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             load_model(weights)
     description.write_text("{")
     with pytest.raises(VitkitError, match=r"model\.json is damaged: it is no JSON"):

@@ -221,7 +221,7 @@ def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator)
             # Operations are drawn with replacement. The direction is drawn even for operations without one,
             # so that the number of draws does not depend on the operation.
             operation = OPERATIONS[int(rng.random() * len(OPERATIONS))]
-            strength = augmentation.rand_augment_magnitude / 10
+            strength = augmentation.rand_augment_magnitude / 10  # magnitudes go up to 10, strengths to 1
             picture = operation(picture, strength if rng.random() < 0.5 else -strength)
         changed = np.frombuffer(picture.tobytes(), np.uint8).reshape(*image.shape[:2], 3)
         image = changed[:, :, : image.shape[2]]

@@ -1,4 +1,4 @@
-"""The card of a checkpoint: what it is and how it computes, without building its model."""
+"""Describe a checkpoint: its architecture, numerics, classes and origin, without building its model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ CLASSES_SHOWN = 10
 
 
 def read_card(options: CardOptions) -> Identity:
-    """Find out what a checkpoint is; its weights stay on the disk.
+    """Identify a checkpoint, without reading its weights.
 
     Raises:
         VitkitError: as `load_model`.
@@ -27,7 +27,7 @@ def read_card(options: CardOptions) -> Identity:
 
 
 def summary(identity: Identity) -> list[tuple[str, list[str]]]:
-    """Describe a checkpoint in words: headings, each with its lines; without lines where nothing is known."""
+    """Describe a checkpoint by headings, each with its lines; none where the file records nothing."""
     config, names = identity.config, identity.card.class_names
     cost = f"{parameters(config):,} parameters, {format_count(forward_flops(config, head=True), 'FLOPs')}"
     classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
@@ -46,7 +46,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
 
 
 def record(identity: Identity) -> dict[str, Any]:
-    """Return all that is known about a checkpoint as plain data, as `vitkit card --json` prints it."""
+    """Return the whole description of a checkpoint as plain data, as `vitkit card --json` prints it."""
     card = to_give_away(identity.card)  # as in the files, which say no more
     return {
         "file": str(identity.file),
@@ -81,7 +81,7 @@ def _values(numbers: tuple[float, ...]) -> str:
 
 
 def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
-    """List the fields that are no arithmetic and not as they are in most models."""
+    """List the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
     elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
     defaults = {
         name: field.default
@@ -106,7 +106,7 @@ def _preprocessing(identity: Identity) -> list[str]:
     recorded = identity.card.preprocessing
     if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
-    # A training run chose every field; of a file of another library, what is usual is left out.
+    # A training run chose every field; for a file of another library, usual values are left out.
     trained = identity.card.augmentation is not None
     fields = to_json(recorded) if trained else notable_fields(recorded)
     lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
@@ -116,7 +116,7 @@ def _preprocessing(identity: Identity) -> list[str]:
 
 
 def _origin(identity: Identity) -> dict[str, Any]:
-    """Tell where the weights come from, without the remarks that are among the notes."""
+    """Return the origin of the weights, without the remarks that are among the notes."""
     shown = set(identity.notes)
     return {
         key: value
@@ -126,19 +126,19 @@ def _origin(identity: Identity) -> dict[str, Any]:
 
 
 def _weights(identity: Identity) -> list[str]:
-    """Give the size of the weights and the hash of their file, by which other programs can know it."""
+    """Return the size of the weights and the hash of their file, by which other programs can recognise it."""
     if identity.checksum is None:
         return []
     return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
 
 
 def _labelled(key: str, value: Any) -> str:
-    """Write a field as "name value", with the name once where the value begins with it."""
+    """Write a field as "name value", without repeating a name that begins the value."""
     return f"{key} {_plain(value, key).removeprefix(f'{key} ')}"
 
 
 def _plain(value: Any, key: str = "") -> str:
-    """Put a value of JSON into words."""
+    """Write a value of JSON for a person."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or value is None:

@@ -36,9 +36,9 @@ Images: TypeAlias = NDArray[Any] | Sequence[str | Path]
 IMAGES, RUN = "images.parquet", "run"
 """The names of the training images and of the run in the folder of a fit."""
 MODEL = ("model.safetensors", "model.json")
-"""The files of a run that predict anywhere."""
+"""The files of a run that a prediction needs."""
 AT_A_TIME = 128
-"""Images that are predicted at a time."""
+"""Images of a batch of predictions."""
 
 
 class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,22 +48,22 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.predict(others)
     array(['cat', 'dog'], dtype='<U3')
 
-    It trains on all images that it is given: no part of them is kept for validation or test, which is
-    scikit-learn's to do (`cross_val_score`, `GridSearchCV`). Nothing is printed. Images are uint8 arrays
+    It trains on all given images, without a validation or test split: scikit-learn makes these
+    (`cross_val_score`, `GridSearchCV`). Nothing is printed. Images are uint8 arrays
     `(N, H, W)` or `(N, H, W, C)` with 1 or 3 channels, or a list of paths.
 
     Args:
         start: weights to fine-tune: a run folder, a file or folder of weights, a name of `vitkit.starts` or
             an address, which is fetched; left out, new weights.
-        model: the model of new weights, by its name; left out, that of the recipe.
-        recipe: a recipe of vitkit; left out, what suits the start and the number of images, or for new
-            weights the size of the images.
-        epochs, learning_rate, batch_size, image_size, freeze: options of training; left out, those of the
-            recipe. They are parameters, so that they can be searched.
+        model: the model of new weights, by its name; left out, the recipe's.
+        recipe: a recipe of vitkit; left out, options that are fitted to the start and the number of images,
+            or for new weights to the size of the images.
+        epochs, learning_rate, batch_size, image_size, freeze: options of training; left out, the recipe's.
+            They are parameters, so that they can be searched.
         options: any other options of training, by their names in `vitkit train --help`:
             {"weight_decay": 0.1}.
         random_state: seed of new weights, order, augmentation and dropout: a number or a numpy RandomState;
-            left out, 0, so that two fits give the same.
+            left out, 0, so that two fits give the same weights.
         unit_range: whether arrays hold floats from 0 to 1, in place of uint8 from 0 to 255. They are rounded
             to levels of 1/255.
         folder: where the images and the run are kept, with its checkpoints and its report; the same fit in
@@ -91,7 +91,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folder: str | Path | None = None,
         device: str = "auto",
     ) -> None:
-        # As they are given: scikit-learn reads, sets and copies them by these names.
+        # Unchanged, because scikit-learn reads, sets and copies the parameters by these names.
         self.start = start
         self.model = model
         self.recipe = recipe
@@ -110,8 +110,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on images `(N, H, W)`, `(N, H, W, C)` or N paths, and their N labels.
 
         Raises:
-            VitkitError: the images or the labels are none, or vitkit would not train on them.
-            InterruptedTraining: a signal arrived; with `folder` the same fit goes on from there.
+            VitkitError: the images or the labels cannot be trained on.
+            InterruptedTraining: a signal arrived; with `folder` the same fit continues.
         """
         from vitkit.jobs.train import train
 
@@ -129,7 +129,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise VitkitError(
-                f"Expected labels of two classes or more, found {len(classes)}: nothing is to be told apart."
+                f"Expected labels of two classes or more, found {len(classes)}: give images of other "
+                "classes too."
             )
         with self._fit_folder() as place:
             table = Path(place) / IMAGES
@@ -142,7 +143,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Images) -> NDArray[Any]:  # noqa: N803
         """Return the most probable label of each image, `(N,)`."""
-        probabilities = self.predict_proba(X)  # first: it refuses what is not fitted
+        probabilities = self.predict_proba(X)  # first: it refuses a classifier that is not fitted
         labels: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return labels
 
@@ -151,18 +152,18 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         predictor = self._load()
         number_of = {name: number for number, name in enumerate(predictor.class_names)}
-        # Files are read a few at a time, and named where they cannot be.
+        # Paths stay paths, so that files are read a few at a time, and an error names its file.
         images: Sequence[Path | bytes] = _paths(X) or _encoded(X, self.unit_range)
         probabilities = np.zeros((len(images), len(number_of)))
         for first in range(0, len(images), AT_A_TIME):
             guesses = predictor.many(images[first : first + AT_A_TIME], top=len(number_of))
-            for row, found in enumerate(guesses, start=first):
-                for guess in found:
+            for row, answer in enumerate(guesses, start=first):
+                for guess in answer:
                     probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities
 
     def _fit_folder(self) -> AbstractContextManager[str]:
-        """Give the folder of a fit, which is removed afterwards where none was asked for."""
+        """Return the folder of a fit; without one, a temporary folder that is removed afterwards."""
         if self.folder is None:
             return tempfile.TemporaryDirectory(prefix="vitkit-")
         folder = Path(self.folder)
@@ -170,7 +171,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return nullcontext(str(folder))
 
     def _run(self, table: Path, encoded: Sequence[bytes]) -> Run:
-        """Make the run of a fit: all images are trained on."""
+        """Make the run of a fit, which trains on all images."""
         given = {
             name: getattr(self, name)
             for name in ("model", "epochs", "learning_rate", "batch_size", "image_size", "freeze")
@@ -191,7 +192,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return with_options(recipe(chosen), {"data": str(table), **options})
 
     def _load(self) -> "Predictor":
-        """Load the model that was fitted, once in each process."""
+        """Load the fitted model, once in each process."""
         from vitkit.jobs.predict import Predictor
 
         if self._predictor is None:
@@ -202,12 +203,12 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._predictor
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what is copied to other processes: the weights once, and no loaded model."""
+        """Return the state for other processes: the bytes of the weights, without the loaded model."""
         state: dict[str, Any] = dict(super().__getstate__())
         return state | ({"_predictor": None} if "_predictor" in state else {})
 
     def __sklearn_tags__(self) -> Any:
-        """Say that images are no tables: scikit-learn's checks of tables do not apply."""
+        """Switch scikit-learn's checks of tables off: images are no tables."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = False
         tags.input_tags.three_d_array = True
@@ -215,14 +216,14 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _seed(random_state: Any) -> int:
-    """Give a seed of a number or of a numpy RandomState, which it moves on."""
+    """Return a number as the seed, or draw one from a numpy RandomState."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _sizes(encoded: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Read the sizes (height, width) of images; of none that cannot be read, which training counts itself."""
+    """Read the sizes (height, width) of images; unreadable ones are left out, and training counts them."""
     sizes = []
     for image in encoded:
         with suppress(DecodeError):
@@ -275,7 +276,7 @@ def _encoded(images: Any, unit_range: bool) -> list[bytes]:
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:
-    """Encode one image as PNG, which keeps every pixel as it is."""
+    """Encode an image as PNG, without loss."""
     stream = io.BytesIO()
     # The least compression: the file is read a few times and thrown away.
     Image.fromarray(image).save(stream, "PNG", compress_level=1)

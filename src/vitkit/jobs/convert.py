@@ -1,7 +1,7 @@
-"""Converting a checkpoint: it is written in another library's format, read back and compared.
+"""Convert a checkpoint: write it in another library's format, read it back and compare.
 
-Reading back shows that nothing was lost on the way; vitkit's mistakes in reading the source would be in both.
-The evidence that vitkit and another library agree is `against`, which runs that library's own model.
+Reading back shows that writing lost nothing; a mistake in reading the source would be in both models. The
+option `against` compares with the other library's own model.
 """
 
 import math
@@ -15,7 +15,8 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.options import ConvertOptions, from_options
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import ConvertOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.destination import beside, refuse_taken
@@ -28,9 +29,9 @@ from vitkit.weights.peers import library_logits
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
 LIBRARY_TOLERANCE = 1e-4
-"""The same between vitkit and another library, which adds numbers in another order."""
+"""The largest difference from another library, which adds numbers in another order."""
 IMAGES = 8
-"""Images that the two models are compared on."""
+"""Images of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Parity:
 
     @property
     def is_finite(self) -> bool:
-        """Whether there were numbers to compare."""
+        """Whether the logits and features are finite, so that they can be compared."""
         return math.isfinite(self.logits_scale) and math.isfinite(self.features_scale)
 
     def __str__(self) -> str:
@@ -84,23 +85,24 @@ class Converted:
     path: Path
     """The file or folder written."""
     parity: Parity
-    """Between vitkit's model of what was read and vitkit's model of what was written."""
+    """The comparison of the model that was read with the one that was written and read back."""
     beside_library: Parity | None = None
-    """Between ours and the other library's own model, where that was asked for."""
+    """The comparison with the other library's own model, with `against`."""
     lost: tuple[str, ...] = ()
-    """The properties that the format cannot store, in words."""
+    """The properties that the format cannot store."""
     notes: tuple[str, ...] = ()
-    """Sentences that a user should know about the source, as `load_model` logs them."""
+    """Remarks on the source, as `load_model` logs them."""
 
 
 def run_convert(options: ConvertOptions) -> Converted:
     """Write a checkpoint in another format, read it back and compare the two.
 
     Returns:
-        What was written, and the parity figures.
+        The path and the parity figures.
 
     Raises:
-        VitkitError: the format has no place for such a model, or the result is another one; nothing is left.
+        VitkitError: the format cannot store such a model, or it differs when it is read back; nothing is
+            left.
     """
     return convert_loaded(read_source(options), options)
 
@@ -109,10 +111,10 @@ convert = from_options(ConvertOptions)(run_convert)
 
 
 def read_source(options: ConvertOptions) -> Loaded:
-    """Read the checkpoint that is to be converted, with the head and the image size it is to have.
+    """Read the checkpoint with the head and the image size of the conversion.
 
     Raises:
-        VitkitError: as `load_model`; or the result could not be written, which is found out before reading.
+        VitkitError: as `load_model`; or the destination cannot be written, which is checked before reading.
     """
     _check_destination(Path(options.out), options.format)
     given = replace(
@@ -134,11 +136,11 @@ def _check_destination(out: Path, to: Format) -> None:
 
 
 def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
-    """Write a model that was read, read it back, compare, and put the result where it is to be.
+    """Write a model, read it back, compare, and move the file to its destination.
 
     Args:
         loaded: from `read_source`.
-        options: the same as there.
+        options: the options of the conversion.
 
     Raises:
         VitkitError: as `convert`.
@@ -147,12 +149,12 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
     model, identity = loaded.model, loaded.identity
     if against is not None and against not in (to, identity.format):
         raise VitkitError(
-            f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
-            f"read ({identity.format}) nor what is written ({to}) is one."
+            f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither the "
+            f"source ({identity.format}) nor the destination ({to}) is one."
         )
     lost = lost_numerics(model.config, to)
     with beside(out) as folder:
-        # What the format cannot say is measured here and returned, so the notes of both are not needed.
+        # The notes of both are left out: the comparison below returns what the format cannot store.
         written = save(model, folder / out.name, to).path
         again = load(
             written, LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
@@ -170,8 +172,7 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
             library_parity = compare_with_library(model, written if against == to else identity.file, against)
             if not library_parity.within(LIBRARY_TOLERANCE):
                 raise VitkitError(
-                    f"{against} computes something else than vitkit: {library_parity}. Nothing is left "
-                    f"at {out}."
+                    f"{against}'s logits differ from vitkit's: {library_parity}. Nothing is left at {out}."
                 )
         out = out.with_name(written.name)
         if out.exists():
@@ -181,7 +182,7 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
 
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
-    """List in words what the model knew about itself and does not know any more."""
+    """List the properties of the card that the written checkpoint lacks."""
     losses = []
     if model.card.class_names and not again.card.class_names:
         losses.append("class names")
@@ -194,25 +195,25 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
 
 
 def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_change: bool) -> None:
-    """Refuse a result that differs, unless the format is the reason and the caller accepts it.
+    """Refuse a model that differs when it is read back, unless the format is the reason and that is accepted.
 
     Raises:
-        VitkitError: it is refused.
+        VitkitError: always, but for `lost` numerics with `accept_change`.
     """
     if not lost:
         raise VitkitError(
-            f"What was written is not the same model: {parity}. Nothing is left at {out}; this is a "
+            f"The written model differs from the source: {parity}. Nothing is left at {out}; this is a "
             "fault of vitkit, please report it with the model's card (vitkit card)."
         )
     if not accept_change:
         raise VitkitError(
-            f"The {to} format cannot say: {'; '.join(lost)}. Read back, the model computes something else: "
+            f"The {to} format cannot store: {'; '.join(lost)}. Read back, the model differs: "
             f"{parity}. Nothing is left at {out}. Choose another format, or add --accept-change to keep it."
         )
 
 
 def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -> Parity:
-    """Run both models on the same fixed images and measure how far their logits and features are apart."""
+    """Measure the difference of two models' logits and features on the same fixed images."""
     images = fixed_images(model)
     outputs = []
     with (
@@ -229,15 +230,15 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
 
 
 def compare_with_library(model: ImageModel, path: Path, library: Library) -> Parity:
-    """Compare our logits with those that another library's own model computes from its checkpoint.
+    """Compare our logits with the logits of another library's own model of the checkpoint.
 
     Args:
-        model: as vitkit read or wrote the checkpoint.
+        model: vitkit's model of the checkpoint.
         path: the checkpoint, in the library's own format.
-        library: which one.
+        library: the other library.
 
     Raises:
-        VitkitError: as `library_logits`, or the two give logits of different shapes.
+        VitkitError: as `library_logits`; or the logits differ in shape.
     """
     images = model.normalize(fixed_images(model))
     theirs = library_logits(library, path, images)
@@ -265,7 +266,7 @@ def _parity(logits: tuple[Tensor, Tensor] | None, features: tuple[Tensor, Tensor
 
 
 def fixed_images(model: ImageModel) -> Tensor:
-    """Draw images that are the same every time, of every scale of structure: `(8, C, H, W)` uint8."""
+    """Draw the same images at every call, with structures of every scale: `(8, C, H, W)` uint8."""
     rng = np.random.default_rng(2010_11929)
     channels, (height, width) = model.config.in_channels, model.config.image_size
     images = np.zeros((IMAGES, channels, height, width))
@@ -276,5 +277,5 @@ def fixed_images(model: ImageModel) -> Tensor:
 
 
 def _singly(images: Tensor) -> list[Tensor]:
-    """Cut a batch into single images: memory holds no more beside the activations of the largest models."""
+    """Cut a batch into single images, to bound the memory of the largest models' activations."""
     return [images[i : i + 1] for i in range(len(images))]

@@ -1,4 +1,4 @@
-"""Estimate what a model needs: parameters, FLOPs, memory, and the compute of a training."""
+"""Estimate the parameters, FLOPs and memory of a model, and the compute of a training."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -31,7 +31,7 @@ H100_FLOPS = 989e12
 
 
 JFT_IMAGES = 303_000_000
-"""Images of the data set that Table 6 pre-trains on (paper 4.1)."""
+"""Images of the data set of Table 6 (paper 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Cost:
 
 
 def count_costs(options: CostOptions) -> list[Cost]:
-    """Count what each of the models needs.
+    """Count the cost of each model.
 
     Raises:
         VitkitError: no model is named, or one is neither a name nor a checkpoint, or sizes do not fit.
     """
     if not options.models:
         raise VitkitError("Name a model: vitkit cost ViT-B/16. Names are listed by vitkit models.")
-    # The decay of the average does not matter here, only that there is one.
+    # Any decay: an average costs the same with each.
     optimizer = OptimizerConfig(optimizer=options.optimizer, polyak=0.9999 if options.average else None)
     return [
         cost_of(
@@ -83,27 +83,27 @@ def count_costs(options: CostOptions) -> list[Cost]:
 
 
 def record(cost: Cost) -> dict[str, Any]:
-    """Give what one model needs as plain data, as `vitkit cost --json` prints it."""
+    """Return the cost of a model as plain data, as `vitkit cost --json` prints it."""
     return {name: value for name, value in asdict(cost).items() if value is not None or name == "tokens"}
 
 
 def configuration(name: str, options: LoadOptions) -> ModelConfig:
-    """Find the configuration of a name of the zoo's grammar or of a checkpoint.
+    """Return the configuration of a model, by a name of the zoo's grammar or from a checkpoint.
 
     Args:
-        name: which model.
+        name: the name or the path.
         options: image size and classes; left out, 224 pixels a side and 1000, or the checkpoint's; and the
-            heads of a checkpoint whose file does not say them.
+            number of heads of a checkpoint that does not record it.
 
     Raises:
-        VitkitError: it is neither of them, or sizes that do not fit.
+        VitkitError: it is neither a name nor a checkpoint, or sizes do not fit.
     """
     size, classes = options.size, options.num_classes
     if not is_checkpoint(name):
         if options.num_heads is not None:
             raise VitkitError(
-                f"--num-heads is for a checkpoint that does not say it, and {name} is a name: other heads "
-                "are named as ViT-WIDTHxDEPTHxHEADS/PATCH."
+                f"--num-heads is for a checkpoint that does not record it, and {name} is a name: name other "
+                "heads as ViT-WIDTHxDEPTHxHEADS/PATCH."
             )
         return model_config(name, 1000 if classes is None else classes, size or 224)
     config = identify(name, options).config
@@ -119,19 +119,19 @@ def cost_of(
     images: float | None = None,
     utilization: float = 0.4,
 ) -> Cost:
-    """Count what one model needs.
+    """Count the cost of a model.
 
     Args:
-        name: of the model, as it is shown.
+        name: the model's name in the table.
         config: its configuration.
-        batch_size: images at a time.
-        optimizer: decides what is stored for each weight.
-        images: seen in training, repetitions counted; left out, no pre-training is costed.
+        batch_size: images of a batch.
+        optimizer: decides the bytes that are stored for each weight.
+        images: images of a training, repetitions counted; left out, no training is costed.
         utilization: fraction of an H100's peak that training reaches.
     """
     flops = training_flops(config, head=True) * images if images is not None else None
     device = find_device("auto")
-    # As a run on this machine would compute, had it asked for each precision.
+    # As a run on this machine would compute in each precision.
     training, prediction = (
         [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
         for phase in PHASES
@@ -199,12 +199,12 @@ class Table6Row:
 
     @property
     def ratio(self) -> float:
-        """Our count divided by the paper's."""
+        """Return our count divided by the paper's."""
         return self.ours / self.paper
 
 
 def table6() -> list[Table6Row]:
-    """Count the compute of every model of the paper's Table 6, next to the paper's own figure.
+    """Count the compute of every model of the paper's Table 6, beside the paper's figure.
 
     All rows agree within one percent but two. ViT-B/32 is two percent above the paper. For R50+ViT-L/16 the
     paper's 7 epochs are more than half of its own 14, which we match; we are three percent below.

@@ -1,4 +1,4 @@
-"""A look at a data set: what is in it, before anyone spends an hour on it."""
+"""Check a data set before anyone spends an hour on it."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from vitkit.tasks import find_task
 
 
 def check(options: DataCheckOptions) -> DataCheck:
-    """Read every image of a data set once and count what is there.
+    """Read every image of a data set once, and count images, sizes, copies and bad files.
 
     Raises:
         VitkitError: there is no such data set, or it cannot be opened.

@@ -27,16 +27,16 @@ from vitkit.runs.plan import Request
 from vitkit.text import format_size, pluralize, visible
 
 TILE = 112
-"""Pixels to which pictures of small images are enlarged, by repeating each, so that a person sees them."""
+"""Pixels to which small images are enlarged, by repeating each pixel, so that a person sees them."""
 MARGIN, LINE, LABEL = 8, 16, 200
-"""Pixels of a picture: between tiles, of a line of text, and of the column of names."""
+"""Pixels between tiles, of a line of text, and of the column of names."""
 LETTERS = LABEL // 7
-"""Letters that fit into that column."""
+"""Letters that fit into the column of names."""
 
 
 @dataclass(frozen=True)
 class SeenImage:
-    """An image, and what training makes of it."""
+    """An image, and its augmented versions."""
 
     name: str
     label: str
@@ -48,7 +48,7 @@ class SeenImage:
 
 @dataclass(frozen=True)
 class DataView:
-    """Training images as a model sees them, and what changes them in words."""
+    """Training images as a model sees them, and sentences on the augmentation."""
 
     name: str
     """The name of the data."""
@@ -60,14 +60,14 @@ def run_show(options: DataShowOptions, run: Run) -> Path:
     """Write a page or a picture of training images beside augmented versions of each.
 
     Args:
-        options: as they were given.
-        run: that would train on the images; its splits, preprocessing, augmentation and seed count.
+        options: data, number of images and versions, and the file.
+        run: its splits, preprocessing, augmentation and seed make the images.
 
     Returns:
         The file.
 
     Raises:
-        VitkitError: there is no such data, none of the images can be read, or another file is in that place.
+        VitkitError: there is no such data, no readable image, or another file of that name.
     """
     view = see_images(run, options)
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if options.out is None else options.out)
@@ -82,7 +82,7 @@ def run_show(options: DataShowOptions, run: Run) -> Path:
 
 
 def see_images(run: Run, options: DataShowOptions) -> DataView:
-    """Take the first images of a run's training, and their versions of the first epochs, from its own loader.
+    """Take the first training images of a run, and their versions in the first epochs, from its own loader.
 
     Raises:
         VitkitError: as `run_show`.
@@ -92,7 +92,7 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
         splits = replace(run.splits, rule=run.splits.rule or NEWEST_RULE)
         data = Request().images(replace(run, splits=splits))
     samples, seed = data.splits["train"], run.training.seed
-    # A batch of one image: the pixels of a sample follow from seed, epoch and sample, whatever else is in it.
+    # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)
     count, images = len(samples), list[SeenImage]()
     orders = [
@@ -106,7 +106,7 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
             ]
             batches = [next(loader.batches(place, place + 1)) for place in places]
             if not batches[0].mask[0]:
-                continue  # the file cannot be read, which vitkit data check tells
+                continue  # the file cannot be read: vitkit data check lists it
             (tested,) = evaluation_batches(samples, run.preprocessing, 1, indices=[sample])
             versions = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
             label = _label(data, samples.labels[sample])
@@ -123,14 +123,14 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
 
 
 def _label(data: ImageData, label: NDArray[np.generic]) -> str:
-    """Name the class of an image, or all of its labels; "" where nobody labelled it."""
+    """Return the class of an image, or all of its labels; "" without any."""
     if np.ndim(label) == 0:
         return data.class_names[int(label)]
     return ", ".join(name for name, has in zip(data.class_names, label, strict=True) if has)
 
 
 def _sentences(run: Run, count: int) -> Iterator[str]:
-    """Say what is shown and what changes the images."""
+    """Say which images are shown, and how training changes them."""
     size = format_size(run.preprocessing.image_size)
     yield (
         f"The first of {pluralize(count, 'training image')} in the order of seed {run.training.seed}, at "
@@ -144,7 +144,7 @@ def _sentences(run: Run, count: int) -> Iterator[str]:
 
 
 def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
-    """Say what each random change does, in words."""
+    """Describe each random change."""
     if augmentation.crop_area is not None:
         least, most = augmentation.crop_area
         yield f"a crop of {least:.0%} to {most:.0%} of the area, resized to the whole"
@@ -213,10 +213,10 @@ def _picture(view: DataView) -> bytes:
         draw.text((LABEL + column * (width + MARGIN), top - LINE), heading, "black", font)
     for row, (image, pictures) in enumerate(zip(view.images, tiles, strict=True)):
         down = top + row * (height + MARGIN)
-        words = "\n".join(
+        caption = "\n".join(
             textwrap.wrap(visible(image.label), LETTERS) + textwrap.wrap(visible(image.name), LETTERS)
         )
-        draw.text((MARGIN, down), words, "black", font)
+        draw.text((MARGIN, down), caption, "black", font)
         for column, pixels in enumerate(pictures):
             sheet.paste(Image.fromarray(pixels), (LABEL + column * (width + MARGIN), down))
     buffer = io.BytesIO()

@@ -1,4 +1,5 @@
-"""`vitkit.ImageDataset`: images as vitkit lists, cuts and decodes them, for a loop of somebody else."""
+"""`vitkit.ImageDataset`: images as vitkit lists, splits and decodes them, for a training loop of one's
+own."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,17 +27,16 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     >>> train = vitkit.ImageDataset("photos/", "train", model=model)
     >>> image, label = train[0]  # (C, H, W) uint8, and a number: the model normalises uint8 itself
 
-    The splits are those that `vitkit train` cuts of the same data by its defaults. Images are not augmented:
-    `transform` is the place for that.
+    The splits are the default ones of `vitkit train`. Images are augmented by `transform` alone.
 
     Args:
         data: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv or .parquet
             files.
         split: train, val or test.
-        model: the model that the images are for, which knows how they are cut and resized.
-        size: of the images in pixels, one number or `(height, width)`; left out, the model's, else 224.
-        splits: how splits are cut that the data lacks.
-        transform: a function of an image `(C, H, W)` of uint8, whose result takes its place.
+        model: the model for the images, whose preprocessing they get.
+        size: height and width in pixels, one number or `(height, width)`; left out, the model's, else 224.
+        splits: the rule for splits that the data lacks.
+        transform: a function of an image `(C, H, W)` of uint8, which returns the image to use.
 
     Attributes:
         class_names: the names of the classes by their numbers.
@@ -72,7 +72,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor]:
-        """Decode an image and give it with its label.
+        """Decode an image, and return it with its label.
 
         Raises:
             IndexError: there are fewer images.

@@ -1,4 +1,4 @@
-"""Keep the features of many images in files, each beside the name of its image."""
+"""Compute the features of many images into files, each beside the name of its image."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +17,8 @@ from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.options import EmbedOptions, from_options
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import EmbedOptions
 from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, remove_parts
 from vitkit.runs.destination import refuse_taken
 from vitkit.runs.folder import kind_of
@@ -26,7 +27,7 @@ from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import preprocessing_of
 
 COLUMNS = ("image", "split", "features", "error")
-"""The name of an image, its split where there are several, its D features in float32, and the reason where it
+"""The name of an image, its split where there are several, its D features in float32, and the reason if it
 cannot be read."""
 NAMES = ".names.csv"
 """The ending of the file that names the rows of a .npy file; a Parquet file names them itself."""
@@ -46,14 +47,14 @@ class Embedded:
     continued: int
     """Parts that were on the disk already."""
     retry: tuple[Path, ...] = ()
-    """The files without which the same command reads these images again."""
+    """The files to remove, so that the same command reads the unreadable images again."""
     names: Path | None = None
-    """The .names.csv with the names of the rows of a .npy file."""
+    """The .names.csv of a .npy file."""
 
 
 @dataclass(frozen=True)
 class FeatureRows:
-    """The rows of features, as `vitkit.jobs.parts` computes them."""
+    """The table of features, as `vitkit.jobs.parts` computes it."""
 
     options: EmbedOptions
 
@@ -113,7 +114,7 @@ class FeatureRows:
 def run_embed(options: EmbedOptions) -> Embedded:
     """Compute the features of images by a frozen model, and keep them in files.
 
-    The features of an image are what the model's head is given: `ImageModel.features`. The files are Parquet
+    The features of an image are the input of the model's head: `ImageModel.features`. The files are Parquet
     with the columns image, split, features and error, one below the folder `out` for each part, or one for
     all where `out` ends in .parquet. Where it ends in .npy, they are an array `(N, D)` of float32, beside a
     .names.csv with the names of its rows.
@@ -128,7 +129,7 @@ def run_embed(options: EmbedOptions) -> Embedded:
     if ending:
         refuse_taken(out)
         _refuse_below(out, str(options.data))
-    if names is not None and not folder.exists():  # with the parts, the names are of an attempt before
+    if names is not None and not folder.exists():  # beside parts, the names are of an earlier attempt
         refuse_taken(names)
     with computed_parts(folder, FeatureRows(options), options) as (parts, continued):
         errors = {part: list(_errors(part)) for part in parts}
@@ -148,7 +149,7 @@ embed = from_options(EmbedOptions)(run_embed)
 
 
 def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
-    """Put the images of all splits one after the other; returns them and the split of each."""
+    """Put the images of all splits one after the other; return them and the split of each."""
     parts = [(split, samples) for split, samples in data.splits.items() if isinstance(samples, FileSamples)]
     first = parts[0][1]
     numbers = np.concatenate([samples.numbers for _, samples in parts])
@@ -158,7 +159,7 @@ def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
 
 
 def _refuse_below(out: Path, data: str) -> None:
-    """Refuse to write a file among the images, where the next command would take it for some of them."""
+    """Refuse to write a file among the images, where the next command would list it as images."""
     if Path(absolute_spec(data)) in out.resolve().parents:
         raise VitkitError(
             f"{out} would be listed as images by the next command, because it is below {data}. Choose an "
@@ -193,9 +194,9 @@ def _errors(part: Path) -> Iterator[tuple[str, str]]:
 
 
 def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: int) -> None:
-    """Write all parts into one Parquet file, or into an array beside a file of names where there is one.
+    """Write all parts into one Parquet file, or into an array if there is a file of names.
 
-    The file appears whole, as with `replace_file`, but never lies in memory as a whole.
+    The file appears whole, as with `replace_file`, but is never whole in memory.
     """
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     lines = [csv_line(["image", "split", "error"])]

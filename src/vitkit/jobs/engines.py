@@ -1,6 +1,6 @@
-"""Load what predicts: a model that PyTorch computes, or one that an inference engine does.
+"""Load a model to be computed by PyTorch or by an inference engine.
 
-An exported folder is read without PyTorch, which is imported where a checkpoint is.
+An exported folder is read without importing PyTorch; a checkpoint is not.
 """
 
 import os
@@ -35,13 +35,13 @@ class Ready:
 
     model: "ImageModel | EngineModel"
     notes: tuple[str, ...]
-    """Phrases that the user should know about the weights, each of which follows the path."""
+    """Remarks on the weights: phrases, each of which follows the path."""
     left_out: Mapping[str, Sequence[str]]
     """Tensors of the checkpoint that no model takes, by the reason why."""
     device: "torch.device | str"
     """The device that images are moved to."""
     precision: Precision
-    """The precision that autocast is to be entered with."""
+    """The precision of autocast."""
 
 
 def load_ready(
@@ -60,13 +60,13 @@ def load_ready(
         path: anything `load_model` reads, or a folder that `vitkit export` wrote.
         options: as for `load_model`.
         device: "auto", "cpu", "cuda".
-        engine: None: the one that the folder is for, else PyTorch.
+        engine: None for the engine of an exported folder, else PyTorch.
         precision: "auto" is float32 on a processor.
-        exact: compute with the operations of the first version, which is PyTorch's to do.
-        phase: what it computes for.
+        exact: whether to compute with the operations of the first version, which PyTorch alone has.
+        phase: evaluation or prediction.
 
     Raises:
-        VitkitError: as `load_model`; or the engine cannot do what is asked for.
+        VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`.
     """
     path = kind_of(path)
     if path.kind == "exported model":
@@ -94,27 +94,27 @@ def load_ready(
 
 
 def take_built(options: PredictorOptions) -> Ready:
-    """Take a model that is built already: it computes as it stands, on the device where it is.
+    """Take a model that is built already, on its own device unless another is given.
 
-    Its way to compute is not changed, because whoever made it may go on to train it.
+    Its way to compute is not changed, because its owner may go on to train it.
 
     Raises:
-        VitkitError: it is no model of this library, or an option is given that is for reading one.
+        VitkitError: it is no model of this library, or an option is given that is for reading a model.
     """
     from vitkit.models.image_model import ImageModel
 
     model = options.path
     if not isinstance(model, ImageModel):
         raise VitkitError(
-            f"Expected a path or a model of vitkit, found {type(model).__name__}. Of another library, give "
-            "the folder of its checkpoint."
+            f"Expected a path or a model of vitkit, found {type(model).__name__}. For a model of another "
+            "library give the path of its checkpoint."
         )
     refused = ("image_size", "num_heads", "exact", "engine")
     given = [name for name in refused if getattr(options, name)]
     if given:
         raise VitkitError(
-            f"{join_names(given)} is for a model that is read from a path, and this one is built: leave it "
-            "out, or give create_model or load_model what it is to be."
+            f"{join_names(given)} is for a model that is read from a path, and this model is built: leave it "
+            "out, or give it to create_model or load_model."
         )
     place = next(model.parameters()).device
     if options.device != "auto":
@@ -126,10 +126,10 @@ def take_built(options: PredictorOptions) -> Ready:
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
-    """Refuse what engines other than PyTorch cannot do.
+    """Refuse options that engines other than PyTorch do not have.
 
     Raises:
-        VitkitError: another device than the processor, or the operations of the first version.
+        VitkitError: another device than the processor is given, or the operations of the first version.
     """
     if exact:
         raise VitkitError(
@@ -143,7 +143,7 @@ def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
 
 
 def thread_count() -> int:
-    """Return the number of threads for an engine: PyTorch's where it is imported, else that of OpenMP.
+    """Return the number of threads for an engine: PyTorch's where it is imported, else OpenMP's.
 
     0 leaves the number to the engine.
     """
@@ -163,16 +163,16 @@ def _from_folder(
     precision: Precision,
     exact: bool,
 ) -> Ready:
-    """Load the folder of an export, in which engine, precision and image size are decided."""
+    """Load the folder of an export, which fixes the engine, the precision and the image size."""
     model, record = serve_folder(folder, thread_count())
-    for name, asked, there in (
+    for name, option, exported in (
         ("engine", engine or record.engine, record.engine),
         ("precision", record.precision if precision == "auto" else precision, record.precision),
         ("image size", options.size or record.config.image_size, record.config.image_size),
         ("number of heads", options.num_heads, None),
     ):
-        if asked != there:
-            shown = "is decided when it is exported" if there is None else f"is {there}, not {asked}"
+        if option != exported:
+            shown = "is fixed in the export" if exported is None else f"is {exported}, not {option}"
             raise VitkitError(
                 f"{folder} is an exported engine, whose {name} {shown}: leave that option out, or export the "
                 "model again."

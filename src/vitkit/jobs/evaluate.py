@@ -27,7 +27,8 @@ from vitkit.evaluation.protocols import (
     outputs_of_classes,
 )
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions, from_options
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
@@ -50,21 +51,20 @@ class Evaluation(Shown):
     split: str
     data: ImageData
     answering: Answering[Any, Any]
-    """The task that the model was trained for, which knows how to present the numbers."""
+    """The answering half of the model's task, which presents the numbers."""
     result: Any
-    """The numbers of the task: a `vitkit.evaluation.classify.Classification` where it is classification."""
+    """The numbers of the task: `vitkit.evaluation.classify.Classification` for classification."""
     predictions: Any
-    """The predictions from which they are counted: `vitkit.evaluation.predictions.Predictions` there."""
+    """The predictions behind the numbers: `vitkit.evaluation.predictions.Predictions` for classification."""
     rejects: dict[str, str]
-    """Key and reason of every image that could not be read: they are counted, not scored."""
+    """Key and reason of every unreadable image, which is counted and not scored."""
     model: Place
     """The path of the model, and its kind."""
     whole: bool = False
-    """Whether the data has no splits and is not the training data: `split` says "train" but means all of
-    it."""
+    """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
 
     def in_words(self) -> str:
-        """Tell the numbers in a sentence, as the command line prints them."""
+        """Say the numbers in a sentence, as the command line prints them."""
         split = "" if self.whole else f"{self.split} "
         return "".join(self.answering.summary(self.result, f"{split}images of {self.data.name}"))
 
@@ -75,14 +75,13 @@ class Evaluation(Shown):
 
 
 def run_evaluate(options: EvaluateOptions) -> Evaluation:
-    """Evaluate a checkpoint. A run folder knows its data, and so does what was exported of it.
+    """Evaluate a checkpoint, by default on the data that its run folder or export records.
 
-    Each of the processes that torchrun starts computes a part of the batches, and all of them get the same
-    evaluation.
+    Each process that torchrun starts computes a part of the batches, and all of them get the same numbers.
 
     Raises:
-        VitkitError: the model names no classes; the data is not there, has classes the model does not know,
-            or lacks the split.
+        VitkitError: the model names no classes; the data is not there, has classes that the model lacks, or
+            has no such split.
     """
     world = join_processes(options.listener.warn)
     if not world.writes:
@@ -110,24 +109,22 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
     model = ready.model
     answering, recorded = answering_of(model.card), card_of(model).data
     whole = not trained_on and split == "train" and list(data.splits) == ["train"]
-    if not world.writes:
-        return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
-    if trained_on:
+    if world.writes and trained_on:
         others = () if parse_split(split)[0] == "train" else (split,)
         repeated = find_training_images(data, others, listener)
         result = with_repeats(result, predictions, repeated, split, answering, listener)
-    elif recorded is not None:
+    elif world.writes and recorded is not None:
         rows = find_among_others(model, data.splits[split], listener)
-        evaluated = {} if rows is None else {split: rows}
+        repeated = {} if rows is None else {split: rows}
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
-        result = with_repeats(result, predictions, evaluated, split, answering, listener, shown, where)
+        result = with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
     return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
 
 
 def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str, bool]:
-    """Open the images of an evaluation; returns the name of the split, and whether the model was trained on
-    this data.
+    """Open the images of an evaluation; return the name of the split too, and whether the model was trained
+    on this data.
 
     Raises:
         VitkitError: as `run_evaluate`.
@@ -150,12 +147,12 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
 
     Args:
         data: images with their splits.
-        split: the name of one or of a part of one; None: test, else val, else all of other data.
-        given: whether a person named the data, and not the model.
+        split: the name of a split or of a part of one; None for test, else val, else all of other data.
+        given: whether a person gave the data; else the model records it.
         trained_on: whether the model was trained on it.
 
     Returns:
-        The data, with the part of a split where one is named, and the name of the split.
+        The data, cut to the part of a split that is named; and the name of the split.
 
     Raises:
         VitkitError: there is no such split.
@@ -163,7 +160,7 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
     if split is None:
         split = next((name for name in ("test", "val") if name in data.splits), None)
         if split is None and given:
-            split = "train"  # data of one piece
+            split = "train"  # data without splits
     if split is not None:
         name, part = parse_split(split)
         split = f"{name}{part or ''}"
@@ -177,11 +174,11 @@ evaluate = from_options(EvaluateOptions)(run_evaluate)
 
 
 def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -> Ready:
-    """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
+    """Load the model of an evaluation with its engine, device and precision, and log the notes on it.
 
     Args:
-        options: of the evaluation.
-        place: what the model's path is, where that is known already.
+        options: the options of the evaluation.
+        place: the path of the model and its kind, where it was looked at already.
     """
     ready = load_ready(
         place or options.path,
@@ -197,12 +194,12 @@ def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -
 
 
 def find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
-    """Find the training images of a model among those of other data; None where they cannot be compared."""
+    """Return the rows of data that are training images of a model; None if they cannot be compared."""
     try:
         trained = open_model_data(model).splits["train"]
     except VitkitError:
         listener.note(
-            "Whether some of these images were trained on is not known: the training images are not where "
+            "Nobody can say whether some of these images were trained on: the training images are not where "
             "they were, or have changed."
         )
         return None
@@ -211,13 +208,13 @@ def find_among_others(model: Described, others: Images, listener: Listener) -> N
 
 
 def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | None:
-    """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
+    """Keep the evaluation of a run in its folder, if PyTorch computed its model unchanged on its own data.
 
-    PyTorch's numbers alone, which are those that its report and another evaluation of it are compared with.
+    The report shows these numbers, and another evaluation of the run is compared with them.
 
     Returns:
-        The folder that holds it; None if it is of something else, the run has not finished, or its folder may
-        not be written.
+        The folder that holds it; None if it is of another model or data, if the run has not finished, or if
+        its folder may not be written.
     """
     run, changed = Path(options.path), (options.data, options.image_size, options.max_pixels)
     if (
@@ -229,7 +226,7 @@ def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | 
         return None
     try:
         write_evaluation(run, evaluation.split, evaluation.result, evaluation.predictions)
-    except OSError as error:  # somebody else's run, say: the numbers are of use all the same
+    except OSError as error:  # somebody else's run, say: the numbers are printed all the same
         options.listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
     except VitkitError as error:
@@ -239,7 +236,11 @@ def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | 
 
 
 def _match_by_order(path: str, model: Described, data: ImageData) -> str:
-    """Return the sentence that a model without class names takes the classes in their order, if it can."""
+    """Say that a model without class names takes the classes in alphabetical order.
+
+    Raises:
+        VitkitError: the model has another number of outputs.
+    """
     names, outputs = data.class_names, model.config.num_classes
     shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
     if len(names) != outputs:
@@ -255,7 +256,7 @@ def _match_by_order(path: str, model: Described, data: ImageData) -> str:
 
 
 def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
-    """Say why there is nothing to evaluate on, and what to do."""
+    """Say which split is missing, and how to choose another."""
     splits = list(data.splits)
     if splits == ["train"] and trained_on:
         return (
@@ -270,10 +271,10 @@ def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
 
 
 def run_evaluate_protocol(options: ProtocolOptions) -> ProtocolResult:
-    """Evaluate a model of ImageNet's classes on one of the test sets that such models are compared on.
+    """Evaluate a model of ImageNet's classes by the protocol of a test set for such models.
 
     Raises:
-        VitkitError: the model has other classes; the data or its labels are not laid out as that test set is.
+        VitkitError: the model has other classes; or data or labels have another layout.
     """
     return run_protocol(options)[0]
 
@@ -308,7 +309,7 @@ def run_protocol(options: ProtocolOptions) -> tuple[ProtocolResult, dict[str, st
     rule = preprocessing_of(model).decode
     if options.max_pixels is not None:
         rule = replace(rule, max_pixels=options.max_pixels)
-    # What is right is looked up afterwards: no one label can say it where several classes are.
+    # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     labels = np.zeros(len(images.numbers), np.int64)
     samples = WithoutBorder(images.files, images.numbers, labels, rule, protocol.border)
     rejects: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Exporting a model to an inference engine: a folder with a graph, from which it predicts and evaluates.
+"""Export a model to an inference engine: a folder with a graph, which predicts and evaluates.
 
-What the engine computes is compared with PyTorch before anything is left on the disk, on the run's own images
-where they are known. int8 is calibrated on real images, and its answers are counted on others.
+The engine's logits are compared with PyTorch's before anything is left on the disk, on the run's own images
+if its card records them. int8 is calibrated on real images, and its answers are compared on others.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,8 @@ from vitkit.engines.libraries import refuse_precision
 from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.options import FEWEST, ExportOptions, from_options
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import FEWEST, ExportOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
@@ -41,7 +42,7 @@ from vitkit.weights.model_card import card_of, preprocessing_of
 CHECK_BATCH = 32
 """Images that are compared at a time."""
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
-"""The names of splits as people say them."""
+"""The names of splits in sentences."""
 
 Pixels = NDArray[np.uint8]
 Unread = Callable[[], Pixels]
@@ -55,10 +56,10 @@ class CalibrationImages:
     calibration: tuple[Pixels, ...]
     check: tuple[Pixels, ...]
     """Other images than those of the calibration."""
-    words: str
-    """The images that it was calibrated on, in words."""
-    check_words: str
-    """The images that it is compared on, in words, without their number."""
+    source: str
+    """The images of the calibration, as a phrase."""
+    check_source: str
+    """The images of the check, as a phrase without their number."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,15 @@ class Exported:
     path: Path
     """The folder written."""
     agreement: Agreement | None
-    """The comparison of the answers with float32's; None where no images were given, and none were needed."""
+    """The comparison of the answers with float32's; None without images, which int8 alone needs."""
     nearness: Nearness | None
     """The distance of the logits from PyTorch's; None for int8, whose answers are compared."""
     calibration: str | None
-    """The images that int8 was calibrated on, in words."""
+    """The images that int8 was calibrated on, as a phrase."""
     notes: tuple[str, ...]
-    """Sentences that a user should know about the source, as `load_model` logs them."""
+    """Remarks on the source, as `load_model` logs them."""
     departure: str | None
-    """The operation that the engine computes in another form than the model, in words; None for none."""
+    """A sentence on the operation that the engine computes in another form than the model; None for none."""
 
 
 def run_export(options: ExportOptions) -> Exported:
@@ -86,7 +87,7 @@ def run_export(options: ExportOptions) -> Exported:
 
     Raises:
         VitkitError: the engine is not installed or cannot compute the model; there are too few images; or the
-            result answers otherwise than float32. Nothing is left at `out` then.
+            engine answers otherwise than float32. Nothing is left at `out` then.
     """
     listener = options.listener
     out, engine, precision = Path(options.out), options.engine, options.precision
@@ -110,12 +111,12 @@ def run_export(options: ExportOptions) -> Exported:
             runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, calibration)
         agreement = nearness = None
         if precision != "int8":
-            named, some = _images_to_compare(model, images, listener)
-            nearness = require_same(model, runner, engine, precision, some, named)
+            compared, pixels = _images_to_compare(model, images, listener)
+            nearness = require_same(model, runner, engine, precision, pixels, compared)
         if images is not None:
             agreement = measure(model, runner, images.check, listener)
             _refuse_change(agreement, options, listener)
-        calibration_source = None if calibrated is None else calibrated.words
+        calibration_source = None if calibrated is None else calibrated.source
         write_description(folder, model, engine, precision, agreement, nearness, calibration_source)
         refuse_taken(out)
         folder.rename(out)
@@ -129,13 +130,13 @@ export = from_options(ExportOptions)(run_export)
 def _images_to_compare(
     model: ImageModel, given: CalibrationImages | None, listener: Listener
 ) -> tuple[str, NDArray[np.uint8]]:
-    """Choose images to hold logits against PyTorch's on: those given, else the run's own, else made up.
+    """Choose images to compare logits with PyTorch's on: given, else the run's own, else made up.
 
     Returns:
-        The images in words, and their pixels `(N, C, H, W)`.
+        A phrase for the images, and their pixels `(N, C, H, W)`.
     """
     if given is not None:
-        return given.check_words, np.concatenate(given.check[:COMPARED])
+        return given.check_source, np.concatenate(given.check[:COMPARED])
     named, own = read_own_images(model, COMPARED, listener)
     if own:
         return named, np.concatenate(own)
@@ -148,7 +149,7 @@ def measure(
     """Compare an engine with the model in float32, computed in the plain way.
 
     Args:
-        model: that the engine's graph was made of.
+        model: the model of the engine's graph.
         runner: the engine.
         images: `(1, C, H, W)` each.
         listener: hears the progress.
@@ -180,7 +181,7 @@ def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Liste
     """Refuse a result that answers otherwise than float32 too often, unless the caller accepts it.
 
     Raises:
-        VitkitError: it is refused.
+        VitkitError: it answers otherwise on more than 1 %, and `accept_change` is off.
     """
     if agreement.fraction_same >= LOWEST_AGREEMENT:
         return
@@ -198,13 +199,13 @@ def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Liste
 def read_calibration(model: ImageModel, options: ExportOptions, listener: Listener) -> CalibrationImages:
     """Draw images for calibration and for checking, the same at every call, and read them.
 
-    Data with a test or validation split is checked on that; of images without splits, some are kept apart.
+    Data with a test or validation split is checked on that split; of other data some images are kept apart.
 
     Raises:
         VitkitError: there are no images, or too few that can be read.
     """
     with listener.progress("listing images"):
-        name, samples, apart, check_words = _list(model, options)
+        name, samples, apart, check_source = _list(model, options)
     rule, count = preprocessing_of(model), options.calibration_images
     if apart:
         calibration = _read(samples, count, rule, "reading images to calibrate on", listener)
@@ -220,15 +221,15 @@ def read_calibration(model: ImageModel, options: ExportOptions, listener: Listen
             f"found {len(calibration)} and {len(check)} in {name}. Give more images with --calibration."
         )
     source = f"{len(calibration):,} images of {without_places(name)}"
-    return CalibrationImages(tuple(calibration), tuple(check), source, check_words)
+    return CalibrationImages(tuple(calibration), tuple(check), source, check_source)
 
 
 def read_own_images(model: ImageModel, count: int, listener: Listener) -> tuple[str, list[Pixels]]:
-    """Read some of the images that a model was trained with, of its test split if there is one.
+    """Read some of the images of a model's own data, from its test split if there is one.
 
     Returns:
-        The images in words, and each `(1, C, H, W)`. None where the model does not say where they are, or
-        where they cannot be read any more, which the listener hears.
+        A phrase for the images, and each image `(1, C, H, W)`. No images where the model does not record
+        their path, or where they cannot be read any more, which the listener hears.
     """
     record = card_of(model).data
     if record is None or not record.has_place:
@@ -249,10 +250,10 @@ def _own_images(data: ImageData) -> tuple[str, list[Unread]]:
 
 
 def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread], str]:
-    """List the images to calibrate on, and those that the data itself keeps apart from them, if any.
+    """List the images to calibrate on, and the images of a test or validation split, if there is one.
 
     Returns:
-        The first in words, both, and the images to compare on in words.
+        A phrase for the images to calibrate on, these images, the images to check on, and a phrase for them.
     """
     spec, rule = options.calibration, preprocessing_of(model).decode
     if spec is None:
@@ -273,10 +274,10 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
             return spec, [partial(decode, path, rule) for path in sorted(files)], [], source
         whole = Splits(val_fraction=0, test_fraction=0)
         data, name = task_of(model.card).learning.open_data(spec, whole, rule), spec
-    check_words, apart = _own_images(data)
+    check_source, apart = _own_images(data)
     if not {"test", "val"} & data.splits.keys():
         apart = []
-    return name, _unread(data.splits["train"]), apart, check_words
+    return name, _unread(data.splits["train"]), apart, check_source
 
 
 def _unread(samples: Samples) -> list[Unread]:
@@ -286,8 +287,7 @@ def _unread(samples: Samples) -> list[Unread]:
 def _read(
     images: Sequence[Unread], count: int, rule: Preprocessing, what: str, listener: Listener
 ) -> list[Pixels]:
-    """Read up to `count` images in an order that is drawn once and for all; those that cannot be are left
-    out."""
+    """Read up to `count` images in a fixed random order; unreadable ones are left out."""
     decoded: list[Pixels] = []
     with listener.progress(what, min(count, len(images))) as progress:
         for index in np.random.default_rng(0).permutation(len(images)):

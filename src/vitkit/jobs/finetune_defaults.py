@@ -1,4 +1,4 @@
-"""The options of fine-tuning that suit a number of training images, where neither a person nor a recipe gives
+"""Fit the options of fine-tuning to a number of training images, where neither a person nor a recipe gives
 them."""
 
 import math
@@ -15,10 +15,10 @@ from vitkit.training.config import ClassificationConfig, OptimizerConfig, Traini
 # images are seen often, many a few times. The paper's 500 steps of 512 are 256,000 images for any of them.
 LENGTHS = ((1_000, 50, 32), (10_000, 20, 64), (100_000, 10, 128), (1 << 62, 3, 128))
 AUGMENTATION = Augmentation(crop_area=(0.25, 1.0))
-"""Crops of at least a quarter of an image: the original code's 5 % often show nothing of what it is about."""
+"""Crops of at least a quarter of an image: the original code's 5 % often miss the object."""
 LEAST_STEPS = 200
-"""Fewer are too few for a new head, however often they show each image: of 45 digits, from a start on other
-digits, 71 steps learned 16 % and 400 steps 46 %."""
+"""The fewest steps for a new head, however often they show each image: on 45 digits, from a start on other
+digits, 71 steps reached 16 % and 400 steps 46 %."""
 RATE, HEAD_RATE = 5e-4, 3e-3
 """Learning rates of AdamW for the layers of the start; and for a new head, which has nothing to forget. A
 head of zeros that learned at the lower rate held short runs back: Adam moves a weight by about its rate a
@@ -27,20 +27,20 @@ step. Higher rates for all layers gained on images unlike the start's and lost m
 VALIDATIONS = 10
 """Validations of a run of default length, each with a checkpoint."""
 LAYER_DECAY = 0.75
-"""The layer decay of a model of up to 12 layers, as in BEiT and MAE; a deeper one gets that which makes its
-first layer as slow. Without it, models of 4 layers lost up to 5 points on a few images like the start's."""
+"""The layer decay of a model of up to 12 layers, as in BEiT and MAE; in a deeper model the first layer is as
+slow. Without it, models of 4 layers lost up to 5 points on a few images like the start's."""
 
 
 def fit_images(
     run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
 ) -> Run:
-    """Put what depends on the number of training images into a run; a recipe but `paper` leaves nothing open.
+    """Fit a run to its number of training images; a recipe other than `paper` is left as it is.
 
     Args:
-        run: with its recipe, where it has one.
-        config: of the model that it begins from.
-        num_images: of the training split.
-        freeze: whether the trunk learns.
+        run: the run, with its recipe if it has one.
+        config: the configuration of the start's model.
+        num_images: training images.
+        freeze: "trunk" if the head alone learns.
     """
     if not run.recipe:
         return fit_data(run, config, num_images, freeze)
@@ -50,12 +50,12 @@ def fit_images(
 def fit_data(
     run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
 ) -> Run:
-    """Choose how to fine-tune on so many training images, where no recipe says it.
+    """Choose the options of fine-tuning for a number of training images, without a recipe.
 
-    AdamW at a low rate, at a higher one for a head of zeros, and lower layers slower than higher ones: no
-    rate has to be searched for, which the paper's SGD needs. The head does not go first: at a rate of its own
-    that gained nothing. Nor does it begin as the ridge solution, which gained 2.4 points on 200 photos, lost
-    up to 2.8 on digits and tied elsewhere. The first screen of the run says what departs from the paper.
+    AdamW has a low rate, a higher one for a head of zeros, and lower rates for lower layers: no rate has to
+    be searched for, as it has for the paper's SGD. The head does not train first: with a rate of its own that
+    gained nothing. Nor does it begin as the ridge solution, which gained 2.4 points on 200 photos, lost up to
+    2.8 on digits and tied elsewhere. The first screen of the run lists the departures from the paper.
     """
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)

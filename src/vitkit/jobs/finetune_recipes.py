@@ -1,7 +1,7 @@
-"""Fine-tuning as in the paper (B.1.1, Table 4): named runs that begin from weights that are there already.
+"""Recipes of fine-tuning as in the paper (B.1.1, Table 4).
 
-The paper says SGD with momentum 0.9, cosine decay, batch 512, no weight decay, clipping at norm 1 and 384
-pixels. It is silent on the rest, which is the released code's (vision_transformer `configs/common.py` and
+The paper gives SGD with momentum 0.9, cosine decay, batch 512, no weight decay, clipping at norm 1 and 384
+pixels. The rest is from the released code (vision_transformer `configs/common.py` and
 `configs/vit.py`): crops of 5 to 100 % of the area, flips, plain bilinear resizing, a base rate of 0.03, 500
 steps of warm-up.
 """
@@ -21,23 +21,23 @@ TABLE_4: dict[str, tuple[int, float, int, float]] = {
     "finetune-flowers": (500, 0.03, 50, 0.1),
     "finetune-vtab": (2_500, 0.01, 250, 0.2),
 }
-"""Rows of Table 4: steps, rate, steps of warm-up, part of the training set held out. There rates are swept,
-over 0.003 to 0.06 for ImageNet and 0.001 to 0.03 for the others but VTAB; these are the released code's.
-Its README warms up a short run for a tenth of its steps, as is done here where it gives no number."""
+"""Rows of Table 4: steps, rate, steps of warm-up, fraction of the training set held out. The paper sweeps the
+rates (`IMAGENET_RATES`, `OTHER_RATES`); these are the released code's. Its README warms up a short run for a
+tenth of the steps, and so do rows for which it gives no number."""
 IMAGENET_RATES, OTHER_RATES = (0.003, 0.01, 0.03, 0.06), (0.001, 0.003, 0.01, 0.03)
-"""The rates that Table 4 sweeps: over ImageNet, and over the others but VTAB, which has 0.01 alone."""
+"""The rates that Table 4 sweeps, for ImageNet and for the other data sets; VTAB has 0.01 alone."""
 MULTIPLES = (0.1, 0.3, 1.0, 3.0)
-"""The rates that are swept without a recipe of the paper, over the run's own; as far apart as Table 4's."""
+"""Multiples of a run's own rate that are swept without a recipe of the paper, as far apart as Table 4's."""
 
 
 def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, val_fraction: float) -> Run:
-    """A row of the paper's Table 4: SGD, batch 512, 384 pixels, and the last weights.
+    """Make a row of the paper's Table 4: SGD, batch 512, 384 pixels, and the last weights.
 
     Command: vitkit finetune START --recipe finetune-cifar10 --data PATH
     Cost and result: not measured here; the paper's are its Tables 2 and 5.
     """
     return Run(
-        model="",  # that of the start
+        model="",  # the start's
         preprocessing=Preprocessing(image_size=(384, 384), antialias=False),
         optimizer=OptimizerConfig(
             optimizer="sgd",
@@ -54,11 +54,10 @@ def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, va
 
 
 def paper() -> Run:
-    """The paper's fine-tuning for data of any size.
+    """Make the paper's fine-tuning for data of any size.
 
     Steps by BiT-HyperRule (big_transfer `bit_hyperrule.py`): 500 for fewer than 20,000 training images,
-    10,000 for fewer than 500,000, else 20,000; `vitkit finetune` puts in those of the data, this run has the
-    fewest.
+    10,000 for fewer than 500,000, else 20,000. This run has the fewest; `vitkit finetune` fits them.
 
     Command: vitkit finetune START --recipe paper --data PATH
     Cost and result: not measured here; the paper's are its Tables 2 and 5.
@@ -67,7 +66,7 @@ def paper() -> Run:
 
 
 def fit_paper(run: Run, num_images: int) -> Run:
-    """Put the steps and the warm-up for so many training images into a run of the recipe `paper`."""
+    """Fit steps and warm-up of the recipe `paper` to a number of training images."""
     steps, rate, warmup = _rule(num_images)
     return replace(
         run,
@@ -77,18 +76,18 @@ def fit_paper(run: Run, num_images: int) -> Run:
 
 
 def _rule(num_images: int) -> tuple[int, float, int]:
-    """Give steps, rate and warm-up for a number of training images."""
+    """Return steps, rate and warm-up for a number of training images."""
     if num_images < 20_000:
         return 500, 0.03, 50
     return (10_000 if num_images < 500_000 else 20_000), 0.03, 500
 
 
 def sweep_rates(run: Run, multiples: Sequence[float] = MULTIPLES) -> tuple[float, ...]:
-    """Give the learning rates that a sweep over a run tries, from the lowest to the highest.
+    """Return the learning rates of a sweep over a run, from the lowest to the highest.
 
     Args:
-        run: of one of the paper's recipes of fine-tuning, which have rates; or any other.
-        multiples: of the run's own rate, which are tried where it is any other.
+        run: a run of the paper's recipes of fine-tuning, whose rates are the paper's; or any other run.
+        multiples: the rates of any other run, as multiples of its own.
     """
     if run.recipe == "finetune-vtab":
         return (0.01,)
@@ -101,18 +100,18 @@ def sweep_rates(run: Run, multiples: Sequence[float] = MULTIPLES) -> tuple[float
 
 
 def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str]:
-    """Name what in a run is not the paper's fine-tuning (B.1.1), each with what the paper does.
+    """List the options of a run that depart from the paper's fine-tuning (B.1.1), with the paper's values.
 
     Args:
-        run: its options.
-        num_images: those of the training split.
-        papers: the paper's run; left out, that for data of any size, or as many steps as a row of Table 4.
+        run: the run.
+        num_images: training images.
+        papers: the paper's run; left out, the recipe `paper`, or any number of steps in Table 4.
     """
     there = papers or fit_paper(paper(), num_images)
     height, width = run.preprocessing.image_size
     own, theirs, objective = run.optimizer, there.optimizer, run.objective
     if not isinstance(objective, ClassificationConfig):
-        return []  # it fine-tunes to no classes
+        return []  # the run does not learn classes
     pairs = [
         ("optimizer", own.optimizer, theirs.optimizer),
         ("schedule", own.schedule, theirs.schedule),
@@ -137,12 +136,12 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
             ("steps of the head alone", own.head_first, 0),
             ("frozen layers", own.freeze_layers, 0),
         ]
-    found = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
+    changes = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
     steps = run.training.total_steps(num_images)
     usual = {there.training.steps, *(row[0] for row in TABLE_4.values() if papers is None)}
     if steps not in usual:
-        found.append(f"{steps:,} steps ({there.training.steps:,})")
-    return found
+        changes.append(f"{steps:,} steps ({there.training.steps:,})")
+    return changes
 
 
 def _plain(value: object) -> str:

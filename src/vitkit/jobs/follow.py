@@ -31,8 +31,8 @@ def follow(world: World) -> Path | None:
         The folder of the run; None where there is no further one.
 
     Raises:
-        VitkitError: the run's folder or images are not the same here.
-        StopRequest: a signal asked to stop; the step at hand is finished and committed.
+        VitkitError: the run's folder or images are not the same on this machine.
+        StopRequest: a signal asked to stop; the current step is finished and committed.
     """
     invitation = await_invitation(world)
     if invitation is None:
@@ -49,7 +49,7 @@ def follow(world: World) -> Path | None:
     data = Request().images(run)
     if record is None or data.fingerprint() != invitation.fingerprint:
         raise VitkitError(
-            f"The images of {run.data} are others for {here} than for process 0: expected the fingerprint "
+            f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "
             f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
         )
     # Process 0 alone evaluates the finished model: the test images are not read here.
@@ -58,7 +58,8 @@ def follow(world: World) -> Path | None:
     )
     device = find_device(invitation.device)
     model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
-    model.card = run_card(run, data, invitation.fingerprint, run.model)  # evaluators need to know its images
+    # Evaluators read the images of the run from the card.
+    model.card = run_card(run, data, invitation.fingerprint, run.model)
     compute = parse_compute(place.require_config(), folder)
     parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
     compute_as_begun(parts, device)

@@ -25,7 +25,8 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.options import InspectOptions, as_names, from_options
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import InspectOptions, as_names
 from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_model
@@ -54,8 +55,8 @@ class Inspection:
 def run_inspect(options: InspectOptions) -> list[Path]:
     """Draw what a model has learned, as PNG and SVG.
 
-    Filters and position embeddings need the weights alone; attention distance and rollout need images: those
-    given, or the test images of the run the model comes from. ResNets have filters only.
+    Filters and position embeddings need the weights alone; attention distance and rollout need images: the
+    given ones, or the test images of the model's run. ResNets have filters only.
 
     Returns:
         The files written.
@@ -86,8 +87,8 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
     make_folder(folder)
     written: list[Path] = []
     if model.config.in_channels in (1, 3):
-        components, shares = patch_filters(model)
-        written += drawing.save_figure(model_figures.filter_grid(components, shares), folder / "filters")
+        components, fractions = patch_filters(model)
+        written += drawing.save_figure(model_figures.filter_grid(components, fractions), folder / "filters")
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
     similarity = position_similarity(model)
@@ -116,7 +117,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
 def _images(
     model: ImageModel, sources: Sequence[str], listener: Listener
 ) -> tuple[list[str], list[NDArray[np.uint8]]]:
-    """Read images at the model's size, with their names; none where there are none to be had."""
+    """Read images at the model's size, with their names: given, or from the run's own data."""
     preprocessing = preprocessing_of(model)
     names: list[str] = []
     pixels: list[NDArray[np.uint8]] = []
@@ -152,7 +153,7 @@ def _images(
 
 
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
-    """Say what the model takes each image for, and how sure it is."""
+    """Say the class that the model predicts for each image, and its probability."""
     with evaluation_mode(model):
         answers = answering_of(model.card).guesses(model(batch).float().cpu().numpy(), model.card, top=1)
     return [

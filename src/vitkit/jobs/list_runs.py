@@ -1,7 +1,8 @@
-"""List the runs, series and studies below a folder, with what came of them and where they stand.
+"""List the runs, series and studies below a folder, with their results and states.
 
-Folders may have been given away, edited or damaged: every record is read by who checks it, links are not
-followed, and names of folders in records are never paths. What cannot be read is listed as damaged.
+Folders may have been given away, edited or damaged: every record is read by the function that checks it,
+links are not followed, and names of folders in records are never paths. A folder that cannot be read is
+listed as damaged.
 """
 
 import fcntl
@@ -16,7 +17,8 @@ from typing import Any, Literal
 
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import RunsOptions, from_options
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import RunsOptions
 from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
 from vitkit.runs.config import Run
@@ -37,32 +39,32 @@ from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG
 
 DEPTH = 4
-"""Folders below one another that are looked into: runs/NAME, and what people put between for order."""
+"""Levels of folders that are searched: runs/NAME, and folders that people put between for order."""
 State = Literal["running", "interrupted", "ended", "diverged", "damaged"]
 VTAB = "vtab.json"
-"""The result of the tasks of VTAB-1k, which their folder has once all are finished."""
+"""The result of the tasks of VTAB-1k, written when all have ended."""
 
 
 @dataclass(frozen=True, repr=False)
 class RunSummary(Shown):
-    """A run, a series of runs or a study, in a few words and numbers."""
+    """The summary of a run, a series of runs or a study."""
 
     folder: str
     kind: Literal["run", "series", "study"]
     data: str
-    """The name of the images; "" where it is not known."""
+    """The name of the images; "" where no record has it."""
     model: str
     metric: str
-    """The metric that decides: "accuracy", say; "" where there is none."""
+    """The task's main metric, "accuracy" say; "" where there is none."""
     state: State
     progress: str
-    """A few words on the state: "step 120 of 352"; of what is damaged, the reason."""
+    """The progress: "step 120 of 352"; of a damaged folder, the reason."""
     score: float | None = None
-    """The value of the metric; of a series the mean. None before the end."""
+    """The value of the metric, for a series the mean; None before the end."""
     interval: tuple[float, float] | None = None
-    """95 %, over images like these; of several seeds there is none."""
+    """The 95 % interval over images like these; None for several seeds."""
     split: str = ""
-    """The images that it was measured on: "test" or "val"."""
+    """The split of the score: "test" or "val"."""
     is_fraction: bool = True
     """Whether the score is a fraction from 0 to 1; else it is a loss."""
     minutes: float | None = None
@@ -71,13 +73,13 @@ class RunSummary(Shown):
     """Time of the last change of its records, in seconds since 1970."""
 
     def in_words(self) -> str:
-        """Tell the result and the state."""
+        """Say the result and the state."""
         parts = (self.folder, self.data, self.model, self.result, self.standing)
         return ", ".join(part for part in parts if part)
 
     @property
     def result(self) -> str:
-        """Return the score in words: "test 97.2% (95.1 to 98.4)"; "" where there is none."""
+        """Describe the score: "test 97.2% (95.1 to 98.4)"; "" without one."""
         if self.score is None:
             return ""
         named = "" if self.metric == "accuracy" else f" {self.metric.replace('_', ' ')}"
@@ -88,7 +90,7 @@ class RunSummary(Shown):
 
     @property
     def standing(self) -> str:
-        """Return the state in words: "interrupted at step 120 of 352"."""
+        """Describe the state: "interrupted at step 120 of 352"."""
         if self.state == "damaged" or not self.progress:
             return self.state
         between = ": " if self.state == "ended" else " at " if self.kind == "run" else " with "
@@ -100,9 +102,9 @@ class RunSummary(Shown):
 
 
 def run_list_runs(options: RunsOptions) -> list[RunSummary]:
-    """List the runs, series and studies below a folder, the one that changed last at the end.
+    """List the runs, series and studies below a folder, the last changed one at the end.
 
-    Runs of a series and series of a study are parts of them and not listed by themselves.
+    Runs of a series and series of a study are not listed by themselves.
 
     Raises:
         VitkitError: there is no such folder.
@@ -124,8 +126,7 @@ list_runs = from_options(RunsOptions)(run_list_runs)
 
 
 def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], RunSummary]]]:
-    """Yield the folders of runs, series and studies, with the function that reads each; links are passed
-    over."""
+    """Yield the folders of runs, series and studies, each with its reader; links are not followed."""
     place = kind_of(folder)
     if place.kind == "nothing":  # a folder that this user may not look into
         return
@@ -137,7 +138,9 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
         yield folder, _read_vtab
     elif place.is_run:
         yield folder, lambda _: _read_run(place)
-    elif (folder / "config.json").exists() and (folder / LOG).exists():  # another library's has no such log
+    elif (folder / "config.json").exists() and (
+        folder / LOG
+    ).exists():  # another library's config.json has no such log beside it
         yield folder, lambda there: _read_run(Place(str(there), "unfinished run"))
     elif depth and place.kind != "exported model":
         with suppress(OSError), os.scandir(folder) as entries:
@@ -147,7 +150,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
 
 
 def _last_change(folder: Path) -> float:
-    """Give the time of the last change of a record in a folder, in seconds since 1970."""
+    """Return the time of the last change of a record in a folder, in seconds since 1970."""
     times = [0.0]
     for name in ("config.json", SERIES, STUDY, VTAB, "speed.jsonl", "report.html"):
         with suppress(OSError):
@@ -156,9 +159,9 @@ def _last_change(folder: Path) -> float:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder, which it does as long as it trains there.
+    """Whether a process holds the lock of a folder, as it does while it trains there.
 
-    The lock is shared for a moment to find out, and never made.
+    The lock is taken as a shared one for a moment, and its file is never made.
     """
     try:
         descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -200,7 +203,7 @@ def _read_run(place: Place) -> RunSummary:
     )
     if finished:
         scores = [read_score(folder, split, run) for split in ("test", "val")]
-        score = next((one for one in scores if one is not None), None)
+        score = scores[0] or scores[1]
         if score is None:
             return row
         return replace(row, score=score.value, interval=score.interval, split=score.split)
@@ -214,7 +217,7 @@ def _read_run(place: Place) -> RunSummary:
 
 
 def _model_name(run: Run, folder: Path) -> str:
-    """Name the model of a run: that of the run, or of its start."""
+    """Return the name of a run's model, its own or its start's."""
     if run.model:
         return run.model
     start = read_start_record(folder)
@@ -222,22 +225,22 @@ def _model_name(run: Run, folder: Path) -> str:
 
 
 def _committed_step(folder: Path) -> int:
-    """Give the step that the run goes on after: that of its newest committed checkpoint, or 0."""
+    """Return the step of the newest committed checkpoint, or 0."""
     ended = read_ended(folder)
     committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
     return next(committed, 0 if ended is None else ended.step)
 
 
 def _logged_step(folder: Path) -> int:
-    """Give the last step in the log of a run, or 0."""
+    """Return the last step in the log of a run, or 0."""
     lines = read_metrics(folder).lines
     return int(lines[-1]["step"]) if lines else 0
 
 
 def _minutes(folder: Path) -> float | None:
-    """Add up the minutes of a run's steps over all the times that it was begun or continued.
+    """Add up the minutes of a run's steps, over all times that it was begun or continued.
 
-    The seconds of the speed log begin again with each of them.
+    The seconds of the speed log begin again at 0 each time.
     """
     seconds = [line["seconds"] for line in read_speed(folder).lines if line["seconds"] >= 0]
     if not seconds:
@@ -247,11 +250,11 @@ def _minutes(folder: Path) -> float | None:
 
 
 def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
-    """Summarise a series whose record was checked."""
+    """Summarise a series from its record, which was checked."""
     members = series.all_members
-    done = sum(one.ended for one in members)
-    minutes = [_minutes(folder / one.folder) for one in members]
-    spent = [one for one in minutes if one is not None]
+    done = sum(member.ended for member in members)
+    minutes = [_minutes(folder / member.folder) for member in members]
+    spent = [value for value in minutes if value is not None]
     run, spread = series.run, series.spread
     first = folder / series.members[0].folder
     row = RunSummary(
@@ -265,7 +268,7 @@ def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
         is_fraction=find_task(run.task).learning.curve.is_fraction,
         minutes=sum(spent) if spent else None,
     )
-    if series.ended and all(one.diverged for one in series.members):
+    if series.ended and all(member.diverged for member in series.members):
         return replace(row, state="diverged")
     if spread is None:
         return row
@@ -273,7 +276,8 @@ def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
     if spread.pooled is not None:
         interval = spread.pooled.interval
     elif spread.runs == 1:
-        interval = next(one.score.interval for one in series.members if one.score is not None)
+        scores = (member.score for member in series.members)
+        interval = next(score.interval for score in scores if score is not None)
     return replace(row, score=spread.mean, interval=interval, split=spread.split)
 
 

@@ -17,7 +17,7 @@ class ModelSize:
 
     name: str
     shape: tuple[str, str, str, str]
-    """Layers, width, heads and tokens in words, as `shape` puts them."""
+    """Layers, width, heads and tokens as text (`shape`)."""
     parameters: int
     """Number of parameters, with the head."""
     flops: int
@@ -38,17 +38,17 @@ def measure_models(options: ModelsOptions) -> list[ModelSize]:
 
 
 def shape(config: ModelConfig) -> tuple[str, str, str, str]:
-    """Put layers, width, heads and tokens into words; a dash for what a model does not have.
+    """Write layers, width, heads and tokens as text; a dash where a model has none.
 
     A ResNet's layers are the units of each stage; a hybrid has both.
     """
     heads = "-" if config.attention == "none" else str(config.num_heads)
     tokens = "-" if config.num_tokens is None else str(config.num_tokens)
-    return config.layers_in_words, str(config.width), heads, tokens
+    return config.layer_summary, str(config.width), heads, tokens
 
 
 def matching(patterns: Sequence[str]) -> list[str]:
-    """List the names that any of the patterns matches, in order; all without a pattern.
+    """List the names that any of the patterns matches, in order; all names without a pattern.
 
     A pattern that no name matches is tried without regard to case, then, without wildcards, as a part of a
     name, then as a name of the grammar.
@@ -56,27 +56,30 @@ def matching(patterns: Sequence[str]) -> list[str]:
     Raises:
         VitkitError: a pattern that is none of these.
     """
-    known = list_models()
-    found = dict.fromkeys(known if not patterns else [])
-    for pattern in patterns:
-        found |= dict.fromkeys(_matching(pattern, known))
-    return list(found)
+    models = list_models()
+    if not patterns:
+        return models
+    return list(dict.fromkeys(name for pattern in patterns for name in _matching(pattern, models)))
 
 
-def _matching(pattern: str, known: list[str]) -> list[str]:
+def _matching(pattern: str, models: list[str]) -> list[str]:
+    """List the names that a pattern matches."""
     small = pattern.lower()
-    names = fnmatch.filter(known, pattern) or [name for name in known if fnmatch.fnmatch(name.lower(), small)]
+    names = fnmatch.filter(models, pattern) or [
+        name for name in models if fnmatch.fnmatch(name.lower(), small)
+    ]
     if not names and not set(pattern) & set("*?["):
-        names = [name for name in known if small in name.lower()] or _composed(pattern)
+        names = [name for name in models if small in name.lower()] or _composed(pattern)
     if names:
         return names
-    lowered = {name.lower(): name for name in known}
+    lowered = {name.lower(): name for name in models}
     near = [lowered[name] for name in difflib.get_close_matches(small, lowered)]
     hint = f"Near it: {', '.join(near)}." if near else "All are listed by vitkit models."
     raise VitkitError(f"No name matches '{pattern}'. {hint}")
 
 
 def _composed(name: str) -> list[str]:
+    """Return a name that the zoo's grammar can make, in a list; else an empty list."""
     try:
         model_config(name)
     except VitkitError as error:

@@ -1,28 +1,22 @@
-"""Options are written once: a frozen dataclass is a function's signature and Args, and a verb's help.
+"""The options of jobs: frozen dataclasses, each written once for a function and for its verb.
 
-A job is a function of one value, its options. `from_options` makes the public function of it, whose
-parameters are the fields, and the command line reads the same dataclass. First come the fields that verbs
-share, then each verb's own options. The options of a study stand beside the study, and those of fine-tuning
-in a file of their own: they need the configuration of a run, for which the help of other verbs need not wait.
-None of it needs torch.
+First come the options that verbs share, then each verb's own. The options of fine-tuning, of pre-training and
+of the studies have files of their own: they need the configuration of a run, for which the help of other
+verbs should not wait. None of it needs torch. `vitkit.jobs.functions` makes the functions.
 """
 
-import ast
-import inspect
 import math
 import re
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
-from itertools import pairwise, takewhile
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine
 from vitkit.errors import VitkitError
-from vitkit.listener import Listener, hushed
+from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
@@ -35,150 +29,27 @@ from vitkit.weights.published import is_address
 StrPath: TypeAlias = str | Path
 """A file, a folder, an address, or the name of a published checkpoint."""
 StrPaths: TypeAlias = StrPath | Sequence[StrPath]
-"""One of them or several."""
-
-P = ParamSpec("P")
-Trained = TypeVar("Trained", bound="RunOptionsByName")
-Options = TypeVar("Options")
-Result = TypeVar("Result")
-Self = TypeVar("Self")
-
-
-def from_options(
-    options: Callable[P, Options],
-) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
-    """Turn a job, a function of its options, into the public function whose parameters are their fields.
-
-    Args:
-        options: a dataclass. The texts below its fields become the Args of the docstring, which is the job's.
-
-    Returns:
-        A decorator. The function has the name of the job without the "run_" that may stand before it.
-    """
-
-    def publish(job: Callable[[Options], Result]) -> Callable[P, Result]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> Result:
-            return job(leave_alone(options(*args, **kwargs)))
-
-        _describe(function, job, options)
-        return function
-
-    return publish
-
-
-def from_training_options(
-    options: type[Trained],
-) -> Callable[[Callable[[Trained], Result]], Callable[..., Result]]:
-    """Do the same for a job that trains: its function takes the options of training by their names too."""
-    own = {field.name for field in fields(options)}
-
-    def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
-        def function(*args: Any, **kwargs: Any) -> Result:
-            given = {name: kwargs.pop(name) for name in list(kwargs) if name not in own - {"options"}}
-            return job(leave_alone(options(*args, **kwargs, options=given)))
-
-        _describe(function, job, options)
-        return function
-
-    return publish
-
-
-def leave_alone(options: Options) -> Options:
-    """Give the listener of a job's options nothing but warnings to hear, where they ask for quiet."""
-    if isinstance(options, JobOptions) and options.quiet:
-        return replace(options, listener=hushed(options.listener, options.quiet))
-    return options
-
-
-def method_from_options(
-    options: Callable[P, Options],
-) -> Callable[[Callable[[Self, Options], None]], Callable[Concatenate[Self, P], None]]:
-    """Do the same for a method that takes the options beside `self`."""
-
-    def publish(job: Callable[[Self, Options], None]) -> Callable[Concatenate[Self, P], None]:
-        def function(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            job(self, options(*args, **kwargs))
-
-        _describe(function, job, options)
-        return function
-
-    return publish
-
-
-def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Callable[..., Any]) -> None:
-    """Give a function the name of its job, the parameters of its options, and a docstring of both."""
-    function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
-    function.__module__ = job.__module__
-    of_job = inspect.signature(job).parameters.values()
-    before = list(takewhile(lambda parameter: parameter.name != "options", of_job))  # self
-    parameters = [
-        parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
-        if parameter.name == "options"
-        else parameter
-        for parameter in inspect.signature(options).parameters.values()
-    ]
-    # Quiet and listener come last, as the least of what a caller cares for.
-    ordered = sorted(
-        parameters, key=lambda parameter: (parameter.kind, ("quiet", "listener").count(parameter.name))
-    )
-    result = inspect.signature(job).return_annotation
-    function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
-    function.__annotations__ = {"return": result}  # what typing.get_type_hints reads
-    function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
-
-
-def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
-    """Put the texts of the fields into a docstring, before what is returned and raised."""
-    texts = read_field_texts(options)
-    lines = [
-        textwrap.fill(f"    {name}: {texts[name]}", 108, subsequent_indent=" " * 8, break_on_hyphens=False)
-        for name in names
-        if name in texts
-    ]
-    head, heading, rest = re.split(
-        r"(^(?:Returns|Raises):\n|\Z)", inspect.cleandoc(text), maxsplit=1, flags=re.MULTILINE
-    )
-    return "\n".join([head.rstrip(), "", "Args:", *lines, "", heading + rest]).rstrip() + "\n"
-
-
-def read_field_texts(options: type) -> dict[str, str]:
-    """Read the string below each field of a dataclass and of those that it extends, from their source.
-
-    Returns:
-        The texts by the names of the fields; none where the source is not there.
-    """
-    texts = {}
-    for owner in reversed(options.__mro__):
-        if not is_dataclass(owner):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        except OSError:
-            return {}
-        for statement, below in pairwise(getattr(tree.body[0], "body", [])):
-            if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
-                texts[ast.unparse(statement.target)] = " ".join(ast.literal_eval(below.value).split())
-    return texts
+"""A single one or several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuietOptions:
-    """The option to be left alone."""
+    """The option to hear warnings alone."""
 
     quiet: bool = False
-    """say nothing while it is at work, except for warnings."""
+    """print nothing but warnings."""
 
 
 Tracker = Literal["csv", "tensorboard", "wandb"]
-"""The logs of other programs that the numbers of a run can be kept in."""
+"""The logs of other programs that a run can write its numbers into."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HearingOptions(QuietOptions):
-    """The options of whoever hears a training run at the terminal."""
+    """The options of the terminal of a training run."""
 
     log: tuple[Tracker, ...] = ()
-    """keep the numbers of the run in these logs too, with commas between them: csv (log.csv in the run
+    """write the numbers of the run into these logs too, with commas between them: csv (log.csv in the run
     folder), tensorboard and wandb, which are extras of the same names."""
 
 
@@ -187,7 +58,7 @@ class JobOptions(QuietOptions):
     """The options that every job has."""
 
     listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
-    """hears the progress and what is worth knowing; left out, a notebook shows it and a script is silent."""
+    """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,8 +76,8 @@ class SizeOptions:
     """The size of a model's images."""
 
     image_size: Size | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320; left out, that of the checkpoint,
-    recipe or protocol, else 224. Position embeddings are resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320; left out, the size of the
+    checkpoint, recipe or protocol, else 224. Position embeddings are resized."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,13 +89,13 @@ class CheckpointOptions(SizeOptions):
 
     @property
     def load_options(self) -> LoadOptions:
-        """The options of loading that these stand for."""
+        """Return them as options of loading."""
         return LoadOptions(image_size=self.image_size, num_heads=self.num_heads)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """A checkpoint. As the last class that a dataclass extends, its field comes first."""
+    """A checkpoint. Its field comes first in a dataclass that extends this class last."""
 
     source: StrPath
     """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
@@ -233,7 +104,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class PathOptions:
-    """A model, which may be an exported one. Its field comes first in the same way."""
+    """A model, exported or not. Its field comes first in a dataclass that extends this class last."""
 
     path: StrPath
     """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
@@ -257,7 +128,7 @@ class MachineOptions(DeviceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions(DeviceOptions):
-    """The device of a model, and the numbers it computes in."""
+    """The device of a model, and its number format."""
 
     precision: Precision = "auto"
     """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
@@ -266,23 +137,23 @@ class PrecisionOptions(DeviceOptions):
 
 @dataclass(frozen=True)
 class ModelOptions(CheckpointOptions, PrecisionOptions, PathOptions):
-    """The model that an evaluation and a prediction have in common."""
+    """The model of an evaluation or a prediction."""
 
     _: KW_ONLY
     exact: bool = False
     """compute with the operations of the first version of vitkit, without the faster ways to the same
     result."""
     engine: Engine | None = None
-    """what computes: torch, or an extra, openvino or onnxruntime; left out, the one that a folder of vitkit
-    export is for, else torch."""
+    """inference engine: torch, or an extra, openvino or onnxruntime; left out, the engine of a folder of
+    vitkit export, else torch."""
     max_pixels: int | None = None
-    """largest number of pixels of an image; larger ones are refused. Left out, the limit that the model was
+    """largest number of pixels of an image; larger images are refused. Left out, the limit that the model was
     saved with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """The number of images that a model is given, and of processes that read them."""
+    """The batch size, and the processes that decode images."""
 
     batch_size: int = 128
     """images that are computed at a time."""
@@ -295,11 +166,11 @@ class CacheOptions:
     """The cache of features."""
 
     cache: bool = True
-    """keep the features of images in the user's cache folder, and use those that are there."""
+    """keep the features of images in the user's cache folder, and use the features that are there."""
 
 
 def as_arguments(options: type, given: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, with the values that options of more fields have for them."""
+    """Return the arguments for a dataclass of options, from options that have more fields."""
     return {field.name: getattr(given, field.name) for field in fields(options)}
 
 
@@ -322,8 +193,8 @@ class StartsOptions:
     model: str | None = None
     """a model of vitkit models, or a pattern: ViT-B/16, 'BiT-*'."""
     data: str | None = None
-    """the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k', webli; or,
-    where none has exactly that, a part of it."""
+    """the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k', webli; where
+    no checkpoint has exactly this name, a part of the name."""
 
 
 @dataclass(frozen=True)
@@ -346,8 +217,8 @@ class RunsOptions(JobOptions):
     def __post_init__(self) -> None:
         if not Path(self.folder).is_dir():
             raise VitkitError(
-                f"{self.folder} is no folder: expected one that holds run folders. Name another one; vitkit "
-                "train makes runs/ where it is started."
+                f"{self.folder} is no folder: expected a folder of run folders. Name another; vitkit train "
+                "makes runs/ in the working folder."
             )
 
 
@@ -384,8 +255,7 @@ class CostOptions(CheckpointOptions):
 
     @property
     def images_seen(self) -> float | None:
-        """Return the images that the training sees, repetitions counted; None where no training is
-        estimated."""
+        """Return the images that the training sees, repetitions counted; None without an estimate of it."""
         return None if self.epochs is None or self.images is None else self.epochs * self.images
 
 
@@ -416,7 +286,7 @@ class ConvertOptions(CheckpointOptions, JobOptions, SourceOptions):
 
     @property
     def format(self) -> Format:
-        """Return the format to write: the one named, or the one that the ending of `out` suggests."""
+        """Return the format to write: `to`, else the format that the ending of `out` suggests."""
         return self.to or format_for(self.out)
 
 
@@ -451,7 +321,7 @@ class DataShowOptions(JobOptions):
     images: int = 6
     """number of images, the first ones that the run trains on."""
     versions: int = 5
-    """augmented versions of each: those of the first epochs."""
+    """augmented versions of each image, from the first epochs."""
     out: StrPath | None = None
     """file to write, .html or .png; left out, DATA-views.html."""
 
@@ -485,8 +355,8 @@ class EvaluateOptions(MeasuringOptions):
     """The options of an evaluation on images with labels."""
 
     data: str | None = None
-    """other images than those the model was trained with: digits, a folder, a .csv or .parquet files. Classes
-    are matched by name."""
+    """other images than the model's own: digits, a folder, a .csv or .parquet files. Classes are matched by
+    name."""
     split: str | None = None
     """images to evaluate on: test, val or train, or a part of them such as "test[:10%]" or "train[-500:]",
     which has the same fraction of every class; left out, test if there is one."""
@@ -500,13 +370,13 @@ class ProtocolFiles:
     """with a protocol, real.json of imagenet-real or the folder mappings of objectnet; left out, beside the
     images."""
     wnids: StrPath | None = None
-    """with a protocol, the WordNet ids of the model's outputs in order: a file with one at the beginning of
+    """with a protocol, the WordNet ids of the model's outputs in order: a file with an id at the beginning of
     each line, or a folder of class folders; left out, the model's class names or ImageNet's usual order."""
 
 
 @dataclass(frozen=True)
 class ProtocolOptions(ProtocolFiles, MeasuringOptions):
-    """The options of an evaluation as one of ImageNet's test sets is scored."""
+    """The options of an evaluation by the protocol of one of ImageNet's test sets."""
 
     data: StrPath
     """the folder of the test set's images."""
@@ -525,10 +395,10 @@ class ClusterOptions:
     """processes on Ray, each with a GPU or a processor core of its own."""
 
     def refuse_processes(self) -> None:
-        """Refuse several processes where there is no cluster.
+        """Refuse several processes without a cluster.
 
         Raises:
-            VitkitError: it is so.
+            VitkitError: there are several, and no cluster.
         """
         if self.on == "here" and self.processes != 1:
             raise VitkitError("Several --processes compute on Ray: give --on ray, or leave them out.")
@@ -542,7 +412,7 @@ class PredictingOptions(ModelOptions):
 
 
 class BuiltModel(Protocol):
-    """A model of `vitkit.create_model` or `vitkit.load_model`, of which this file imports no class."""
+    """A model of `vitkit.create_model` or `vitkit.load_model`, whose class this file does not import."""
 
     config: Any
     card: Any
@@ -557,7 +427,7 @@ class PredictorOptions(PredictingOptions):
     `create_model` or `load_model`, which computes as it stands and where it stands."""
     _: KW_ONLY
     class_names: Sequence[str] | None = None
-    """names of the classes in the order of the outputs; left out, those that the model was saved with."""
+    """names of the classes in the order of the outputs; left out, the names that the model was saved with."""
 
 
 SINGLE_FILES = (".parquet", ".npy")
@@ -569,7 +439,7 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
     images: Sequence[StrPath]
-    """image files, folders, .zip or .tar files, Parquet files, a .csv of paths; or - for a list of those on
+    """image files, folders, .zip or .tar files, Parquet files, a .csv of paths; or - for a list of paths on
     standard input."""
     top: int = 5
     """number of classes to name for each image; a multi-label model always names all labels."""
@@ -597,19 +467,19 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
 
 @dataclass(frozen=True)
 class ImagesAndModel:
-    """Images and the model that computes something of them."""
+    """Images and a model to compute."""
 
     data: StrPath
     """images: digits (built in), a folder of images, a .csv, or .parquet files."""
     path: StrPath
-    """the model that computes them: a run folder, or a checkpoint of any library."""
+    """the model: a run folder, or a checkpoint of any library."""
 
 
 @dataclass(frozen=True)
 class EmbedOptions(
     CheckpointOptions, PrecisionOptions, ClusterOptions, BatchOptions, JobOptions, ImagesAndModel
 ):
-    """The options of features that are kept; the texts below the fields are their help."""
+    """The options of features in files; the texts below the fields are their help."""
 
     out: StrPath | None = None
     """folder of .parquet files, or a file that ends in .parquet or .npy; left out, one below features/, named
@@ -662,7 +532,7 @@ class InspectOptions(CheckpointOptions, JobOptions):
 
 
 FEWEST = 10
-"""Images below which neither ranges nor agreement say anything."""
+"""The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
 
 
 @dataclass(frozen=True)
@@ -672,18 +542,18 @@ class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
     out: StrPath
     """folder of the graph, which must not exist yet."""
     engine: GraphEngine = "openvino"
-    """what is to compute it: openvino or onnxruntime, extras of the same names."""
+    """engine that will compute it: openvino or onnxruntime, extras of the same names."""
     precision: EnginePrecision = "float32"
     """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
     images."""
     _: KW_ONLY
     calibration: str | None = None
-    """images for int8, like those it will see: a folder of images, labels or not, or any --data; left out,
-    the training images of a run. Some of them are kept apart to compare the result with float32."""
+    """images for int8, like the images it will see: a folder of images, labels or not, or any --data; left
+    out, the training images of a run. Some of them are kept apart to compare int8 with float32."""
     calibration_images: int = 300
-    """most images that ranges are found on."""
+    """most images to measure ranges on."""
     check_images: int = 500
-    """most images, others than those, that the result is compared with float32 on."""
+    """most other images to compare the result with float32 on."""
     accept_change: bool = False
     """keep a result that answers otherwise than float32 on more than 1 % of the images."""
 

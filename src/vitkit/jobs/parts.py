@@ -1,9 +1,9 @@
-"""Compute a table of a row for each image in parts, here or by the processes of a Ray cluster.
+"""Compute a table with a row for each image in parts, here or by the processes of a Ray cluster.
 
-A part is a Parquet file that is there whole or not at all, and its rows follow from its number alone. So
-nothing needs to be remembered but which files are there: a command that was killed goes on with those that
-are missing, a part that a cluster computes twice is the same twice, and every image has one row. That is why
-Ray's own checkpoint of a job is not used, which would have to be kept beside the files, on a disk of its own.
+A part is a Parquet file that is there whole or not at all, and its rows follow from its number alone. So the
+files are the only state: a command that was killed goes on with the missing parts, a part that a cluster
+computes twice is the same twice, and every image has one row. Ray's own checkpoint of a job would be a second
+state beside the files, and is not used.
 """
 
 import io
@@ -30,14 +30,15 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import lock_folder
 
 PART_ROWS = 4096
-"""Rows of a part, about: a few megabytes of features, and a minute of work for a ViT-B/16 on two cores."""
+"""Approximate rows of a part: a few megabytes of features, and a minute of work for a ViT-B/16 on two
+cores."""
 
 DIGESTS = {"model": "another model", "images": "other images"}
-"""The facts of a table that are digests, and what a person is told where they differ."""
+"""The facts of a table that are digests, and the phrase for another one."""
 
 ComputeRows = Callable[[int, int, Callable[[int], None]], pa.Table]
-"""A function that computes the rows from a first one to the one before a last one, and calls its third
-argument with the number of rows that are done."""
+"""A function `(first, last, progress)` that computes the rows `[first, last)`, and calls `progress` with the
+number of rows that are done."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class RowSource(Protocol):
 
 
 def part_rows(batch_size: int) -> int:
-    """Choose the rows of a part, so that it has no batch that is cut short but the last one of all."""
+    """Choose the rows of a part: whole batches, so that only the last batch of all is smaller."""
     return batch_size * max(1, PART_ROWS // batch_size)
 
 
@@ -83,12 +84,12 @@ def computed_parts(
     """Compute the parts that are missing in a folder, which is locked until the block ends.
 
     Args:
-        folder: of the parts; made where there is none.
-        source: what computes them.
+        folder: the folder of the parts; made if it is missing.
+        source: computes the rows.
         cluster: the processes that compute.
 
     Yields:
-        The files of all parts, and the number of the ones that were there before.
+        The files of all parts, and the number of parts that were there before.
 
     Raises:
         VitkitError: the folder holds something else; another process is at work in it; the rows cannot be
@@ -125,18 +126,18 @@ def remove_parts(folder: Path) -> None:
     """Remove a folder of parts that this process has locked."""
     for path in sorted(folder.iterdir(), reverse=True):  # the lock goes last
         path.unlink()
-    with suppress(OSError):  # another command has begun there since the lock is gone
+    with suppress(OSError):  # another command may have begun there, since the lock is gone
         folder.rmdir()
 
 
 def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
-    """Begin a folder of parts, or make sure that it holds parts of the same table.
+    """Begin a folder of parts, or check that it holds parts of the same table.
 
     Returns:
         The record in the folder, whose parts may be of another size.
 
     Raises:
-        VitkitError: it holds something else.
+        VitkitError: it holds other files, or parts of another table.
     """
     before = read_if_there(PartsRecord, folder / PARTS_RECORD)
     if before is None:
@@ -167,14 +168,14 @@ def _is_whole(path: Path, bounds: tuple[int, int]) -> bool:
 
 
 def _tell(progress: Progress, before: int, done: int) -> None:
-    """Say how many rows of a part are done, after those of other parts."""
+    """Add the rows of the current part to the rows of the parts before, and show the sum."""
     progress(before + done)
 
 
 def _write(path: Path, table: pa.Table) -> None:
     """Write a part, which is there whole or not at all."""
     stream = io.BytesIO()
-    # Features hardly become smaller: what compression saves would cost more time than it is worth.
+    # Features hardly become smaller: compression would cost more time than it is worth.
     pq.write_table(table, stream, compression="none")
     replace_file(path, [stream.getvalue()])
 
@@ -183,8 +184,8 @@ class _Worker:
     """A process of a cluster that computes parts: an actor of Ray."""
 
     def __init__(self, folder: str, source: RowSource, working: str) -> None:
-        # Images and models are named from the folder of the command, and a cluster works in another one.
-        # Where this machine has no such folder, absolute paths are right all the same.
+        # Paths of images and models may be relative to the folder of the command, and a cluster works in
+        # another folder. Where this machine has no such folder, absolute paths work all the same.
         with suppress(OSError):
             os.chdir(working)
         self._folder = Path(folder)
@@ -193,10 +194,10 @@ class _Worker:
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
         record, self._compute = source.open()
-        self._record = _take_folder(self._folder, record)  # the same images and weights on this machine
+        self._record = _take_folder(self._folder, record)  # refuses other images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Compute and write the part of a number, and give the number back."""
+        """Compute and write the part of a number, and return the number."""
         number = int(row["part"])
         table = self._compute(*self._record.bounds(number), lambda done: None)
         _write(self._record.parts(self._folder)[number], table)
@@ -204,10 +205,10 @@ class _Worker:
 
 
 def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -> Iterator[int]:
-    """Have the processes of a Ray cluster compute parts; yields their numbers in the order of their ends.
+    """Have the processes of a Ray cluster compute parts; yield their numbers as they end.
 
     Raises:
-        VitkitError: Ray is not installed, or what it ran failed.
+        VitkitError: Ray is not installed, or a part failed.
     """
     ray = _import_ray()
     if not ray.is_initialized():
@@ -217,7 +218,7 @@ def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the listener has its own
     count = max(1, min(workers, len(missing)))
-    # A listener of this process is none of theirs.
+    # The listener stays in this process.
     silent: Any = replace(cast("Any", source), options=replace(source.options, listener=SILENT))
     parts = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
     try:
@@ -248,7 +249,7 @@ def _import_ray() -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Find what went wrong in a process of a cluster: the message of our own error, else the last line."""
+    """Return the message of our own error in a process of a cluster; else the last line of its error."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, VitkitError):

@@ -1,4 +1,4 @@
-"""Name what is in images: `vitkit.Predictor` for a program, `predict_images` for many files."""
+"""Predict the classes of images: `vitkit.Predictor` for a program, `predict_images` for many files."""
 
 import base64
 import hashlib
@@ -27,14 +27,8 @@ from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready, take_built
-from vitkit.jobs.options import (
-    PredictingOptions,
-    PredictOptions,
-    PredictorOptions,
-    as_arguments,
-    as_names,
-    method_from_options,
-)
+from vitkit.jobs.functions import method_from_options
+from vitkit.jobs.options import PredictingOptions, PredictOptions, PredictorOptions, as_arguments, as_names
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
@@ -56,33 +50,33 @@ ImageLike: TypeAlias = (
 or an array (height, width, C), (C, height, width) or (height, width), or a tensor of the same, with the C
 channels of the model: of uint8, or with `unit_range` of floats from 0 to 1."""
 SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
-"""Several of them, or an array or a tensor of four dimensions."""
+"""Several images, or an array or a tensor of four dimensions."""
 
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """An image and its guesses, or the reason why it has none."""
+    """An image and its guesses, or the reason why it cannot be read."""
 
     path: Path
     """Its file, or its place in an archive or a Parquet file: photos.zip/cats/1.jpg."""
     answering: Answering[Any, Any]
-    """The model's, which knows how guesses are told."""
+    """The answering half of the model's task, which prints the guesses."""
     guesses: list[Guess]
-    """The most probable classes, best first; none of a file that cannot be read."""
+    """The most probable classes, best first; none for a file that cannot be read."""
     reason: str | None = None
     """Why the file cannot be read; None if it can."""
     classes: int = 0
-    """The number of classes that the model knows, of which `guesses` names the first."""
+    """The number of the model's classes, of which `guesses` has the most probable."""
 
 
 def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
-    """Name what is in images, a batch at a time and in their order.
+    """Predict the classes of images, a batch at a time and in order.
 
-    Only files and folders are read here: a "-" among the names is for `vitkit.cli.options.read_names`.
+    Only files and folders are read here; `vitkit.cli.options.read_names` replaces a "-" among them.
 
     Raises:
-        VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
-            cannot be read are no error: they are yielded with the reason.
+        VitkitError: there is no such model, it cannot classify, or an image is given by its web address. A
+            file that cannot be read is no error: it is yielded with the reason.
     """
     predictor, images = _open(options)
     with options.listener.progress("predicting", len(images)) as progress:
@@ -93,7 +87,7 @@ def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
 
 
 def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
-    """Load the model of a prediction, and list its images."""
+    """Load the model, and list the images."""
     predictor = Predictor(**as_arguments(PredictingOptions, options))
     for note in predictor.notes:
         options.listener.note(f"{options.path}: {note}.")
@@ -104,7 +98,7 @@ def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
 def _predict_batch(
     predictor: "Predictor", images: Sequence[NamedImage], top: int
 ) -> Iterator[PredictedImage]:
-    """Predict the images of a batch that can be read, all at once."""
+    """Predict the readable images of a batch all at once."""
     pixels: dict[int, NDArray[np.uint8]] = {}
     reasons: dict[int, str] = {}
     for i, image in enumerate(images):
@@ -120,7 +114,7 @@ def _predict_batch(
 
 @dataclass(frozen=True)
 class PredictionRows:
-    """The rows of predictions, as `vitkit.jobs.parts` computes them."""
+    """The table of predictions, as `vitkit.jobs.parts` computes it."""
 
     options: PredictOptions
 
@@ -174,7 +168,7 @@ class PredictionRows:
 
 
 def _hash_images(images: Sequence[NamedImage]) -> str:
-    """Hash the places of images, sizes and times of change of their files: others are predicted anew."""
+    """Hash the paths of images, and the sizes and times of change of their files."""
     digest = hashlib.sha256()
     for image in images:
         try:
@@ -187,10 +181,10 @@ def _hash_images(images: Sequence[NamedImage]) -> str:
 
 
 def _hash_model(options: PredictOptions) -> str:
-    """Hash a model: its weights, in however many files, its configuration, preprocessing and classes."""
+    """Hash a model: its weights, configuration, preprocessing, classes and task."""
     place = kind_of(options.path)
     if place.kind == "exported model":
-        return hash_file(place.path / DESCRIPTION)[1]  # which holds the hashes of the graph
+        return hash_file(place.path / DESCRIPTION)[1]  # the description holds the hashes of the graph
     from vitkit.runs.start import find_start, hash_weights
 
     start = find_start(StartConfig(str(options.path), num_heads=options.num_heads), place)
@@ -205,12 +199,12 @@ def _hash_model(options: PredictOptions) -> str:
 
 
 def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
-    """Name what is in images, and write it to Parquet files in the folder `out`.
+    """Predict the classes of images into Parquet files in the folder `out`.
 
-    Their columns are image, classes, probabilities and error.
+    The columns are image, classes, probabilities and error.
 
     Returns:
-        The number of images, of those that could not be read, and of parts that were there before.
+        The number of images, of unreadable ones, and of parts that were there before.
 
     Raises:
         VitkitError: as `predict_images`; or the folder holds something else.
@@ -226,7 +220,7 @@ def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
 
 
 class Predictor(Shown):
-    """A model ready to name what is in an image, with the preprocessing it was trained with.
+    """A model that predicts the classes of images, with the preprocessing it was trained with.
 
     >>> predictor = vitkit.Predictor("runs/digits")
     >>> predictor("scan.png")[0].name
@@ -234,10 +228,10 @@ class Predictor(Shown):
     >>> [guesses[0].name for guesses in predictor(["one.png", "two.png"])]
     ['1', '2']
 
-    `notes` holds what the user should know about the weights, as `vitkit.load_model` logs it.
+    `notes` holds remarks on the weights, as `vitkit.load_model` logs them.
 
     Raises:
-        VitkitError: no checkpoint there, a model that names no classes, or another number of class names.
+        VitkitError: there is no checkpoint, the model has no classes, or `class_names` has another number.
     """
 
     @method_from_options(PredictorOptions)
@@ -278,7 +272,7 @@ class Predictor(Shown):
         self.class_names = self.card.class_names or tuple(f"class {i}" for i in range(count))
 
     def in_words(self) -> str:
-        """Say which model it is, of how many classes, for which pixels, and where it computes."""
+        """Describe the model, its number of classes, its image size and its device."""
         name, classes = self.model.card.name, pluralize(len(self.class_names), "class", "classes")
         return f"{name}, {classes}, {format_size(self.preprocessing.image_size)} pixels, on {self.device}"
 
@@ -293,10 +287,10 @@ class Predictor(Shown):
         self, image: Generator[Any], top: int = 5, *, unit_range: bool = False
     ) -> Iterator[list[Guess]]: ...
     def __call__(self, image: Any, top: int = 5, *, unit_range: bool = False) -> Any:
-        """Return the `top` most probable classes of one image, best first; all of them where an image has
-        several labels, which are there from a probability of 0.5.
+        """Return the `top` most probable classes of an image, best first; a multi-label model returns all
+        labels, of which the ones with a probability of 0.5 or more are predicted.
 
-        A list or tuple of images gives a list of such answers, a generator gives a generator of them
+        A list or tuple of images gives a list of such answers, a generator gives a generator of answers
         (`stream`), and `many` takes an array or tensor of several images.
 
         Args:
@@ -316,7 +310,7 @@ class Predictor(Shown):
         return self.many([image], top, unit_range=unit_range)[0]
 
     def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
-        """Do the same for several images at once: a list or tuple, an array or tensor of four dimensions."""
+        """Return the classes of several images at once: a list, a tuple, or an array of four dimensions."""
         _check_arguments(images, top, "many")
         if not len(images):
             return []
@@ -330,10 +324,10 @@ class Predictor(Shown):
         batch_size: int = 32,
         unit_range: bool = False,
     ) -> Iterator[list[Guess]]:
-        """Do the same for any number of images, of a generator say: so many at a time are in memory.
+        """Yield the classes of any number of images, from a generator say, with two batches in memory.
 
-        While a batch is computed, the next one is decoded. The images are asked for here, in the caller's
-        thread, and two batches ahead: `batch_size=1` answers soonest.
+        While a batch is computed, the next one is decoded. The generator runs in the caller's thread, two
+        batches ahead: `batch_size=1` answers soonest.
         """
         _check_arguments(images, top, "stream")
         if batch_size < 1:
@@ -343,7 +337,7 @@ class Predictor(Shown):
     def _stream(
         self, images: Iterator[ImageLike], top: int, batch_size: int, unit_range: bool
     ) -> Iterator[list[Guess]]:
-        """Answer a batch at a time."""
+        """Predict batch by batch, and decode the next batch meanwhile."""
 
         def read(batch: list[ImageLike]) -> list[NDArray[np.uint8]]:
             return [self._ready(image, unit_range) for image in batch]
@@ -351,19 +345,19 @@ class Predictor(Shown):
         with ThreadPoolExecutor(1) as ahead:
             waiting: Future[list[NDArray[np.uint8]]] | None = None
             while batch := list(islice(images, batch_size)):
-                before, waiting = waiting, ahead.submit(read, batch)
-                if before is not None:
-                    yield from self._guess(before.result(), top)
+                decoded, waiting = waiting, ahead.submit(read, batch)
+                if decoded is not None:
+                    yield from self._guess(decoded.result(), top)
             if waiting is not None:
                 yield from self._guess(waiting.result(), top)
 
     def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
-        """Compute the guesses for images that are ready for the model."""
+        """Compute the guesses of preprocessed images."""
         logits = self._logits(np.stack(pixels).transpose(0, 3, 1, 2))
-        wrong = int((~np.isfinite(logits).all(-1)).sum())
-        if wrong:
+        damaged = int((~np.isfinite(logits).all(-1)).sum())
+        if damaged:
             raise VitkitError(
-                f"The model's logits are not finite (NaN or infinite) for {wrong} of {len(logits)} images, "
+                f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
         return self.answering.guesses(logits, self.card, top)
@@ -380,11 +374,11 @@ class Predictor(Shown):
             return compute(torch.from_numpy(images))
 
     def _ready(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
-        """Return one image as the model takes it: `(height, width, C)` of its own size."""
+        """Preprocess an image: `(height, width, C)` at the model's size."""
         return preprocess(self._pixels(image, unit_range), self.preprocessing)
 
     def _pixels(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
-        """Return one image as `(height, width, C)`, whatever it is given as."""
+        """Return the pixels `(height, width, C)` of an image that is given in any of the ways."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
             return decode_image(image, rule)
@@ -418,11 +412,11 @@ class Predictor(Shown):
 
 
 def _check_arguments(images: Any, top: int, function: str) -> None:
-    """Refuse one image in place of several, whose rows or letters would be taken for images."""
-    is_one = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or hasattr(
+    """Refuse a single image, whose rows or letters would be taken for images."""
+    is_single = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or hasattr(
         images, "read"
     )
-    if is_one or getattr(images, "ndim", 4) != 4:
+    if is_single or getattr(images, "ndim", 4) != 4:
         raise VitkitError(f"{function}() takes several images: give a list, of one image too.")
     if function == "many" and not hasattr(images, "__len__"):
         raise VitkitError("many() takes a list: give a generator to stream().")
@@ -437,10 +431,10 @@ def _is_tensor(image: object) -> "TypeGuard[torch.Tensor]":
 
 
 def _data_of(address: str) -> bytes:
-    """Return the bytes that stand in an address `data:image/png;base64,...` (RFC 2397).
+    """Return the bytes in an address `data:image/png;base64,...` (RFC 2397).
 
     Raises:
-        DecodeError: there are none, or they are no base64.
+        DecodeError: the address has no bytes, or no valid base64.
     """
     head, comma, body = address.partition(",")
     content = unquote_to_bytes(body)
@@ -459,9 +453,9 @@ def _from_array(
 ) -> NDArray[np.uint8]:
     """Return an array, or the numbers of a tensor, as `(height, width, C)` of uint8."""
     if image.size and (unit_range or image.dtype == np.uint8):
-        turned = _channels_last(image, (channels, 1), channels_first)
-        if turned is not None:
-            levels = from_units(turned) if unit_range else turned
+        ordered = _channels_last(image, (channels, 1), channels_first)
+        if ordered is not None:
+            levels = from_units(ordered) if unit_range else ordered
             if levels.shape[2] == channels:
                 return levels
             if channels in (1, 3, 4):
@@ -476,9 +470,9 @@ def _from_array(
 
 
 def _channels_last(image: NDArray[Any], counts: Sequence[int], channels_first: bool) -> NDArray[Any] | None:
-    """Turn an image so that its channels come last; None where no axis has one of their numbers.
+    """Move the channels of an image last; None where neither end has one of the numbers of channels.
 
-    Tensors have their channels first and arrays have them last, if both ends could be channels.
+    Where both ends could be channels, tensors have them first and arrays last.
     """
     if image.ndim != 3:
         return image[:, :, None] if image.ndim == 2 else None

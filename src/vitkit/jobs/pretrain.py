@@ -1,4 +1,4 @@
-"""The job of pre-training: a run that learns from images without labels."""
+"""Pre-train a model on images without labels."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 
 from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import from_training_options
+from vitkit.jobs.functions import from_training_options
 from vitkit.jobs.pretrain_options import PretrainOptions
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
@@ -23,15 +23,16 @@ SCALED = ("simmim", "mae")
 """Objectives whose authors scale the learning rate with the batch: MAE `main_pretrain.py`, SimMIM
 `main_simmim.py`. The paper says nothing of it for masked patch prediction."""
 STARTED_RATE = 0.25
-"""Factor of a recipe's learning rate where the weights are not new: they have something to forget. It was not
-measured."""
+"""The factor of a recipe's learning rate where the weights are not new, and have something to forget. It was
+not measured."""
 
 
 def run_pretrain(options: PretrainOptions) -> Path:
     """Pre-train a model on images without labels, and write its report.
 
-    The result gives features: fine-tune it on images with labels, or ask `vitkit.fewshot` what they are
-    worth. Calling it again with the same arguments and folder continues from the last committed checkpoint.
+    The model gives features: fine-tune it on images with labels, or measure the features with
+    `vitkit.fewshot`. Calling it again with the same arguments and folder continues from the last committed
+    checkpoint.
 
     Returns:
         The run folder.
@@ -45,11 +46,11 @@ def run_pretrain(options: PretrainOptions) -> Path:
     given = replace(
         given, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
     )
-    suited = suit_pretraining(with_options(given, options.options), request, listener)
-    run = with_options(suited, options.options)
+    fitted = fit_pretraining(with_options(given, options.options), request, listener)
+    run = with_options(fitted, options.options)
     if options.options:
         named = {name.replace("-", "_") for name in options.options}
-        run = fit_batch_and_length(run, suited, named, len(request.images(run).splits["train"]))
+        run = fit_batch_and_length(run, fitted, named, len(request.images(run).splits["train"]))
     if options.minutes is not None:
         if options.threads is not None:
             torch.set_num_threads(options.threads)  # the speed depends on them
@@ -62,14 +63,13 @@ def run_pretrain(options: PretrainOptions) -> Path:
 pretrain = from_training_options(PretrainOptions)(run_pretrain)
 
 
-def suit_pretraining(given: Run, request: Request, listener: Listener = SILENT) -> Run:
-    """Choose the options of a run without labels that suit its images, its start and its batch.
+def fit_pretraining(given: Run, request: Request, listener: Listener = SILENT) -> Run:
+    """Fit the options of a run without labels to its images and its start.
 
     Args:
-        given: with data, task, start, splits, and its recipe where there is one; its batch size where it is
-            not the recipe's.
-        request: keeps what is looked at here.
-        listener: hears how far it is.
+        given: data, task, start, and recipe if there is one; all other options are chosen here.
+        request: holds the start and the images for later.
+        listener: hears the progress.
 
     Raises:
         VitkitError: there are no such images or no such start, or the recipe learns another task.
@@ -94,7 +94,7 @@ def suit_pretraining(given: Run, request: Request, listener: Listener = SILENT) 
         return replace(
             run,
             model=start.model,
-            architecture=Architecture(),  # that of the start
+            architecture=Architecture(),  # the start's
             preprocessing=start.preprocessing,
             optimizer=replace(run.optimizer, learning_rate=rate),
         )
@@ -113,12 +113,12 @@ def suit_pretraining(given: Run, request: Request, listener: Listener = SILENT) 
 
 
 def fit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:
-    """Fit a learning rate and a warm-up that are left out to another batch and another length.
+    """Fit learning rate and warm-up to another batch and another length, unless they are given.
 
     Args:
-        run: with its own batch size and length, and the base's rate and warm-up.
-        base: the run that it was made of.
-        given: the fields of the optimiser that are not left out.
+        run: the run with its own batch size and length, and the base's rate and warm-up.
+        base: the run before options were put into it.
+        given: the fields of the optimiser that are given.
         num_images: training images.
     """
     optimizer = run.optimizer

@@ -23,7 +23,7 @@ class PretrainRunOptions(RunOptionsByName):
     start: str = ""
     """a run folder, a file or folder of weights, or an address to begin from; left out, new weights."""
     recipe: str = ""
-    """a name; left out, the objective's recipe for two cores, fitted to the size of the images."""
+    """the name of a recipe; left out, the objective's for two cores, fitted to the image size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class PretrainOptions(MachineOptions, JobOptions, OutOptions, PretrainRunOptions
     """The options of pre-training. `data` comes first, because its class comes last."""
 
     minutes: float | None = None
-    """of training, in place of the number of steps of the recipe."""
+    """minutes of training, in place of the recipe's number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +40,15 @@ class ThenOptions:
 
     then: str = ""
     """images with labels, to learn whether pre-training helps on them: the same fine-tuning with and without
-    it, and a longer one without it that takes as much time as both."""
+    it, and a longer fine-tuning without it that takes as much time as both."""
     labels: int | None = None
-    """number of labelled images to train on, of all classes together; each run draws others. Left out,
+    """number of labelled images to train on, of all classes together; each run draws other images. Left out,
     all."""
     draws: int = 5
     """fine-tunings of each kind, each with another seed, and other labelled images where --labels says how
     many."""
     tune_steps: int | None = None
-    """steps of a fine-tuning; left out, as many as suit the number of labelled images."""
+    """steps of a fine-tuning; left out, they are fitted to the number of labelled images."""
 
     def __post_init__(self) -> None:
         for name in ("labels", "draws", "tune_steps"):
@@ -56,4 +56,4 @@ class ThenOptions:
             if value is not None and value < 1:
                 raise VitkitError(f"{name} is 1 or more, found {value}.")
         if not self.then and (self.labels or self.tune_steps):
-            raise VitkitError("labels and tune_steps are those of --then: give labelled images with it.")
+            raise VitkitError("labels and tune_steps belong to --then: give labelled images with it.")

@@ -1,4 +1,4 @@
-"""Show what a run would do: everything that is said before the first step, of which nothing is written."""
+"""Show what a run would do, up to its first step; nothing is written."""
 
 import torch
 
@@ -24,7 +24,7 @@ def preview(
     request: Request,
     listener: Listener,
 ) -> None:
-    """Show data, splits, start, model, length, time, memory and folder of a run, and train nothing.
+    """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
 
     Args:
         run, out, resume, device, threads, request, listener: as for `vitkit.train`.

@@ -1,4 +1,4 @@
-"""Recipes: functions that make run configurations; their docstrings say command, cost and result."""
+"""Recipes: functions that make run configurations; their docstrings have command, cost and result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,7 +62,7 @@ def small_images() -> Run:
 
 
 def small_images_conv() -> Run:
-    """Pictures of about 32x32 pixels from scratch, with a convolutional stem: more of them in the same time.
+    """Train on pictures of about 32x32 pixels from scratch, with a convolutional stem: more in the same time.
 
     Command: vitkit train --recipe small-images-conv --data PATH
     Cost: an hour of one core for CIFAR-10 (22 November 2026, one thread, bfloat16, 370 images a second).
@@ -91,7 +91,7 @@ def small_images_conv() -> Run:
 
 
 def small_images_bit() -> Run:
-    """Pictures of about 32x32 pixels from scratch, with a narrow BiT ResNet: the one to compare a ViT with.
+    """Train a narrow BiT ResNet on pictures of about 32x32 pixels from scratch, to compare a ViT with.
 
     Command: vitkit train --recipe small-images-bit --data PATH
     Cost: an hour of one core for CIFAR-10 (22 November 2026, one thread, bfloat16, 290 images a second),
@@ -166,10 +166,10 @@ def paper(
 
 
 def masked_patches() -> Run:
-    """Masked patch prediction as in the paper (B.1.2): ViT-B/16, a million steps of 4096 images.
+    """Pre-train by masked patch prediction as in the paper (B.1.2): ViT-B/16, a million steps of 4096 images.
 
-    The paper does not say what decays or how images are augmented: nothing decays, and they are cropped and
-    mirrored as in its other pre-training. It found that most of the gain is there after 100,000 steps.
+    The paper is silent on weight decay and augmentation: nothing decays, and images are cropped and mirrored
+    as in its other pre-training. After 100,000 steps it had most of the gain.
 
     Command: vitkit pretrain DATA --recipe masked-patches
     Cost and result: not measured here; the paper's ViT-B/16 reached 79.9 % on ImageNet (4.6).
@@ -187,9 +187,9 @@ def masked_patches() -> Run:
 
 
 def simmim() -> Run:
-    """SimMIM's ViT-B/16 (`configs/vit_base__800ep`), on ImageNet: 800 epochs of 2048 images.
+    """Pre-train SimMIM's ViT-B/16 (`configs/vit_base__800ep`) on ImageNet: 800 epochs, batch 2048.
 
-    Other than there, the rate falls by a cosine and not at once by ten at epoch 700, and positions are
+    Unlike there, the rate falls by a cosine and not at once by ten at epoch 700, and positions are
     learned and not a shared bias of the attention.
 
     Command: vitkit pretrain DATA --recipe simmim
@@ -209,7 +209,7 @@ def simmim() -> Run:
 
 
 def mae() -> Run:
-    """MAE's ViT-B/16 (`PRETRAIN.md` of its authors), on ImageNet: 800 epochs of 4096 images.
+    """Pre-train MAE's ViT-B/16 (`PRETRAIN.md` of its authors) on ImageNet: 800 epochs, batch 4096.
 
     Command: vitkit pretrain DATA --recipe mae
     Cost and result: not measured here; its authors report 83.6 % after 1,600 epochs and fine-tuning.
@@ -232,7 +232,7 @@ def mae() -> Run:
 
 
 def masked_patches_small() -> Run:
-    """Masked patch prediction on two cores: pictures of about 32x32 pixels, mean colours of hidden patches.
+    """Predict mean colours of masked patches on two cores: pictures of about 32x32 pixels.
 
     Command: vitkit pretrain DATA --objective masked-patches
     Cost and result: not measured.
@@ -241,7 +241,7 @@ def masked_patches_small() -> Run:
 
 
 def simmim_small() -> Run:
-    """SimMIM on two cores: pictures of about 32x32 pixels, the pixels of hidden patches.
+    """Pre-train SimMIM on two cores: pictures of about 32x32 pixels, the pixels of masked patches.
 
     Command: vitkit pretrain DATA --objective simmim
     Cost and result: not measured.
@@ -252,7 +252,7 @@ def simmim_small() -> Run:
 
 
 def mae_small() -> Run:
-    """MAE on two cores: pictures of about 32x32 pixels, a decoder of two blocks.
+    """Pre-train MAE on two cores: pictures of about 32x32 pixels, a decoder of two blocks.
 
     Command: vitkit pretrain DATA --objective mae
     Cost and result: not measured.
@@ -268,10 +268,10 @@ def mae_small() -> Run:
 
 
 def _small_unlabelled() -> Run:
-    """Make what the recipes for two cores share."""
+    """Make the run that the recipes for two cores without labels change."""
     return Run(
         model="ViT-192x6x3/4",
-        # The loss is over patches and never reaches what a class token says of the image.
+        # The loss is over patches: a class token would learn nothing.
         architecture=Architecture(pool="mean"),
         preprocessing=Preprocessing(image_size=(32, 32)),
         augmentation=Augmentation(crop_area=(0.4, 1.0)),
@@ -312,7 +312,7 @@ TABLE_3: dict[str, tuple[str, float, float, Literal["linear", "cosine"], float, 
 }
 
 UNLABELLED = Splits(test_fraction=0.0, val_fraction=0.02)
-"""Splits of images without labels: there is nothing to test, and a loss is known well from few of them."""
+"""Splits of images without labels: there is nothing to test, and few images suffice to measure a loss."""
 
 RECIPES: dict[str, Callable[[], Run]] = {
     "digits": digits,
@@ -333,16 +333,15 @@ RECIPES: dict[str, Callable[[], Run]] = {
 
 
 def recipe(name: str, /, **options: Any) -> Run:
-    """Make the run configuration that a recipe stands for: `recipe("photos", data="photos/", epochs=5)`.
+    """Make the run configuration of a recipe: `recipe("photos", data="photos/", epochs=5)`.
 
     Args:
-        name: as `vitkit recipes` lists them.
-        options: other values of options of training, by their names as `vitkit train --help` has them, with
+        name: a name of `vitkit recipes`.
+        options: options of training that replace the recipe's, by their names in `vitkit train --help`, with
             "_" for "-" and for ".": `learning_rate=1e-3`, `splits_val_fraction=0.2`.
 
     Raises:
-        VitkitError: no such recipe or option, of which the nearest one is named; or a value that it does not
-            take.
+        VitkitError: there is no such recipe or option, and the nearest one is named; or no such value.
     """
     if name not in RECIPES:
         raise VitkitError(f"No recipe is named '{name}'. {nearest(name, RECIPES)}")
@@ -350,7 +349,7 @@ def recipe(name: str, /, **options: Any) -> Run:
 
 
 def purpose(name: str) -> str:
-    """Say in a few words what a recipe is for."""
+    """Describe a recipe: the first line of its docstring, or its table of the paper."""
     if name in TABLE_4:
         return "the paper's Table 4: vitkit finetune START"
     return "the paper's Table 3" if name in TABLE_3 else (RECIPES[name].__doc__ or "").split("\n")[0]

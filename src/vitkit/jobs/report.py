@@ -1,4 +1,4 @@
-"""Write the report of a run: its folder on one page."""
+"""Write the report of a run: its folder as a page."""
 
 import copy
 import os
@@ -36,17 +36,17 @@ from vitkit.training.ended import read_ended
 from vitkit.weights.loading import find_doubts
 
 LINKED = ("model.safetensors", "model.json", "config.json", "metrics.jsonl", "speed.jsonl")
-"""Files of a run that its page links to."""
+"""The files of a run that its page links to."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The parts of a run that has just ended and are in memory, so that they are not read again."""
+    """A run that has just ended, in memory, so that it is not read again."""
 
     config: Mapping[str, Any]
     """The contents of its `config.json`."""
     model: ImageModel
-    """Its model, with the weights that it ended with."""
+    """Its model with the final weights."""
     samples: Mapping[str, Samples]
     """Its images by split."""
 
@@ -58,18 +58,21 @@ def write_report(
 
     Args:
         run: the run folder, or the folder of a series of runs.
-        trained: of a run that has just ended; left out, it is read from the folder.
+        trained: the run in memory; left out, it is read from the folder.
         quiet: whether nothing but warnings is heard.
-        listener: hears the progress, and what the page has to do without.
+        listener: hears the progress, and what is missing on the page.
 
     Returns:
         The page.
 
     Raises:
-        VitkitError: it is no run folder, nothing of it is committed yet, or one of its files is damaged. Of a
-            log only the damaged lines are left out, which the page says and the listener hears.
+        VitkitError: it is no run folder, it has no checkpoint yet, or one of its files is damaged. Damaged
+            lines of a log are left out, as the page and the listener say.
     """
-    from vitkit.report.page import ReportContent, render_report  # matplotlib: no training waits for it
+    from vitkit.report.page import (
+        ReportContent,
+        render_report,
+    )  # imports matplotlib, for which no training waits
 
     folder, listener = Path(run), hushed(listener, quiet)
     if trained is None:
@@ -80,7 +83,7 @@ def write_report(
         config, loaded = place.require_config(), load_any(place)
         model, notes = loaded.model, list(loaded.notes)
     else:
-        # A copy that computes in the plain way on the CPU, as that which is read from the folder does.
+        # A copy that computes in the plain way on the CPU, as a model that is read from the folder does.
         config, model = trained.config, copy.deepcopy(trained.model).cpu()
         compute_as(model, PLAIN)
         notes = find_doubts(model.state_dict())
@@ -127,7 +130,7 @@ def write_report(
 
 
 def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples]:
-    """Open the images of the run by split; none where they are gone, and then the page lacks pictures."""
+    """Open the images of the run by split; none if they are gone, and then the page has no pictures."""
     try:
         return open_model_data(model).splits
     except VitkitError as error:
@@ -138,7 +141,7 @@ def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples
 def _outdated(
     model: ImageModel, answering: Answering[Any, Any], evaluations: Mapping[str, tuple[Any, Any]]
 ) -> list[str]:
-    """Name the evaluations that are not what the model would get now, in sentences."""
+    """Say which evaluations are outdated, and how to renew them."""
     reasons = {
         split: answering.explain_outdated(result, learned_by(model.card))
         for split, (result, _) in evaluations.items()
@@ -166,11 +169,13 @@ def _check_ids(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Say where the run was trained, by its last checkpoint, and when this page was written."""
+    """Describe the machine of the run, from its last checkpoint, and of this page."""
     checkpoint, _ = find_checkpoint(folder)
     ended = read_ended(folder)
     trained: Any = {} if ended is None else ended.environment
-    if checkpoint is not None and (checkpoint / "manifest.json").exists():  # removed by who trains on?
+    if (
+        checkpoint is not None and (checkpoint / "manifest.json").exists()
+    ):  # a process that trains on may have removed it
         manifest = read_json(checkpoint / "manifest.json")
         trained = manifest.get("environment") if isinstance(manifest, dict) else None
         if not isinstance(trained, dict):

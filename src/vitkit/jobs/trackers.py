@@ -1,12 +1,12 @@
-"""Keep the numbers of runs in other programs' logs too: a CSV file, TensorBoard, Weights & Biases.
+"""Write the numbers of runs into other programs' logs too: a CSV file, TensorBoard, Weights & Biases.
 
 RUN/log.csv        a line for each step at which something was measured; spreadsheets and pandas read it
 RUN/tensorboard/   event files: tensorboard --logdir RUN/tensorboard
-RUN/wandb/         what is sent to Weights & Biases, or waits for a network: wandb sync RUN/wandb/offline-*
-RUN/wandb.json     the name of the run there, and the step up to which it knows the numbers
+RUN/wandb/         the files of Weights & Biases; without a network: wandb sync RUN/wandb/offline-*
+RUN/wandb.json     the name of the run there, and the last step whose numbers were sent
 
-`metrics.jsonl` stays the record of a run. What is kept here follows from it: steps that a killed run makes
-again come to the same numbers, and stand in each log once.
+`metrics.jsonl` stays the record of a run, and these logs follow from it: steps that a killed run makes again
+give the same numbers, and stand in each log once.
 """
 
 import importlib.util
@@ -43,7 +43,7 @@ Write = Callable[[int, Metrics], None]
 
 
 def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
-    """Make a listener that keeps the numbers of runs in the logs of other programs too.
+    """Make a listener that writes the numbers of runs into the logs of other programs too.
 
     >>> vitkit.train(run, "runs/ants", listener=vitkit.log_to("tensorboard", "csv"))
 
@@ -68,12 +68,12 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
 
 
 class TrackingListener(RelayingListener):
-    """Hands everything on, and the numbers of runs to trackers.
+    """A listener that relays everything to another one, and the numbers of runs to trackers.
 
     Args:
-        trackers: their names; a run folder that has a `log.csv` or event files of TensorBoard already is
-            continued there without being named.
-        listener: hears what is handed on.
+        trackers: their names; a `log.csv` or event files of TensorBoard that are in a run folder already are
+            continued without being named.
+        listener: the other listener.
     """
 
     def __init__(self, trackers: Sequence[Tracker], listener: Listener) -> None:
@@ -103,10 +103,9 @@ class TrackingListener(RelayingListener):
             yield measured
 
     def _names(self, folder: Path) -> list[Tracker]:
-        """Name the trackers of a run: those that were asked for, and those that hold a part of it.
+        """List the trackers of a run: the listener's, and the logs that the run folder has already.
 
-        Weights & Biases is never among the latter: whoever continues a run that was given away sends nothing
-        to a server without having asked for it.
+        Weights & Biases is continued only by name: a run that was given away must send nothing unasked.
         """
         names = list(dict.fromkeys(self.trackers))
         if (folder / CSV).exists() and "csv" not in names:
@@ -131,18 +130,18 @@ class TrackingListener(RelayingListener):
 
 
 def _numbers(line: Mapping[str, Any]) -> Metrics:
-    """Name the numbers of a line of metrics.jsonl by who measured them."""
-    who = line["evaluator"] if line["kind"] == "evaluation" else line["kind"]
-    found = {
-        f"{who}/{name}": float(value)
+    """Name the numbers of a line of metrics.jsonl by the phase or the evaluator that measured them."""
+    source = line["evaluator"] if line["kind"] == "evaluation" else line["kind"]
+    numbers = {
+        f"{source}/{name}": float(value)
         for name, value in line.items()
         if name not in ("step", "epoch") and isinstance(value, int | float)
     }
-    return {"epoch": float(line["epoch"]), **found}
+    return {"epoch": float(line["epoch"]), **numbers}
 
 
 def _measured_before(folder: Path, step: int) -> dict[int, Metrics]:
-    """Read what a run measured before it goes on, up to a step; a damaged line is left out."""
+    """Read the numbers of a run's logs up to a step; a damaged line is left out."""
     lines = [*read_metrics(folder).lines, *read_followed(folder).lines]
     before: dict[int, Metrics] = {}
     for line in sorted(lines, key=lambda line: line["step"]):
@@ -156,12 +155,12 @@ def _measured_before(folder: Path, step: int) -> dict[int, Metrics]:
 def write_csv(path: Path, before: Mapping[int, Metrics]) -> Iterator[Write]:
     """Write a table with a row for each step, and a column for each number.
 
-    It is written anew from what was measured before, so that it holds each step once whatever happened. A
-    number that appears for the first time, such as that of the first validation, adds its column to all rows.
+    It is written anew from the numbers of earlier steps, so that it holds each step once. A number that
+    appears for the first time, with the first validation say, adds its column to all rows.
 
     Args:
         path: the file.
-        before: the numbers by step of the part of the run that is behind it.
+        before: the numbers of earlier steps.
     """
     rows, columns = dict(before), list[str]()
 
@@ -192,21 +191,21 @@ def write_events(folder: Path, before: Mapping[int, Metrics]) -> Iterator[Write]
     """Write event files of TensorBoard.
 
     Args:
-        folder: of the event files.
-        before: the numbers by step of the part of the run that is behind it. Where there are event files
-            already, only the last step of it is written again: the run may have been killed before it was.
+        folder: the folder of the event files.
+        before: the numbers of earlier steps. Where there are event files already, only the last of these
+            steps is written again: the run may have been killed before it was written.
     """
     from torch.utils.tensorboard import SummaryWriter
 
     new = not any(folder.glob("events.out.tfevents.*"))
     last = max(before, default=0)
-    # TensorBoard passes over what earlier files hold of this step and of later ones.
+    # From this step on, TensorBoard ignores earlier files.
     writer: Any = SummaryWriter(str(folder), purge_step=0 if new else last)
 
     def write(step: int, numbers: Metrics) -> None:
         for name, value in numbers.items():
             writer.add_scalar(name, value, step)
-        writer.flush()  # what is only in memory would be lost in a kill
+        writer.flush()  # a kill would lose numbers in memory
 
     for step, numbers in before.items():
         if new or step == last:
@@ -224,7 +223,7 @@ class WandbRecord:
     id: str
     """The name of the run at Weights & Biases."""
     step: int = 0
-    """The last step whose numbers were handed over."""
+    """The last step whose numbers were sent."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[a-z0-9]{8}", self.id):
@@ -235,13 +234,12 @@ class WandbRecord:
 def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listener) -> Iterator[Write]:
     """Send numbers to Weights & Biases; without a network or an account they wait in the run folder.
 
-    The project is that of the environment variable WANDB_PROJECT, or "vitkit"; WANDB_MODE and the other
-    variables hold as ever. Paths in the configuration are sent without their folders.
+    The environment variable WANDB_PROJECT names the project, else it is "vitkit"; WANDB_MODE and the other
+    variables work as usual. Paths in the configuration are sent without their folders.
 
     Args:
-        folder: of the run.
-        before: the numbers by step of the part of the run that is behind it; what Weights & Biases does not
-            know of it is sent.
+        folder: the run folder.
+        before: the numbers of earlier steps, of which the unsent ones are sent.
         listener: is warned where nothing can be sent.
 
     Raises:
@@ -254,18 +252,18 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
     replace_json(path, to_json(record))
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT") or "vitkit",
-        # A run of a series is called seed-0 or the like.
+        # The folder of a run of a series is seed-0 or the like, which names no run.
         "name": f"{folder.parent.name}/{folder.name}" if (folder.parent / SERIES).exists() else folder.name,
         "id": record.id,
         "resume": "allow",
         "dir": str(folder),
         "config": without_places(read_config(folder)["run"]),
-        # The terminal is the run's own, and its words are not sent.
+        # The output of the terminal stays here.
         "settings": wandb.Settings(console="off", init_timeout=INIT_SECONDS),
     }
     try:
         run = wandb.init(**options)
-    except Exception as error:  # no network, no account: of a package that raises many kinds
+    except Exception as error:  # no network or no account: the package raises many kinds
         listener.warn(
             f"Weights & Biases cannot be reached ({first_line(error)}): the numbers wait in "
             f"{folder / 'wandb'}. Send them later with: wandb sync {folder / 'wandb' / 'offline-*'}"
@@ -275,11 +273,11 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
     fails = False
 
     def attempt(call: Callable[[], object]) -> None:
-        """Call the package, of which no failure ends a run."""
+        """Call the package, whose failures must not end a run."""
         nonlocal fails
         try:
             call()
-        except Exception as error:  # of a package that raises many kinds, BrokenPipeError among them
+        except Exception as error:  # the package raises many kinds, BrokenPipeError among them
             if not fails:
                 listener.warn(
                     f"Weights & Biases takes no more numbers ({first_line(error)}): the run goes on without "
@@ -289,9 +287,9 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
 
     def write(step: int, numbers: Metrics) -> None:
         if step <= record.step:
-            return  # made again after a kill, to the numbers that were sent
+            return  # repeated after a kill, with numbers that were sent
         if not fails:
-            # Before they are sent: in a kill it is better to lose numbers of a step than to have them twice.
+            # Written before sending: in a kill it is better to lose a step than to have it twice.
             replace_json(path, to_json(replace(record, step=step)))
             attempt(lambda: run.log(dict(numbers), step=step))
 

@@ -1,4 +1,4 @@
-"""The job of training: from images to a trained, evaluated, explained model."""
+"""Train a model, evaluate it and write its report."""
 
 import shlex
 from collections.abc import Mapping
@@ -17,11 +17,7 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.build import (
-    Parts,
-    build_parts,
-    compute_as_begun,
-)
+from vitkit.runs.build import Parts, build_parts, compute_as_begun
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import (
     WHICH_IMAGES,
@@ -60,6 +56,7 @@ from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import refuse_layers
+from vitkit.training.trainer import Trainer
 from vitkit.weights import save_model
 from vitkit.world import ALONE, World
 
@@ -82,23 +79,23 @@ def train(
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
 
-    `train(data="photos/", recipe="photos", epochs=20)` says what differs from a recipe, and `train(run)` all
-    of it. Calling it again with the same run and folder continues from the last committed checkpoint, and
-    does nothing if the run has finished.
+    `train(data="photos/", recipe="photos", epochs=20)` changes some options of a recipe, and `train(run)`
+    takes a whole run configuration. Calling it again with the same run and folder continues from the last
+    committed checkpoint, and does nothing if the run has finished.
 
     Args:
-        run: the run configuration; left out, that of the recipe.
+        run: the run configuration; left out, the recipe's.
         recipe: the name of a recipe, in place of a run; left out as well, the defaults of `vitkit train`.
         out: the run folder; left out, one below `runs/` named after data and model.
         resume: whether `out` holds this run already; then only the path of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
         threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-        command, advice: to be written down: what made the run, and what is expected of it.
-        request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
+        command, advice: the command line and the forecast, which the run folder records.
+        request: the images and the start that were opened already (`vitkit.runs.plan`); left out, none.
         quiet: whether nothing but warnings is heard.
-        listener: hears how it goes; left out, a notebook shows it, and in a script nothing is printed.
-        options: other values of options of training, as for `vitkit.recipe`: `learning_rate=1e-3`.
+        listener: hears the progress; left out, a notebook shows it, and in a script nothing is printed.
+        options: options of training by their names, as for `vitkit.recipe`: `learning_rate=1e-3`.
 
     Returns:
         The run folder, with `model.safetensors`, `model.json` and `report.html`.
@@ -118,7 +115,7 @@ def train(
     if world.size > 1:
         listener = WorkingListener(listener, world.activity)
     _refuse_options(run, threads)
-    _prepare_process(threads, world)  # before steps are timed for a budget of minutes
+    _prepare_process(threads, world)  # now, because `plan_run` times steps for a budget of minutes
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
@@ -136,10 +133,10 @@ def train(
 
 
 def _complete_run(run: Run | None, recipe: str, options: Mapping[str, Any]) -> Run:
-    """Make the run that is asked for by a configuration or a recipe, and by options beside it.
+    """Return the run of a configuration or a recipe, with the options put into it.
 
     Raises:
-        VitkitError: both are given, or neither and a start; or an option is none, or its value.
+        VitkitError: both are given, or neither and a start; or there is no such option or value.
     """
     if run is not None and not isinstance(run, Run):
         raise VitkitError(
@@ -147,17 +144,17 @@ def _complete_run(run: Run | None, recipe: str, options: Mapping[str, Any]) -> R
             "vitkit.train(data=..., recipe=...)."
         )
     if run is not None and recipe:
-        raise VitkitError("Give a run or the recipe of one, not both: a run holds all that a recipe says.")
+        raise VitkitError("Give a run or a recipe, not both: a run holds every option that a recipe sets.")
     if run is None and options.get("start"):
         raise VitkitError(
-            "What is left out has to suit the weights that a run begins from: begin it with "
+            "Options that are left out have to be fitted to the start: begin the run with "
             "vitkit.finetune(start, data), which takes the same options."
         )
     return with_options(run or (named_recipe(recipe) if recipe else Run()), options)
 
 
 def _prepare_process(threads: int | None, world: World) -> None:
-    """Set what belongs to the whole process: threads, and memory that steps free and take again."""
+    """Set the threads of this process, and have it keep the memory that a step frees for the next one."""
     take_threads(world, threads)
     keep_freed_memory()
 
@@ -173,12 +170,12 @@ def _complete_until_stopped(
     """Bring a run to its end, or to the point where a signal stops it.
 
     Raises:
-        InterruptedTraining: a signal asked to stop; it says where the run stands and how to continue.
-        NonFiniteError: training diverged, which is written down.
+        InterruptedTraining: a signal asked to stop; the message says how to continue.
+        NonFiniteError: training diverged, which the run folder records.
     """
     with stop_signals() as stop, lost_processes_explained(world):
         try:
-            (parts.folder / DIVERGED).unlink(missing_ok=True)  # it is continued
+            (parts.folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
             _complete(plan, parts, from_scratch, position, stop, world, listener)
         except NonFiniteError as error:
             keep_divergence(parts.folder, error)
@@ -196,31 +193,31 @@ def _complete(
     world: World,
     listener: Listener,
 ) -> None:
-    """Bring a run to its end, wherever it stands.
+    """Bring a run to its end from its last checkpoint, its start, or new weights.
 
     Raises:
-        StopRequest: a signal asked to stop; `position` says where that was.
+        StopRequest: a signal asked to stop; `position` holds where the run stands.
     """
     run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
-        # The same command again is harmless: everything is there, so nothing is computed.
+        # The same command again computes nothing.
         listener.show([("", [f"This run has finished: {folder}"])])
-        _tell_the_rest(folder, listener)
+        _tell_after_end(folder, listener)
         return
-    # The start-up rule: the last checkpoint of the run's own folder, which is also what --resume names; else
-    # the weights of its start; else new ones, which the model has already.
+    # Weights come from the last checkpoint of the run's folder; else from its start; else they are new, and
+    # the model has them already.
     if checkpoint is None and parts.start is not None:
         with listener.progress("reading the start"):
             start = plan.request.start(run)
-            begun = take_start(run, plan.data.class_names, folder, parts.start, start, model)
-        parts = replace(parts, start=begun)
+            start_record = take_start(run, plan.data.class_names, folder, parts.start, start, model)
+        parts = replace(parts, start=start_record)
     compute_as_begun(parts, device)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
-    # From here on it takes time, so the description of the run is shown before.
+    # The screen stands before everything that takes time.
     sharding = choose_sharding(model.config, run, device, world)
     if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
         listener.note(
@@ -244,7 +241,7 @@ def _complete(
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
     step_seconds = None
     if sharding == "replicas":
-        # On copies of model and objective: timing a step must not change the run.
+        # `measure_step` works on copies of model and objective: timing a step must not change the run.
         with listener.progress("measuring the speed"):
             targets = parts.data.splits["train"].targets
             step_seconds = measure_step(model, trainer, -(-run.training.batch_size // world.size), targets)
@@ -255,10 +252,18 @@ def _complete(
         listener.warn(sentence)
     fit(trainer, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
-    model, weights = take_final_weights(model, trainer, listener)
+    _finish(plan, parts, trainer, listener)
+
+
+def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> None:
+    """Write the model, the evaluations and the report of a run whose steps are done.
+
+    The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
+    or is written again from the final checkpoint.
+    """
+    folder, device = parts.folder, plan.device
+    model, weights = take_final_weights(parts.model, trainer, listener)
     parts = replace(parts, model=model)
-    # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
-    # file before it is either whole or written again from the final checkpoint.
     save_model(model, folder)
     keep_examples(parts, trainer.evaluated_objective, device, listener)
     evaluate_finished(parts, device, listener)
@@ -267,19 +272,19 @@ def _complete(
     parts.rejects.tell(listener)
     trained = Trained(plan.recorded, model, plan.data.splits)
     listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
-    _tell_the_rest(folder, listener)
+    _tell_after_end(folder, listener)
 
 
-def _tell_the_rest(folder: Path, listener: Listener) -> None:
-    """Say of a finished run how it compares with what was expected of it, and what of it was damaged."""
-    expected = compare_with_advice(folder)
-    if expected:
-        listener.show([("advice", [expected])])
+def _tell_after_end(folder: Path, listener: Listener) -> None:
+    """Compare a finished run with the advice it followed, and name damaged files that were set aside."""
+    comparison = compare_with_advice(folder)
+    if comparison:
+        listener.show([("advice", [comparison])])
     tell_set_aside(folder, listener)
 
 
 def require_data(run: Run) -> None:
-    """Refuse a run that does not say what its images are."""
+    """Refuse a run without images."""
     if not run.data:
         raise VitkitError(WHICH_IMAGES)
 
@@ -287,7 +292,7 @@ def require_data(run: Run) -> None:
 def check_run(
     run: Run, *, device: str = "auto", threads: int | None = None, request: Request | None = None
 ) -> None:
-    """Refuse what `train` would refuse before it makes a folder.
+    """Refuse a run that `train` would refuse before it makes a folder.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow the run.
@@ -306,7 +311,7 @@ def foresee_run(
     request: Request,
     listener: Listener,
 ) -> tuple[Plan, Path, bool]:
-    """Plan a run as `train` does with the same arguments, and refuse what it would; nothing is written.
+    """Plan a run as `train` does with the same arguments, and refuse what it refuses; nothing is written.
 
     Returns:
         The plan, the folder of the run, and whether the run has begun there.
@@ -331,18 +336,18 @@ def foresee_run(
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
-    """Refuse options that are wrong whatever the images are."""
+    """Refuse options that are wrong for any images."""
     require_data(run)
     if not run.model and not run.start.start:
         raise VitkitError(
-            "This recipe trains a model that is there already: give it with --start, or begin with vitkit "
-            "finetune START."
+            "This recipe begins from weights that are trained already: give them with --start, or begin with "
+            "vitkit finetune START."
         )
     require_threads(threads)
 
 
 def _refuse_run(plan: Plan, world: World = ALONE) -> None:
-    """Refuse a run whose model does not fit into memory, or that would never end."""
+    """Refuse a run whose options fit neither its model and data nor this machine."""
     run, data, config = plan.run, plan.data, plan.config
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
@@ -370,14 +375,13 @@ def _refuse_run(plan: Plan, world: World = ALONE) -> None:
     refuse_augmentation(run.augmentation, config.in_channels)
     require_memory(config, run, plan.device, world)
     refuse_layers(config.num_layers, run.optimizer)
-    # Called for its error alone: a number of steps that no run gets through.
-    run.training.total_steps(len(data.splits["train"]))
+    run.training.total_steps(len(data.splits["train"]))  # refuses numbers of steps that no run gets through
 
 
 def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:
     """Write the command that continues the run in a folder on the same machine, or machines."""
     command = f"vitkit train --resume {shlex.quote(str(folder))}"
-    if world.size > world.on_machine:  # torchrun is started on each of them, with options of its own
+    if world.size > world.on_machine:  # torchrun is started on each machine, with options of its own
         command = f"torchrun ... -m {command}"
     elif world.size > 1:
         command += f" --processes {world.size}"
@@ -389,8 +393,8 @@ def _claim(plan: Plan, given: Path | None, resume: bool) -> AbstractContextManag
     """Lock the folder of a run: the given one, else one below `runs/`.
 
     Args:
-        plan: of the run.
-        given: where the run is to be kept, or None.
+        plan: the plan of the run.
+        given: its folder, or None.
         resume: whether `given` holds the run already.
 
     Raises:
@@ -404,7 +408,7 @@ def _claim(plan: Plan, given: Path | None, resume: bool) -> AbstractContextManag
 
 
 def _whose(folder: Path, plan: Plan, resume: bool) -> Whose:
-    """Say whether a folder holds the run of a plan; else why it is refused.
+    """Return whether a folder holds the run of a plan or may take it; else the error that refuses it.
 
     Raises:
         VitkitError: the record of the run in it is damaged.

@@ -75,8 +75,8 @@ class ImageModel(nn.Module):
     """The way in which it computes: the plain one, unless `fast.compute_as` was called. It is not saved with
     the weights."""
     recompute: bool
-    """Whether autograd keeps of each layer its input alone, and the backward pass computes the rest once
-    more: less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
+    """Whether autograd stores the input of each layer alone, and the backward pass computes the layer again:
+    less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
     batch_rows: BatchRows | None
     """The larger batch that the images of a training step are a part of; None where they are all of it."""
     pixel_mean: Tensor
@@ -92,7 +92,7 @@ class ImageModel(nn.Module):
         self.compute_pixel_statistics()
 
     def through(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """Pass a tensor through a layer, of which autograd keeps the input alone where `recompute` is set."""
+        """Pass a tensor through a layer; with `recompute`, autograd stores its input alone."""
         if self.recompute and torch.is_grad_enabled():
             recomputed: Tensor = checkpoint(layer, x, use_reentrant=False)
             return recomputed
@@ -100,7 +100,7 @@ class ImageModel(nn.Module):
         return out
 
     def take_rows(self, rows: BatchRows | None) -> None:
-        """Take the next training images for these of a larger batch; None: for all of it."""
+        """Treat the next training images as these rows of a larger batch; None: as all of it."""
         self.batch_rows = rows
 
     def compute_pixel_statistics(self) -> None:

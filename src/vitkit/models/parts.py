@@ -221,6 +221,7 @@ class Block(nn.Module):
         self.mlp_scale = nn.Parameter(torch.empty(width)) if scaled else None
 
     def init_weights(self, generator: torch.Generator | None) -> None:
+        # Attention is drawn first: the first weights of a run depend on the order of the draws.
         self.attention.init_weights(generator)
         self.mlp.init_weights(generator)
         for scale in (self.attention_scale, self.mlp_scale):

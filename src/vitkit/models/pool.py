@@ -92,9 +92,8 @@ class AttentionPool(Pooling):
         q, k, v = self._projected(encoded)
         dropout = self.attention.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)  # (B, h, 1, d)
-        pooled = self.attention.out(
-            mixed.transpose(1, 2).reshape(encoded.shape[0], encoded.shape[2])
-        )  # (B, D)
+        batch, _, width = encoded.shape
+        pooled = self.attention.out(mixed.transpose(1, 2).reshape(batch, width))  # (B, D)
         return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
 
     def weights(self, encoded: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class ViT(ImageModel):
         self.init_head()
 
     def take_rows(self, rows: BatchRows | None) -> None:
-        """Take the next training images for these of a larger batch; None: for all of it."""
+        """Treat the next training images as these rows of a larger batch; None: as all of it."""
         super().take_rows(rows)
         for part in self.modules():
             if isinstance(part, Block):

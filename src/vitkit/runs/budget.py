@@ -1,7 +1,7 @@
-"""The length of a run that is given in minutes: measure how fast the machine trains, and fix the steps once.
+"""Turn the minutes of a run into steps: time the steps on this machine, and fix their number once.
 
-The clock decides a number that is written into the run's configuration before the first step. A run that is
-continued takes it from there, so that its bits depend on no clock.
+The number is written into the run's configuration before the first step. A run that is continued takes it
+from there, so that its bits depend on no clock.
 """
 
 import bisect
@@ -40,25 +40,25 @@ from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
 
 MEASURED_SECONDS, MOST_STEPS = 8.0, 30
-"""Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them, which say enough."""
+"""Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them: enough for a median."""
 SAMPLE = 1024
-"""Training images of the timed steps at most, unless two batches are more: all have to be decoded first."""
+"""The most training images of the timed steps, unless two batches are more: all have to be decoded first."""
 VALIDATED = 256
-"""Validation images at most on which a validation is timed; the time is scaled up to all of them."""
+"""The most images on which a validation is timed; the time is scaled up to all validation images."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The seconds that parts of a run take on this machine."""
+    """The seconds of a step and of a validation on this machine."""
 
     step: float
     """An update, with reading its images."""
     validation: float
-    """A validation over all its images, and the checkpoint that is written after it."""
+    """A validation on all validation images, and the checkpoint after it."""
 
 
 def with_steps(run: Run, steps: int, num_images: int) -> Run:
-    """Give a run another number of steps; warm-up and the steps of the head alone keep their part of it."""
+    """Give a run another number of steps; warm-up and the steps of the head alone stay the same fraction."""
     before = run.training.total_steps(num_images)
     optimizer = replace(
         run.optimizer,
@@ -69,10 +69,10 @@ def with_steps(run: Run, steps: int, num_images: int) -> Run:
 
 
 def choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener: Listener) -> int:
-    """Count the steps that fit into the minutes of a run, and say so.
+    """Count the steps that fit into the minutes of a run, and show the number.
 
     Raises:
-        VitkitError: not even one does.
+        VitkitError: a single step takes longer.
     """
     minutes = training.minutes or 0.0
     if pace.step > 60 * minutes:
@@ -83,22 +83,24 @@ def choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener
     steps = steps_within(60 * minutes, pace, training, num_images)
     interval = replace(training, steps=steps).evaluation_interval(num_images)
     pauses = pluralize(math.ceil(steps / interval), "pause")
-    pace_in_words = f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and {pauses} of"
-    pace_in_words += f" {pace.validation:.2g} s for validation and checkpoint, as measured now"
-    listener.show([("minutes", [pace_in_words, "whoever resumes the run keeps its steps"])])
+    line = (
+        f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and {pauses} of "
+        f"{pace.validation:.2g} s for validation and checkpoint, as measured now"
+    )
+    listener.show([("minutes", [line, "whoever resumes the run keeps its steps"])])
     return steps
 
 
 def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_images: int) -> int:
-    """Count the steps that can be made in so many seconds with the validations among them, at least 1."""
+    """Count the steps that fit into so many seconds, with the validations between them; at least 1."""
 
     def cost(steps: int) -> float:
         interval = replace(training, steps=steps).evaluation_interval(num_images)
         return steps * pace.step + math.ceil(steps / interval) * pace.validation
 
     most = max(1, math.floor(seconds / max(pace.step, 1e-9)))  # the 1e-9 keeps it from a division by 0
-    # `cost` rises while the interval between validations stays the same, which follows from every 50 steps
-    # (`evaluation_interval`); where it grows, a longer run may take less time. The longest run is looked for.
+    # The interval between validations grows every 50 steps (`evaluation_interval`), so that a longer run may
+    # take less time; between two such steps `cost` rises. The search goes from the longest run down.
     for first in range((most - 1) // 50 * 50, -1, -50):
         fitting = bisect.bisect_right(range(first + 1, min(first + 50, most) + 1), seconds, key=cost)
         if fitting:
@@ -116,9 +118,8 @@ def measure_pace(
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
-    The weights are those of a copy of its model and the folder is a temporary one: nothing of the run is
-    touched. Of several processes the one that plans times its own part of a batch; what the sums over all of
-    them take is not counted.
+    A copy of its model is trained, in a temporary folder: the run stays as it is. Of several processes,
+    process 0 times its own part of a batch; the sums over all processes are not timed.
     """
     world = world_of_environment()
     training = run.training
@@ -150,14 +151,14 @@ def measure_pace(
 
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
-    """Give the seconds of a step: the median of some, or an estimate where a step takes very long."""
+    """Time a step: the median of several, or an estimate where a step takes very long."""
     batch_size, targets = run.training.batch_size, parts.data.splits["train"].targets
     guess = measure_step(parts.model, trainer, batch_size, targets)
     if guess > MEASURED_SECONDS:
         return guess
-    # One step that is not counted, and one at least that is. The 1e-6 keeps it from a division by 0.
+    # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.
     count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
-    # The steps are those after `head_first`, like most of a run: those of the head alone are faster.
+    # Steps after `head_first`, like most of a run: steps of the head alone are faster.
     first, ends = run.optimizer.head_first, [time.monotonic()]
     for number, batch in enumerate(trainer.loader.batches(0, count)):
         # Any learning rate would do: the time does not depend on it.
@@ -168,7 +169,7 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
 
 
 def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
-    """Give the seconds of a validation over all its images, from a sample of them."""
+    """Estimate the seconds of a validation from a sample of its images."""
     evaluators = find_task(parts.run.task).learning.evaluators(build_validation(sample, trainer.device))
     began = time.monotonic()
     for evaluator in evaluators.values():
@@ -178,8 +179,11 @@ def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
 
 
 def _sample(parts: Parts) -> Parts:
-    """Take images from all over the training and validation splits. The memory for them is limited in
-    proportion, so that they are kept in it, or read again and again, as the whole splits are."""
+    """Take images from all over the training and validation splits.
+
+    The memory limit shrinks in proportion, so that they are kept in memory, or read again for each epoch, as
+    the images of the run will be.
+    """
     data, loading = parts.data, parts.run.loading
     splits = {
         # Two batches at least, so that not every step has the same images.

@@ -58,7 +58,7 @@ class Parts:
     start: StartRecord | None = None
     """The start that the run begins from; None for new weights."""
     compute: Compute | None = None
-    """The way in which the model computes; None in a run of the first version, which knew one way only."""
+    """The way in which the model computes; None in a run of the first version, which had a single way."""
 
 
 def build_parts(
@@ -70,23 +70,23 @@ def build_parts(
     compute: Compute | None = None,
     model: ImageModel | None = None,
 ) -> Parts:
-    """Build the parts of a run, once its images are known to be those it began with.
+    """Compare the images of a run with its record, and build its parts.
 
-    The model's weights are new ones, whatever the run begins from: `jobs.train` decides that.
+    The model has new weights, even if the run has a start: `jobs.train` loads its weights.
 
     Args:
-        run, data, folder, start, compute: as `Parts` has them.
-        listener: hears how far it is.
+        run, data, folder, start, compute: the fields of `Parts`.
+        listener: is told the progress.
         model: with new weights, where it is built already.
 
     Raises:
-        VitkitError: the images are others, or the record of them is damaged.
+        VitkitError: the images have changed, or the record of them is damaged.
     """
     start = None if start is None else read_start_record(folder) or start
     fingerprint = data.fingerprint()
     record = require_same_images(folder, data, fingerprint, run.loading.check_images, listener)
     model = model or build_new(run, model_config_of(run, len(data.class_names), start), listener)
-    # An option may have made the model another architecture; with a start, none may.
+    # An option may have changed the architecture; with a start, none may.
     name = changed_name(run.model, model.config) if start is None else start.model
     model.card = run_card(run, data, fingerprint, name)
     if start is not None:
@@ -97,23 +97,23 @@ def build_parts(
 def build_new(run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
     """Build the model of a run with new weights."""
     with listener.progress("building the model"):
-        # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
+        # A generator of its own: the weights follow from the seed alone.
         return build_model(config, torch.Generator().manual_seed(run.training.seed))
 
 
 def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
-    """Give the configuration of a run's model: its start's, else that of the name."""
+    """Give the configuration of a run's model: from the record of its start, else from its name."""
     if start is not None:
         return start.config
     return new_model_config(run, num_classes)
 
 
 def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts:
-    """Decode small splits once; what is too large is read as it is needed.
+    """Decode the splits that fit into memory; images of the others are read as they are needed.
 
     Args:
         parts: of the run.
-        listener: hears how far it is.
+        listener: is told the progress.
         world: the processes that train together; the processes of a machine share the memory for images.
     """
     loading = parts.run.loading
@@ -159,8 +159,8 @@ def build_trainer(
     """
     run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
     with torch.random.fork_rng():
-        # Its weights follow from the seed of the run alone, as the model's do; by a hash of it, so that they
-        # are other numbers. No update has the number -1.
+        # The objective's own weights follow from the run's seed alone, by a hash of it, so that they are
+        # other numbers than the model's. No update has the number -1.
         torch.manual_seed(step_seed(run.training.seed, -1, 0))
         objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
@@ -193,9 +193,9 @@ def build_trainer(
 
 
 def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
-    """Build the stream of training images; it adds the files that it cannot read to the rejected ones."""
+    """Build the stream of training images; files that it cannot read are added to the rejected files."""
     run, train = parts.run, parts.data.splits["train"]
-    shares = divide(run.training.batch_size, run.training.micro_batch_size, world)
+    portions = divide(run.training.batch_size, run.training.micro_batch_size, world)
     loader = TrainLoader(
         train,
         run.preprocessing,
@@ -204,20 +204,20 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
         seed=run.training.seed,
         workers=worker_count(train, run.loading, world),
         bad_quota=run.loading.bad_quota,
-        places=places_of(shares, mixes_images(run)),
+        places=places_of(portions, mixes_images(run)),
         worker_timeout=run.loading.worker_timeout,
     )
-    loader.rejects = parts.rejects.of_split("train")  # those of before count towards the quota
+    loader.rejects = parts.rejects.of_split("train")  # files rejected before a resume count towards the quota
     return loader
 
 
 def mixes_images(run: Run) -> bool:
-    """Whether the objective of a run mixes each image with the one before it; most know nothing of that."""
+    """Whether the objective of a run mixes each image with its predecessor in the batch."""
     return getattr(run.objective, "mixes", False)
 
 
 def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -> dict[str, Evaluator]:
-    """Build what is measured while the model is trained."""
+    """Build the validation and the other evaluators of a run."""
     run, evaluators = parts.run, dict[str, Evaluator]()
     if "val" in parts.data.splits:
         evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device, world))
@@ -237,7 +237,7 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
 
 
 def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -> Validation[ObjectiveConfig]:
-    """Give the task what it needs to measure a model on the validation images."""
+    """Make the value by which the task measures a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
     reading = worker_count(samples, run.loading, world)
 

@@ -1,4 +1,4 @@
-"""Find where a run begins or goes on, from what is in its folder, and set damaged files aside."""
+"""Find the checkpoint from which a run continues, or its weights are read, and set damaged files aside."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -43,18 +43,17 @@ from vitkit.weights.model_card import ModelCard, card_of
 
 
 def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
-    """Find the checkpoint to continue from, None to begin at step 0; leftovers of killed processes are
-    removed.
+    """Find the checkpoint to continue from, and remove leftovers of killed processes; None: begin at step 0.
 
     Args:
         folder: the run folder, locked.
         run: its options.
         from_scratch: begin at step 0 where every checkpoint is damaged.
-        listener: hears what was damaged and removed.
+        listener: is told which files were damaged or removed.
 
     Raises:
-        VitkitError: every checkpoint is damaged, or there is none while `from_scratch` would pass over a
-            whole one; one cannot be read; or the options are not those that the checkpoint was made with.
+        VitkitError: every checkpoint is damaged; a checkpoint is whole although `from_scratch` is given; one
+            cannot be read; or the options have changed since the checkpoint was written.
     """
     checkpoints = survey(folder)
     if checkpoints.lost and not from_scratch:
@@ -86,14 +85,14 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
 
 
 def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
-    """Set damaged checkpoints aside, those that are still there, and say so."""
+    """Set damaged checkpoints aside, unless they were moved already, and warn of each."""
     for path, reason in damaged.items():
         if path.exists():
             _tell_damage(path, reason, set_aside(path), listener)
 
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
-    """Say what of a run was damaged and is still there, and how it is cleared away."""
+    """List the files of a run that were set aside as damaged, and the command that removes them."""
     damaged = list_set_aside(folder)
     if damaged:
         listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, damaged)]))
@@ -101,9 +100,9 @@ def tell_set_aside(folder: Path, listener: Listener) -> None:
 
 
 def model_is_whole(folder: Path) -> bool:
-    """Whether model.json belongs to model.safetensors: a kill may have happened between writing the two.
+    """Whether model.json belongs to model.safetensors: a kill may have come between writing the two.
 
-    A description without a record of its weights, as early versions wrote it, is taken at its word.
+    A model.json without a hash of the weights, as early versions wrote it, is trusted.
     """
     try:
         description = read_json(folder / "model.json")
@@ -146,21 +145,21 @@ class CommittedModel:
     run: Run
     card: ModelCard
     which: str
-    """The choice of the checkpoint, in words: "its best checkpoint, step 120"."""
+    """The choice of the checkpoint: "its best checkpoint, step 120"."""
     file: Path
     sha256: str
     read: Callable[[], dict[str, Tensor]]
 
 
 def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> CommittedModel:
-    """Find a checkpoint of a run, which may still be going; nothing is changed.
+    """Find a checkpoint of a run, which may still be training; nothing is changed.
 
     Args:
         place: the run folder.
-        which: the best checkpoint or the last; "end": the best there is so far.
+        which: the best checkpoint or the last; "end": the best so far.
 
     Raises:
-        VitkitError: it has none that is whole, or lacks the record of its images.
+        VitkitError: no checkpoint is whole, or the record of the images is missing.
     """
     folder, run = place.path, place.run()
     record, last = read_record(folder), survey(folder).whole
@@ -207,7 +206,7 @@ class Snapshot:
     file: Path
     step: int
     is_best: bool
-    """Whether it is that of the best validation so far, and not just the last."""
+    """Whether it has the best validation so far; else it is the last checkpoint."""
     tensors: dict[str, Tensor]
 
     def __str__(self) -> str:
@@ -223,7 +222,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
         options: left out, the checkpoint as it is.
 
     Raises:
-        VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or none that is whole.
+        VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or all are damaged.
     """
     place = kind_of(path)
     require_weights(place)
@@ -242,7 +241,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
 
 
 def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> Identity:
-    """Find out what a checkpoint is, as `vitkit.weights.identify` does, or a run that has not finished.
+    """Identify a checkpoint as `vitkit.weights.identify` does, or an unfinished run.
 
     Raises:
         VitkitError: as `load_any`.
@@ -266,12 +265,12 @@ def load_model(
     image_mean: tuple[float, ...] | None = None,
     image_std: tuple[float, ...] | None = None,
 ) -> ImageModel:
-    """Load a model with the weights of a checkpoint; what the user should know of it is logged as warnings.
+    """Load a model with the weights of a checkpoint; notes about the checkpoint are logged as warnings.
 
     Args:
-        path: a run folder, of a run that has not finished too, whose best committed checkpoint is taken; or
-            a file or folder of any known format: vitkit's, the original release's, timm's and so on; or an
-            address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
+        path: a run folder, of an unfinished run too, whose best committed checkpoint is taken; or a file or
+            folder of any format: vitkit's, the original release's, timm's and so on; or an address,
+            `hf:org/name`, `https://...`, `gs://...`, which is downloaded once.
         num_classes: the number of logits; left out, the head stays as it is.
         image_size: pixels, one number or `(height, width)`; left out, the size of the weights. Another one
             resizes the position embeddings (paper 3.2).
@@ -281,13 +280,13 @@ def load_model(
         num_heads: heads of the attention, where a file does not record them.
         interpolation: the rule by which position embeddings are resized.
         image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
-            one for all. They replace those that the file records.
+            one for all, in place of the file's.
 
     Returns:
         The model in evaluation mode, with its card.
 
     Raises:
-        VitkitError: no checkpoint there, one of another architecture, or a damaged one.
+        VitkitError: there is no checkpoint, or it is damaged, or of an architecture that vitkit lacks.
     """
     options = LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
     loaded = load_any(path, options)
@@ -296,10 +295,10 @@ def load_model(
 
 
 def read_snapshot(place: Place) -> Snapshot:
-    """Read the weights of the best committed checkpoint of a run, else of the last one that is whole.
+    """Read the weights of the best committed checkpoint of a run, else of the last undamaged one.
 
     Raises:
-        VitkitError: there is none, or one cannot be read.
+        VitkitError: there is none, or it cannot be read.
     """
     folder, run, damaged = place.path, place.run(), dict[Path, str]()
     for _ in range(TRIES):
@@ -320,7 +319,7 @@ def read_snapshot(place: Place) -> Snapshot:
                 return Snapshot(weights_file(chosen), step, step == best, weights)
         except (UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
-        if chosen.exists():  # else it was removed after newer ones were committed: those are looked for again
+        if chosen.exists():  # else it was removed after newer ones were committed: the folder is listed again
             damaged[chosen] = reason
     if not damaged:
         raise VitkitError(
@@ -336,7 +335,7 @@ def _is_committed(checkpoint: Path) -> bool:
 
 
 def _identity(place: Place, snapshot: Snapshot) -> Identity:
-    """Describe the model of a run by its configuration and the record of its images."""
+    """Describe the model of an unfinished run by its configuration and the record of its images."""
     folder, run = place.path, place.run()
     record = read_record(folder)
     if record is None:

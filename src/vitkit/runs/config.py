@@ -31,14 +31,13 @@ from vitkit.training.config import (
 )
 
 EvaluatorConfig = FewShotTracking
-"""The configuration of any evaluator that a run may have, whatever it learns: `FewShotTracking` shows what
-each has to say."""
+"""The configuration of an evaluator; another kind needs the methods of `FewShotTracking`."""
 
 WHICH_IMAGES = (
     "Which images? Give data (--data): digits (built in), a folder of class folders or a .zip or .tar of "
     "one, a .csv of paths and labels, or a folder of .parquet files."
 )
-"""The words for a run that does not say what its images are."""
+"""The error of a run without images."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,14 @@ class Architecture:
 
 @dataclass(frozen=True)
 class StartConfig:
-    """The weights that a run begins from, and what of them it takes over."""
+    """The weights that a run begins from, and the way in which they are fitted to it."""
 
     start: str = ""
     """A run folder, a file or folder of weights, or an address (hf:org/name, https://...); left out, new
     weights are drawn."""
     start_from: Literal["end", "best", "last"] = "end"
-    """The weights taken from a run folder: the model it ended with; or the best, or the last, of its
-    checkpoints. Of a run that has not ended, "end" is its best checkpoint so far."""
+    """The weights taken from a run folder: its final model, or its best or last checkpoint. Of an unfinished
+    run, "end" is its best checkpoint so far."""
     head: Literal["new", "ridge", "keep"] = "new"
     """new: a linear layer of zeros in place of the whole head (paper 3.1). ridge: the same, set to the ridge
     solution on the features of the training images. keep: the head as it is, which needs the same classes,
@@ -124,10 +123,10 @@ class StartConfig:
     position_interpolation: Interpolation = "original"
     """The way in which position embeddings are resized for another image size."""
     image_mean: tuple[float, ...] | None = None
-    """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, and 0.5
+    """Mean of pixels in [0, 1], a value for each channel or one for all; left out, the start's mean, and 0.5
     for new weights."""
     image_std: tuple[float, ...] | None = None
-    """Standard deviation of pixels in [0, 1], given and left out in the same way."""
+    """Standard deviation of pixels in [0, 1], a value for each channel or one for all; left out, as above."""
     measure_pixels: bool = False
     """Measure image_mean and image_std on up to 500 training images, where they are not given."""
     num_heads: int | None = None
@@ -160,8 +159,7 @@ class Run:
     splits: Splits = field(default_factory=Splits)
     loading: Loading = field(default_factory=Loading)
     evaluators: Mapping[str, EvaluatorConfig] = field(default_factory=dict)
-    """Measurements beside the validation while the model is trained, by name: they are logged and decide
-    nothing."""
+    """Measurements other than the validation while the model is trained, by name: they are only logged."""
     recipe: str = ""
 
     def __post_init__(self) -> None:
@@ -203,7 +201,7 @@ def new_model_config(run: Run, num_classes: int) -> ModelConfig:
 
 
 def full_name(run: Run, num_classes: int) -> str:
-    """Name the model of a run with the changes of its architecture; nothing where a start decides it."""
+    """Name the model of a run with the changes of its architecture; "" where its start names the model."""
     if not run.model:
         return ""
     try:
@@ -214,7 +212,7 @@ def full_name(run: Run, num_classes: int) -> str:
 
 
 def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:
-    """Write down a run, and how its model computes on this machine; nothing is computed before that.
+    """Write the `config.json` of a run, before anything is computed.
 
     Returns:
         The contents of the file.
@@ -255,7 +253,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def shown_command(command: str) -> str:
-    """Return a command as it is shown to others: of paths that begin at the root only the last name."""
+    """Shorten absolute paths in a command to their last name, for pages that are given away."""
     try:
         arguments = [word.rpartition("=") for word in shlex.split(command)]
     except ValueError:  # nothing that a shell could read
@@ -269,12 +267,12 @@ def read_run(folder: Path) -> Run:
 
 
 def parse_run(config: Mapping[str, Any], folder: Path) -> Run:
-    """Make the run of what the `config.json` of a run folder holds."""
+    """Make the run from the contents of its `config.json`."""
     return from_json(Run, config["run"], str(folder / "config.json"))
 
 
 def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute | None:
-    """Give how the model of a run computes; None for a run of the first version, which knew one way only.
+    """Read the way in which the model of a run computes; None in a run of the first version.
 
     Raises:
         VitkitError: it is damaged.
@@ -286,23 +284,23 @@ def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute | None:
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
     """List the options in which `run` differs from a recorded one, as lines "option: this -> that".
 
-    Some may differ and are left out: how images are loaded, the size of micro-batches, `recompute` and
-    `sharding`, which people change when memory runs out. With `moved`, so may the path of the images, whose
-    listing is compared elsewhere.
+    Left out are the options of loading, the size of micro-batches, `recompute` and `sharding`, which people
+    change when memory runs out; with `moved` also the paths of images and start: the listing of the images
+    is compared elsewhere.
 
     Raises:
-        VitkitError: what was recorded `where` is no run.
+        VitkitError: the record in the file `where` is no run.
     """
     # Parsed into a Run first: options that are newer than the record then take their defaults.
     recorded_run = from_json(Run, recorded, where)
     there, here = to_json(recorded_run), to_json(run)
-    if run.splits.rule is None:  # whoever gives none takes the one that the run was begun with
+    if run.splits.rule is None:  # the rule that the run was begun with
         here["splits"]["rule"] = there["splits"]["rule"]
     if None not in (there["training"]["steps"], here["training"]["steps"]):
         here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):
         for name, config in {**run.evaluators, **recorded_run.evaluators}.items():
-            # One that measures nothing, so that the options of the other are listed one by one.
+            # An evaluator that measures nothing, so that the options of the other are listed one by one.
             options["evaluators"].setdefault(name, to_json(type(config)()))
         del options["loading"]
         for name in ("micro_batch_size", "recompute", "sharding"):
@@ -313,9 +311,9 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
 
 
 def with_options(run: Run, values: Mapping[str, Any]) -> Run:
-    """Give a run other values of some options, all at once: some are right only together.
+    """Give a run other values of some options, all at once: some are valid only together.
 
-    A task brings its own objective along, and a length in epochs takes the place of one in steps.
+    Another task replaces the objective, and a length in epochs replaces the number of steps.
 
     Args:
         run: the run.
@@ -336,7 +334,7 @@ def with_options(run: Run, values: Mapping[str, Any]) -> Run:
 
 
 def with_task(run: Run, task: TaskName) -> Run:
-    """Give a run that learns another task, with the objective of that one where its own is another kind."""
+    """Give a run another task, and the task's default objective where its own does not suit it."""
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if isinstance(run.objective, kind):
         return replace(run, task=task)
@@ -363,7 +361,7 @@ def _path(run: Run, name: str) -> tuple[str, ...]:
     in_python = {option.replace("-", "_").replace(".", "_"): path for option, path in paths.items()}
     path = paths.get(name.replace("_", "-")) or in_python.get(name)
     if path is None:
-        # The answer is spelled as the question is: what stands in Python can be written there.
+        # The suggestion is spelled as the option was: with underscores in Python.
         hint = nearest(name, in_python) if "_" in name else nearest(name, paths)
         raise VitkitError(f"No option of training is named {name}. {hint}")
     return tuple(path.split("."))
@@ -400,7 +398,7 @@ FROM_LENGTH = ("optimizer.warmup_steps", "optimizer.head_first", "training.evalu
 def name_options(changes: Sequence[str]) -> list[str]:
     """Write differences of `changed_options` with the options' names on the command line: "--steps 4 -> 5".
 
-    What only follows from another length is left out, epochs beside steps too: nobody gave it.
+    Options that follow from the length are left out where the length differs, and epochs where steps differ.
     """
     changed = [change.split(": ", 1) for change in changes]
     fields_changed = [name for name, _ in changed]
@@ -411,7 +409,7 @@ def name_options(changes: Sequence[str]) -> list[str]:
 
 
 def train_longer(changes: Sequence[str], folder: Path) -> str:
-    """Say how a run is trained for longer, where that is what differs; else nothing."""
+    """Explain how to train a run for longer, where its length differs; else ""."""
     if not any(change.startswith(LENGTH) for change in changes):
         return ""
     return (
@@ -420,7 +418,7 @@ def train_longer(changes: Sequence[str], folder: Path) -> str:
 
 
 def _option(name: str) -> str:
-    """Name the option of a field; those of splits and of evaluators carry their section's name."""
+    """Name the option of a field; options of splits and evaluators have their section's name before them."""
     section, _, field_name = name.rpartition(".")
     carries = section.startswith(("splits", "evaluators."))
     prefix = f"{section.removeprefix('evaluators.')}." if carries else ""

@@ -1,10 +1,10 @@
 """Record the images that a run was started with, so that changed images are noticed when it is continued.
 
-The fingerprint of a listing knows names and labels alone; an image that was drawn over keeps both. So sizes
-and times of the files are recorded too and, if the user chose so, hashes of their bytes.
+The fingerprint of a listing covers names and labels alone; an image that was drawn over keeps both. So sizes
+and times of the files are recorded too and, with `--check-images content`, hashes of their bytes.
 
 data.json          counts, class names, how splits were made, files that could not be read
-image-files.npy    size and time of every image file (and a hash of its bytes, if asked for)
+image-files.npy    size and time of every image file (and a hash of its bytes)
 """
 
 import hashlib
@@ -38,16 +38,18 @@ if TYPE_CHECKING:
 RECORD = "data.json"
 STATES = "image-files.npy"
 _LIMIT = 1 << 32
+"""The largest `image-files.npy` that is read, in bytes: some 80 million files with hashes."""
 _SHOWN = 5
+"""Changed files that an error lists."""
 _MOST = 2**53
-"""Counts above it are no counts of anything; below it every integer is a float64 too."""
+"""The largest count: above it float64 lacks some integers."""
 _AT_A_TIME = 1024
-"""Files that a thread looks at before progress is reported."""
+"""Files that a thread reads before progress is reported."""
 _THREADS = 16
-"""Threads that read states: a disk that is reached over a network answers many questions at once."""
+"""Threads that read states: a network disk answers many requests at once."""
 States = NDArray[np.int64]
-"""(N, 2) of size in bytes and time of the last change in nanoseconds; (N, 6) with the four numbers of a
-SHA-256 of the bytes. One row for each file on the disk, split after split; -1 where a file cannot be read."""
+"""(N, 2): size in bytes and time of the last change in nanoseconds; (N, 6) with the four numbers of a SHA-256
+of the bytes. One row for each file on the disk, split after split; -1 where a file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,16 @@ class DataRecord:
     fingerprint: str
     """Hash of names and labels: see `ImageData.fingerprint`."""
     image_files: str | None = None
-    """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
+    """SHA-256 of `image-files.npy`; None where names alone are recorded."""
     images: Mapping[str, int] = field(default_factory=dict)
-    """Images by split: not the sum over the classes where an image has several; early versions lack it."""
+    """Images by split, fewer than the sum over classes where images have several; early versions lack it."""
 
     def __post_init__(self) -> None:
         require_counts(self.counts, self.images)
 
 
 def require_counts(counts: Mapping[str, Mapping[str, int]], images: Mapping[str, int]) -> None:
-    """Refuse numbers of images that are none.
+    """Refuse impossible numbers of images.
 
     Args:
         counts: by split and class.
@@ -89,7 +91,7 @@ def require_counts(counts: Mapping[str, Mapping[str, int]], images: Mapping[str,
 
 
 def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
-    """Make the contents of `data.json`, before any file was found unreadable."""
+    """Make the contents of `data.json`, before any file is read."""
     counts = {}
     for split, samples in data.splits.items():
         numbers = count_labels(samples.labels, len(data.class_names))
@@ -117,18 +119,17 @@ def read_record(folder: Path) -> DataRecord | None:
 
 
 def find_data(card: ModelCard, path: str | Path) -> ModelCard:
-    """Add to the card of a run's model where its images are: `model.json`, made to be given away, does not
-    say it.
+    """Add the path of the images to the card of a run's model: `model.json`, made to be given away, lacks it.
 
     Args:
         card: of the model.
-        path: the checkpoint as it was named: the folder of a run or of a series, or a file in it.
+        path: of the checkpoint: the folder of a run or of a series, or a file in it.
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     if card.data is None or card.data.has_place or is_address(str(path)):
         return card
     for file in [folder / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]:
-        with suppress(VitkitError):  # a model is used without the record, too
+        with suppress(VitkitError):  # the model works without the record
             record = read_record(file.parent)
             if record is not None and record.fingerprint == card.data.fingerprint:
                 return replace(card, data=replace(card.data, spec=record.spec))
@@ -138,17 +139,17 @@ def find_data(card: ModelCard, path: str | Path) -> ModelCard:
 def require_same_images(
     folder: Path, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
-    """Write down what the images of a run are, or make sure that they are still those.
+    """Record the images of a run that begins, or make sure that they have not changed.
 
     Args:
         folder: the run folder, locked.
         data: the images as listed now.
         fingerprint: of the listing.
         check: "time", "content" or "names", as in `Loading.check_images`.
-        listener: hears how far the check is.
+        listener: is told the progress of the check.
 
     Raises:
-        VitkitError: they are others, or the record is damaged.
+        VitkitError: the images have changed, or the record is damaged.
     """
     record = read_record(folder)
     if record is None:
@@ -158,7 +159,7 @@ def require_same_images(
         replace_json(folder / RECORD, to_json(record))
         return record
     record = _compare(folder, record, data, fingerprint, check, listener)
-    if record.spec != data.spec:  # they were moved
+    if record.spec != data.spec:  # the images were moved
         record = replace(record, spec=data.spec)
         replace_json(folder / RECORD, to_json(record))
     return record
@@ -167,11 +168,11 @@ def require_same_images(
 def _compare(
     folder: Path, record: DataRecord, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
-    """Make sure that images are still those of a record; errors are those of `require_same_images`."""
+    """Compare images with their record; it raises the errors of `require_same_images`."""
     if record.fingerprint != fingerprint:
         raise VitkitError(
-            f"The images in {data.spec} are not those that {folder} was started with (files were added, "
-            "removed or moved). Bring them back, or start a new run with another --out."
+            f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
+            "or moved). Bring them back, or start a new run with another --out."
         )
     if check == "names":
         return record if record.image_files is None else _renewed(folder, record, data, listener)
@@ -187,7 +188,7 @@ def _compare(
     before = _recorded_states(folder, record)
     if before is None:
         raise VitkitError(
-            f"{folder / STATES}, by which images that changed are noticed, is missing or damaged. Put it "
+            f"{folder / STATES}, the record of sizes and times of image files, is missing or damaged. Put it "
             "back, or run the same command again with --check-images names: it takes the files as they "
             "are now."
         )
@@ -202,7 +203,7 @@ def _compare(
 
 
 def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: Listener) -> DataRecord:
-    """Write the record again with the files as they are now, which the user has confirmed."""
+    """Record the files as they are now, which the user has confirmed."""
     before = _recorded_states(folder, record)
     content = before is not None and before.shape[1] == 6
     record = _with_states(folder, record, _states(data, content, listener))
@@ -239,9 +240,9 @@ def _states(data: "ImageData", content: bool, listener: Listener) -> States:
 
 
 def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
-    """Write the states, before the record that names their hash: a kill in between is then noticed.
+    """Write the states before the record that has their hash, so that a kill in between is noticed.
 
-    Data that is in no files has none.
+    Data without files has no states.
     """
     if not len(states):
         return record
@@ -266,7 +267,7 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
         return None
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
-    # Held against the bytes that are there: an array as large as a header claims may not fit into memory.
+    # The header is compared with the file's length: an array as large as it claims may not fit into memory.
     whole = len(data) - stream.tell() == math.prod(shape) * dtype.itemsize
     if column_major or dtype != np.int64 or len(shape) != 2 or shape[1] not in (2, 6) or not whole:
         return None
@@ -276,22 +277,22 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
 class RejectedFiles:
     """Files that could not be read, with the reason, by split.
 
-    A resumed run begins with the files that were rejected before it was stopped, so that the quota of
-    unreadable files holds for the whole run.
+    A resumed run begins with the files that were rejected before it was stopped: the quota of unreadable
+    files is for all steps together.
     """
 
     def __init__(self, folder: Path, record: DataRecord) -> None:
-        """Begin with what the record of the run folder `folder` says."""
+        """Begin with the rejected files in the record of the run folder `folder`."""
         self._folder, self._record = folder, record
         self._files = {split: dict(files) for split, files in record.rejects.items()}
         self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
 
     def of_split(self, split: str) -> dict[str, str]:
-        """Return the files of a split, from key to reason; whoever finds another one adds it."""
+        """Return the files of a split, from key to reason, to which readers of images add."""
         return self._files.setdefault(split, {})
 
     def write(self) -> None:
-        """Write the record again if there is something new, so that a kill loses nothing."""
+        """Write the record again if files were added, so that a kill loses nothing."""
         bad = {split: dict(files) for split, files in self._files.items() if files}
         if self._record.rejects != bad:
             self._record = replace(self._record, rejects=bad)
@@ -313,7 +314,7 @@ class RejectedFiles:
                 self._shared.add((split, key))
 
     def tell(self, listener: Listener) -> None:
-        """Tell how many there are; the report names them."""
+        """Warn of the number of rejected files; the report names them."""
         for split, files in self._files.items():
             if files:
                 listener.warn(
@@ -324,10 +325,10 @@ class RejectedFiles:
 def file_states(
     data: "ImageData", content: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> States:
-    """Read the states of all files that hold the images of a data set; none for data that is in no files.
+    """Read the states of all image files of a data set; data without files has none.
 
     Args:
-        data: a listed data set, nothing of it in memory.
+        data: a listed data set, none of it in memory.
         content: whether to read every byte, which takes as long as reading the data set.
         progress: called with the files done and their number.
     """
@@ -358,8 +359,8 @@ def changed_files(data: "ImageData", before: States, now: States) -> list[Path]:
 
 
 def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
-    """Return the files of each split that has any, and the numbers of those on the disk."""
-    from vitkit.data.sources import FileSamples  # whoever reads a run's record without its data needs none
+    """Return for each split with image files the listing, and the numbers of its files on the disk."""
+    from vitkit.data.sources import FileSamples  # the record alone is read without it
 
     splits = [samples for samples in data.splits.values() if isinstance(samples, FileSamples)]
     return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]

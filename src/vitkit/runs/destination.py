@@ -1,4 +1,4 @@
-"""The place that a command writes a new file or folder to: free, and filled at one instant."""
+"""Write a new file or folder so that it appears complete, at a place that is free."""
 
 import os
 import shutil
@@ -41,13 +41,13 @@ def require_folder(out: Path) -> None:
         raise VitkitError(f"{out} {what}: --out names a folder. Give another name.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise VitkitError(
-            f"{there} may not be written to by this user, so that nothing can be kept in {out}. Give another "
-            "--out, or change who may write there."
+            f"This user may not write to {there}, and so not to {out}. Give another --out, or change the "
+            "permissions of that folder."
         )
 
 
 def make_folder(out: Path) -> None:
-    """Make a folder with those on the way to it, unless it is there.
+    """Make a folder and its parents, unless they are there.
 
     Raises:
         VitkitError: it cannot be made.
@@ -67,10 +67,10 @@ def _no_folder(out: Path, error: OSError) -> VitkitError:
 
 @contextmanager
 def beside(out: Path) -> Iterator[Path]:
-    """Make a folder on the same disk as `out`, which is gone afterwards with all that is still in it.
+    """Make a temporary folder on the same disk as `out`, from which the finished result is moved there.
 
-    The folders on the way to `out` stay only if something was put there. What killed processes left of
-    earlier attempts at `out` is removed.
+    It is removed afterwards, and so are new parents of `out` if they are empty, and the temporary folders of
+    killed processes that were writing `out`.
     """
     made = [parent for parent in out.parents if not parent.exists()]
     require_folder(out.parent)
@@ -96,17 +96,16 @@ def _is_attempt(path: Path, out: Path) -> bool:
 
 
 def _make_locked(out: Path) -> tuple[Path, int]:
-    """Make a hidden folder beside `out` and hold it by a lock, which ends with the process however that ends.
+    """Make a hidden folder beside `out`, and lock it as long as this process lives.
 
     Returns:
-        The folder, and the descriptor that holds it.
+        The folder, and the descriptor of its lock.
     """
     import fcntl
 
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=UNFINISHED, dir=out.parent))
-        # In the instant before it is locked another process may take it for a leftover: then a new one is
-        # made.
+        # Before it is locked another process may remove it as a leftover: then a new one is made.
         try:
             lock = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
@@ -124,7 +123,7 @@ def _make_locked(out: Path) -> tuple[Path, int]:
 
 
 def _remove_dead(folder: Path) -> None:
-    """Remove a folder that no living process holds; none on a disk without locks, where nobody can tell."""
+    """Remove a folder that no living process has locked; on a disk without locks nothing is removed."""
     import fcntl
 
     with suppress(OSError):

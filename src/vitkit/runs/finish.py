@@ -1,4 +1,4 @@
-"""Finish a run: take the final weights, evaluate them, and check whether everything is there."""
+"""Finish a run: take the final weights, evaluate them, and check whether its files are complete."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,14 +41,14 @@ from vitkit.weights.model_card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together
 
 EXAMPLES = 8
-"""Images of which predictions are shown."""
+"""Images in the picture of a model's predictions."""
 EVALUATED = ("val", "test")
-"""The splits that a finished run is evaluated on, those of them that its data has; the test split only where
-`TrainingConfig.evaluate_test` says so."""
+"""The splits that a finished run is evaluated on, where its data has them; the test split only with
+`TrainingConfig.evaluate_test`."""
 
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
-    """Whether everything that a run ends with is there; the report is what is written last."""
+    """Whether a run has finished and its files are complete; the report is written last."""
     if checkpoint is None:
         finished = read_ended(parts.folder) is not None
     else:
@@ -61,19 +61,19 @@ def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
 
 
 def tidy(folder: Path, finished: bool, listener: Listener) -> None:
-    """Remove the checkpoints of a run that nothing continues; those of one that diverged are all it has."""
+    """Remove the checkpoints of a finished run of a series; a run that diverged has no other weights."""
     if finished:
         try:
             remove_checkpoints(folder)
-        except OSError as error:  # the series goes on without the room
+        except OSError as error:  # the series goes on without the space
             listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
 
 
 def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> tuple[ImageModel, str]:
-    """Put the weights that a run ends with into its model, and write into its card which they are.
+    """Load the final weights of a run into its model, and name them in its card.
 
     Returns:
-        The model, a new one where the run's is sharded, and a phrase that says which weights they are.
+        The model, a new one where the run's is sharded, and a phrase that names the weights.
     """
     progress, config = trainer.state.progress, trainer.config
     kind = "weights" if trainer.state.average is None else "Polyak average"
@@ -102,13 +102,13 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
-    """Evaluate the finished model on validation and test images, and keep what was found."""
+    """Evaluate the finished model on validation and test images, and write the evaluations."""
     run, answering = parts.run, find_task(parts.run.task).answering
     if answering is None:
         return
     loading, training = run.loading, run.training
     repeated = find_training_images(parts.data, _evaluated(parts), listener)
-    # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
+    # As `vitkit evaluate` computes, so that both get the same numbers; runs of the first version stay plain.
     exact = training.exact or parts.compute is None
     precision = prepare(parts.model, device, training.precision, exact, "evaluation")
     for split in _evaluated(parts):
@@ -130,14 +130,13 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
 
 
 def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, listener: Listener) -> None:
-    """Keep a picture of what a task without answers predicts, of some validation images, else of training
-    images.
+    """Draw the predictions of a task without answers on some validation images, else on training images.
 
     Args:
         parts: of the run that has finished.
-        objective: as it was trained with the model.
-        device: where both are.
-        listener: hears where the picture is.
+        objective: trained with the model.
+        device: of the model and the objective.
+        listener: is told the path of the picture.
     """
     learning, splits = find_task(parts.run.task).learning, parts.data.splits
     if not isinstance(learning, ShowsExamples):
@@ -151,11 +150,11 @@ def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, list
 
 
 def _evaluated(parts: Parts) -> list[str]:
-    """List the splits that a run is evaluated on when it has finished; none where a task answers nothing."""
+    """List the splits that a run is evaluated on when it has finished; none for a task without answers."""
     if find_task(parts.run.task).answering is None:
         return []
-    wanted = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
-    return [split for split in wanted if split in parts.data.splits]
+    splits = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
+    return [split for split in splits if split in parts.data.splits]
 
 
 def find_training_images(
@@ -177,14 +176,15 @@ def with_repeats(
     shown: str = "",
     where: str = "train",
 ) -> Any:
-    """Add to the numbers of a split what they are without training images, and say that there are some.
+    """Add to the result of a split the numbers without training images, and warn of them.
 
     Args:
-        result, predictions, split, answering: the numbers, what they are counted from, and of what.
-        repeated: by split, the images that are training images.
-        listener: hears that there are some.
-        shown: what the split is called there; left out, its name.
-        where: what the training images are called there.
+        result, predictions, split, answering: the numbers, the predictions they are counted from, the name of
+            the split, and the task's answering half.
+        repeated: the images of each split that are training images.
+        listener: is warned.
+        shown: the split's name in the warning; left out, `split`.
+        where: the training images' name in the warning.
     """
     if split not in repeated:
         return result
@@ -211,8 +211,8 @@ def evaluate_split(
 ) -> tuple[Any, Any]:
     """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
 
-    Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
-    Several processes of a `world` compute different batches, and all get the same results.
+    Logits that do not fit into memory are written to a file in `folder`, or in the system's folder for
+    temporary files. The processes of a `world` compute different batches, and all get the same results.
 
     Returns:
         The task's numbers, and the predictions that they are counted from.
@@ -228,12 +228,11 @@ def evaluate_split(
         world=world,
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
-        predictions = answering.predict(
+        predictions = answering.predictor(learned_by(model.card))(
             model,
             batches,
             device=device,
             precision=precision,
-            learned=learned_by(model.card),
             progress=added_up(progress),
             folder=folder,
             world=world,

@@ -1,4 +1,4 @@
-"""Tell what a path is, and hold the folder of a run.
+"""Find out the kind of a path, and lock the folder of a run.
 
 A run folder:
 
@@ -7,11 +7,11 @@ data.json                   counts, class names, how splits were made, files tha
 image-files.npy             size and time of every image file
 metrics.jsonl               loss, learning rate and validation by step: the same bytes however often it was
                             resumed
-diverged.json               why it ended before its last step, where its numbers became infinite
+diverged.json               why it ended before its last step, where its numbers were not finite
 speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
 model.safetensors, model.json   the finished model: enough to predict anywhere
-evaluation/                 numbers and logits by split
+evaluation/                 by split, numbers (.json) and predictions (.npy)
 report.html
 .lock                       held by the process that trains
 """
@@ -45,23 +45,24 @@ Kind = Literal[
     "published name",
     "nothing",
 ]
-"""Kinds of what a person names: the folder of a run, of one that has not written its model yet, of a series
-of runs, or of an export; any other file or folder; where a checkpoint is fetched from; or no such path."""
+"""The kinds of paths that a person gives. An unfinished run has not written its model yet; a checkpoint is
+any other file or folder that is there; addresses and published names are downloaded."""
 SERIES = "series.json"
-"""The record that makes a folder that of a series of runs."""
+"""The record of a series of runs, by which its folder is recognised."""
 Contents = Literal["weights", "images", "both", "nothing"]
 """The contents of a path, for somebody who wants to train."""
 TABLES = (".csv", ".parquet", ".zip")
 """Endings of files that list images or hold them; a .tar holds images unless it is a .pth.tar."""
 OWN_FOLDERS = frozenset({"checkpoints", "evaluation", "inspect"})
-"""Folders in that of a run; some of them hold pictures."""
+"""Folders that vitkit writes into the folder of a run, some with pictures."""
 Whose = Literal["mine", "new"] | VitkitError
-"""Whether a folder holds what is to be kept there, or nothing yet; else the error that refuses it."""
+"""Whether a folder holds this run or study already ("mine") or may take it ("new"); else the error that
+refuses it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A path or an address that a person gave, and what it is."""
+    """A path or an address that a person gave, and its kind."""
 
     name: str
     kind: Kind
@@ -70,7 +71,7 @@ class Place:
 
     @property
     def path(self) -> Path:
-        """Return the path; of an address there is nothing."""
+        """Return the path; nothing is at the path of an address."""
         return Path(self.name)
 
     @property
@@ -80,7 +81,7 @@ class Place:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether it is somewhere else than on this machine."""
+        """Whether it has to be downloaded."""
         return self.kind in ("address", "published name")
 
     def run(self) -> Run:
@@ -92,15 +93,15 @@ class Place:
         return parse_run(self.require_config(), self.path)
 
     def require_config(self) -> Mapping[str, Any]:
-        """Return what its `config.json` holds; errors are those of `run`."""
+        """Return the contents of its `config.json`; it raises the errors of `run`."""
         return read_config(self.path) if self.config is None else self.config
 
 
 def kind_of(path: str | Path | Place) -> Place:
-    """Find out what a path is; of the files there only a `config.json` is read, once.
+    """Find out the kind of a path; no file is read but a `config.json`, once.
 
-    Other libraries have a `config.json` too, and a damaged one is nobody's: such a folder is a checkpoint,
-    and whoever reads its weights says what is wrong with it.
+    A folder whose `config.json` is another library's, or is damaged, counts as a checkpoint: the function
+    that reads its weights explains what is wrong.
     """
     if isinstance(path, Place):
         return path
@@ -111,7 +112,7 @@ def kind_of(path: str | Path | Place) -> Place:
         if not folder.is_dir():
             return Place(name, "checkpoint" if folder.exists() else "nothing")
         is_series, is_export = ((folder / record).is_file() for record in (SERIES, DESCRIPTION))
-        # Both files are asked for: a run that was killed between writing them has not finished.
+        # Both files are required: a run that was killed between writing them has not finished.
         has_model = all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
         has_config = (folder / "config.json").exists()
     except (OSError, ValueError):  # a name that no file can have, or a folder that may not be looked into
@@ -128,14 +129,14 @@ def kind_of(path: str | Path | Place) -> Place:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a path or an address is meant, there or not; else it is the name of a model."""
+    """Whether a name is a path or an address of a checkpoint, there or not, and not the name of a model."""
     if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
         return True
     return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
 
 
 def contents_of(place: Place) -> Contents:
-    """Find out whether a person who named a path meant weights or images; of a folder only names are read.
+    """Decide whether a path holds weights or images, by the names of files alone.
 
     Args:
         place: by `kind_of`.
@@ -154,16 +155,16 @@ def contents_of(place: Place) -> Contents:
 
 
 def _class_folders(folder: Path) -> int:
-    """Count the class folders in a folder, and those in its train/, val/ and test/."""
+    """Count the class folders in a folder and in its train/, val/ and test/."""
     above = [folder, *(folder / name for name in ("train", "val", "test"))]
     return sum(inside.parent in above for inside in _folders_with(folder, _is_image))
 
 
 def _folders_with(folder: Path, fits: Callable[[str], bool], floors: int = 3) -> Iterator[Path]:
-    """Yield a folder and those below it which hold a file whose name fits.
+    """Yield each folder, from `folder` down, that holds a file whose name fits.
 
-    Hidden folders are passed over, and those that vitkit writes into the folder of a run. Three floors are
-    those of train/, its class folders, and groups in them; links may lead round in a circle.
+    Hidden folders and `OWN_FOLDERS` are skipped. Three floors hold train/, its class folders, and groups in
+    them; the depth is limited because links may lead round in a circle.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         inside = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
@@ -183,7 +184,8 @@ def _lists_images(name: str) -> bool:
 
 
 def _is_image(name: str) -> bool:
-    from vitkit.data.layouts.folders import IMAGE_SUFFIXES  # numpy: an option that is wrong does not wait
+    # Here, because it loads numpy, and a wrong option is refused at once.
+    from vitkit.data.layouts.folders import IMAGE_SUFFIXES
 
     return Path(name).suffix.lower() in (*IMAGE_SUFFIXES, ".npy")
 
@@ -191,7 +193,7 @@ def _is_image(name: str) -> bool:
 _held: set[int] = set()
 """Descriptors of the locks that this process holds."""
 _opening = threading.Lock()
-"""Held while a lock is opened and noted in `_held`, and during a fork: no process inherits one in between."""
+"""Held while a lock is opened and noted in `_held`, and during a fork: a forked process knows every lock."""
 
 
 def _drop_inherited() -> None:
@@ -201,10 +203,10 @@ def _drop_inherited() -> None:
     _opening.release()
 
 
-# A lock of `flock` lasts until every process that has it open has closed it, so that workers which outlive a
-# parent that was killed would keep its folder. A record lock of `fcntl` stays with its process, but it does
-# not keep two threads apart, is lost when any part of the process reads the file, and is not seen by vitkit's
-# earlier versions.
+# A lock of `flock` lasts until every process that has it open has closed it, so that workers which outlive
+# their killed parent would hold its folder. A record lock of `fcntl` stays with its process, but it does not
+# keep two threads apart, is lost when any part of the process reads the file, and earlier versions of vitkit
+# do not see it.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_drop_inherited
@@ -213,10 +215,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[Path]:
-    """Hold a run folder for one process, and give it; it is made where there is none.
+    """Lock a run folder for this process; the folder is made where there is none.
 
-    The lock ends with the process, however it ends, and though processes that it started live on: a killed
-    run can be continued at once.
+    The lock ends with the process, however it ends, even if processes that it started live on: a killed run
+    can be continued at once.
 
     Raises:
         VitkitError: another process trains in it, it cannot be locked, or a link in it leads out of it.
@@ -233,25 +235,25 @@ def lock_folder(folder: Path) -> Iterator[Path]:
 def claim(
     given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
 ) -> Iterator[Path]:
-    """Hold the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
+    """Lock the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
 
-    Without a given folder, the one that holds this run or series already is taken, else the first new one.
-    Folders that another process has locked are passed over, so that runs begun at the same time take
-    different ones.
+    Without a given folder, the folder that holds this run or series already is taken, else the first new one.
+    Folders that another process has locked are skipped, so that runs begun at the same time take different
+    folders.
 
     Args:
         given: the folder.
-        numbered: yields the folders that are looked at where none is given.
-        whose: says whose a folder is.
+        numbered: yields the folders to choose from where none is given.
+        whose: decides whether a folder holds this run, is new, or is refused.
 
     Raises:
-        VitkitError: as `whose` has it for the given folder, before anything is made; another process holds
-            it; or a folder cannot be locked.
+        VitkitError: `whose` refuses the given folder, before anything is made; another process holds it; or
+            a folder cannot be locked.
     """
     if given is not None:
         _require_ours(whose(given))
         with lock_folder(given) as folder:
-            _require_ours(whose(folder))  # another process may have begun there since
+            _require_ours(whose(folder))  # another process may have begun there before the lock
             yield folder
         return
 
@@ -264,7 +266,7 @@ def claim(
     for folder, fits in itertools.chain(begun, new):
         if fits(folder):
             with _try_lock(folder) as is_ours:
-                if is_ours and fits(folder):  # it may have been begun since
+                if is_ours and fits(folder):  # as above
                     yield folder
                     return
 
@@ -272,13 +274,13 @@ def claim(
 def foresee(
     given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
 ) -> tuple[Path, bool]:
-    """Find the folder that `claim` would hold, of which nothing is made or locked; its arguments are these.
+    """Find the folder that `claim` would lock with the same arguments; nothing is made or locked.
 
     Returns:
         The folder, and whether it holds this run or series already.
 
     Raises:
-        VitkitError: as `whose` has it for the given folder.
+        VitkitError: `whose` refuses the given folder.
     """
     if given is not None:
         answer = whose(given)
@@ -296,7 +298,7 @@ def _require_ours(whose: Whose) -> None:
 
 
 def is_new_folder(folder: Path) -> bool:
-    """Whether a run may begin in a folder: there is none, or it holds nothing but hidden files."""
+    """Whether a run may begin in a folder: it does not exist, or holds nothing but hidden files."""
     if not folder.is_dir():
         return not os.path.lexists(folder)
     return all(path.name[0] == "." for path in folder.iterdir())
@@ -304,7 +306,7 @@ def is_new_folder(folder: Path) -> bool:
 
 @contextmanager
 def _try_lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder, which is made where there is none; gives False where another process holds it."""
+    """Make a folder and lock it; yields False where another process holds it."""
     import fcntl
 
     make_folder(folder)
@@ -341,7 +343,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
 
 
 def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
-    """Yield the folders below `runs/` that a run may be kept in where none is given; there is no last one."""
+    """Yield the default folders of a run below `runs/`, without end: NAME, NAME-2, NAME-3 and so on."""
     # The name of a start's model is what its file says, with whatever characters.
     model = re.sub(r"[/\0-\x1f\x7f]", "-", run.model)
     name = f"{data_name}-{model}{ending}"

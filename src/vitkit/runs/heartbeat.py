@@ -1,8 +1,9 @@
-"""Notice processes that hang without dying, and name them.
+"""Detect processes that hang without dying, and name them.
 
-A process that dies closes its connections, and the others notice it at once. One that was stopped, whose
-machine is gone or whose disk does not answer leaves them waiting in a sum. So a thread of each process writes
-a number that grows into the store that torchrun keeps for its processes, and reads the numbers of the others.
+A process that dies closes its connections, and the others notice it at once. A process that was stopped,
+whose machine is gone or whose disk does not answer leaves them waiting in a sum. So a thread of each process
+writes a growing number into the store that torchrun keeps for its processes, and reads the numbers of the
+others.
 """
 
 import atexit
@@ -25,7 +26,7 @@ INTERVAL = 2.0
 SILENT_SECONDS = 60.0
 """Seconds without a beat of its thread after which a process is given up."""
 GRACE_SECONDS = 5 * INTERVAL
-"""Seconds that the other processes leave to the first one, to say what hangs and to end it."""
+"""Seconds in which the first process alone names the process that hangs, and ends it."""
 
 
 END_SECONDS = 30
@@ -34,14 +35,14 @@ END_SECONDS = 30
 
 @dataclass
 class Seen:
-    """The last news of another process."""
+    """The last beat of another process."""
 
     beats: int = -1
     work: int = -1
     silent: float = 0.0
     """Seconds without a new beat."""
     idle: float = 0.0
-    """Seconds without work, in which it did not wait for others either."""
+    """Seconds without work, other than waiting for another process."""
 
 
 class Heartbeat:
@@ -52,10 +53,10 @@ class Heartbeat:
 
     Args:
         world: the processes; the others read the activity of this one.
-        store: what all of them read and write: `dist.Store`, or a dictionary's methods in a test.
-        say: tells a person which process hangs; called in the first process that does not.
-        step_timeout: seconds that a process may take for what is its own to do; 0: any time.
-        silent_seconds: as `SILENT_SECONDS`, for a test.
+        store: that all processes read and write: `dist.Store`, or a stand-in with its methods in a test.
+        say: shows a person the sentence that names a hanging process; called in the first process that works.
+        step_timeout: seconds that a process may take for its own work in a step; 0: any time.
+        silent_seconds: instead of `SILENT_SECONDS`, for a test.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Heartbeat:
     def end(self) -> None:
         """Stop watching: from now on processes may end.
 
-        The thread is waited for. One that came back from C++ while the interpreter ends would be unwound
-        there, which aborts the process (SIGABRT) after all its work was done.
+        It waits for the thread: a thread that returns from C++ while the interpreter ends is unwound there,
+        which aborts the process (SIGABRT) after all its work is done.
         """
         self._over.set()
         if self._thread.is_alive():
@@ -101,18 +102,18 @@ class Heartbeat:
                 return
 
     def beat(self) -> None:
-        """Tell the others that this process lives, and what it does."""
+        """Write a beat of this process: its number, its work so far, and whether it waits for others."""
         self.beats += 1
         activity = self.world.activity
         news = [self.beats, activity.work, activity.is_waiting, socket.gethostname(), os.getpid()]
         self.store.set(str(self.world.rank), json.dumps(news))
 
     def find_hanging(self) -> tuple[str, int | None] | None:
-        """Read the news of all others, `INTERVAL` seconds after the last time.
+        """Read the beats of all others, `INTERVAL` seconds after the last time.
 
         Returns:
-            Why one of them is given up, and its number if it is on this machine; None: all are well. The
-            first process that is well finds it before the others do, so that one of them alone says it.
+            The reason why a process is given up, and its number if it is on this machine; None: all are well.
+            The first process that is well gives up before the others do, so that it alone names the process.
         """
         news = {rank: self._read(rank) for rank in self.seen}
         hanging = {rank for rank in self.seen if self._is_hanging(rank)}
@@ -135,7 +136,7 @@ class Heartbeat:
         return None
 
     def _read(self, rank: int) -> tuple[str, int]:
-        """Read the news of another process; returns its machine and its number there."""
+        """Read the beat of another process; returns its machine and its number there."""
         news: Any = json.loads(self.store.get(str(rank)))
         beats, work, is_waiting, host, number = news
         seen = self.seen[rank]
@@ -165,18 +166,19 @@ class Heartbeat:
 def _is_sibling(number: int) -> bool:
     """Whether a process has the parent of this one, torchrun: no other is ended by its number alone."""
     try:
-        words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        # After the name in brackets, which may have spaces: state, number of the parent, ... (man proc).
+        status = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
-    return int(words[1]) == os.getppid()
+    return int(status[1]) == os.getppid()
 
 
 class WorkingListener(RelayingListener):
-    """A listener that hands everything on, and takes progress for a sign of work.
+    """A listener that relays all messages, and counts progress as work.
 
     Args:
-        listener: hears what is handed on.
-        activity: of the process that does the work.
+        listener: gets the messages.
+        activity: of the process that works.
     """
 
     def __init__(self, listener: Listener, activity: Activity) -> None:

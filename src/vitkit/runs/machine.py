@@ -1,4 +1,4 @@
-"""The machine a run is on: its device and its memory, how a model computes on it, how it asks a run to stop.
+"""Describe the machine of a run: its device and memory, and the fastest way to compute a model on it.
 
 The rule that chooses among the ways to compute has no clock: the same machine chooses the same every time,
 and so a run is repeatable (`docs/decisions.md`). `docs/results/speed.md` has measurements.
@@ -37,7 +37,7 @@ short runs end as well. At 64 it is 1.15 times as fast, and five runs of the dig
 
 MOST_EXPLICIT_TOKENS = 640
 """Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory
-grows with the square; 640 are the 577 of 384 pixels, and some."""
+grows with the square. 384 pixels in patches of 16 are 577 tokens; 640 leaves room for a few more."""
 
 MOST_COMPILED_FLOAT32_TOKENS = 256
 """Tokens up to which a block is compiled in float32. It holds the attention weights, which PyTorch's fused
@@ -47,12 +47,12 @@ BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets with products of bfloat16, as `torch.cpu.get_capabilities` names them."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Numbers of glibc's malloc.h: how much may be free before it is handed back, and from which size a piece of
-memory is the system's own."""
+"""Numbers of glibc's malloc.h: the free memory above which it is handed back, and the size from which a piece
+of memory is requested from the system alone."""
 
 
-class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
-    """A run that a signal asked to stop and that did so, with every finished step committed.
+class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: the run stopped as it should)
+    """A run that was stopped by a signal, with every finished step committed.
 
     The exit code is 128 and the signal's number, as shells have it: 130 for SIGINT (Ctrl-C), 143 for SIGTERM,
     129 for SIGHUP (the terminal is gone), 138 for SIGUSR1 on Linux (a SLURM job's time is nearly over).
@@ -65,12 +65,12 @@ class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was 
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device that a name stands for: "auto", "cpu", "cuda", "cuda:1".
+    """Return the device of a name: "auto", "cpu", "cuda", "cuda:1".
 
     Each process that torchrun starts on a machine gets a GPU of its own.
 
     Raises:
-        VitkitError: it is not there.
+        VitkitError: there is no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -94,7 +94,7 @@ def usable_processors() -> int:
 
 
 def require_threads(threads: int | None) -> None:
-    """Refuse a number of threads that PyTorch would not take; None leaves the choice to it.
+    """Refuse a number of threads that PyTorch would not take; None leaves the choice to PyTorch.
 
     Raises:
         VitkitError: it is below 1 or above `MOST_THREADS`.
@@ -105,10 +105,10 @@ def require_threads(threads: int | None) -> None:
 
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
-    """Ask a GPU for kernels that add up in a fixed order, where there are such, while the block lasts.
+    """Have a GPU use kernels that add up in a fixed order, where PyTorch has them, within the block.
 
-    They are slower, and the switches are the process's: whoever trains asks for them, and nobody else. Not
-    measured: the promise of the same bits is for CPUs.
+    They are slower, and the switches are global to the process: only training sets them. Not measured: the
+    promise of the same bits is for CPUs.
     """
     if device.type != "cuda":
         yield
@@ -116,7 +116,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    # cuBLAS adds up in a fixed order with a workspace of one of two sizes; this is the larger, faster one.
+    # cuBLAS adds up in a fixed order with a workspace of one of two sizes; this is the larger, faster size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -132,27 +132,27 @@ def keep_freed_memory() -> None:
 
     Left to itself, glibc hands most of it back to the system at every step and asks for it again, and the
     system clears each page anew: 3 to 18 per cent of the time of a step. In exchange, the process stays as
-    large as its largest step. Pieces of more than 32 MiB, glibc's limit, are handed back as before. Other C
-    libraries than glibc are left alone, and nothing is changed for a user who set glibc's own variables.
+    large as its largest step. Pieces of more than 32 MiB, glibc's limit, are handed back as before. Nothing
+    is changed in other C libraries, or where the user set glibc's own variables.
     """
     _set_malloc(2**31 - 1, 32 * 2**20)
 
 
 def hand_back_memory() -> None:
-    """Have the C library hand back to the system whatever memory is freed: for states that hardly fit.
+    """Have the C library hand back freed memory to the system: for states that hardly fit.
 
-    The blocks of a sharded model are collected and freed in turn; kept by glibc, they take more memory than
-    was gained by the division (docs/results/speed.md).
+    The blocks of a sharded model are collected and freed in turn; held by glibc, they take more memory than
+    the division saves (docs/results/speed.md).
     """
     _set_malloc(128 * 2**10, 256 * 2**10)  # smaller pieces than a block's smallest matrix
 
 
 def _set_malloc(trim: int, mmap: int) -> None:
-    """Set from how many free bytes on glibc hands memory back, and from which size it is the system's own."""
-    chosen = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-    if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in chosen):
+    """Set both thresholds of glibc's malloc, in bytes."""
+    variables = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+    if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in variables):
         return
-    with suppress(AttributeError, OSError):  # another allocator may have been loaded in its place
+    with suppress(AttributeError, OSError):  # another allocator may have been loaded
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, trim)
         libc.mallopt(M_MMAP_THRESHOLD, mmap)
@@ -167,14 +167,14 @@ def memory_used(device: torch.device) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Estimate the bytes of memory that this machine can still give to this process; None if unknown.
+    """Estimate the bytes of memory that this process can still get; None if unknown.
 
-    On Linux that is the smallest of MemAvailable in /proc/meminfo and of what each control group above this
-    process (version 1 or 2, as containers and Slurm set them) still has below its limit; elsewhere it is the
-    memory of the machine, used or not.
+    On Linux: the smallest of MemAvailable in /proc/meminfo and the free memory of each control group above
+    this process (version 1 or 2, as containers and Slurm set them). Elsewhere: the memory of the machine,
+    used or not.
 
     Args:
-        root: where /proc and /sys are looked for.
+        root: the folder that holds /proc and /sys.
     """
     amounts = list(_below_group_limits(root))
     lines = _text(root / "proc/meminfo").splitlines()
@@ -224,13 +224,13 @@ def _text(path: Path) -> str:
 
 
 def device_features(device: torch.device) -> frozenset[str]:
-    """List what a device has, by name: instruction sets of a processor; "bfloat16" and "triton" of a GPU."""
+    """List the features of a device: instruction sets of a processor; "bfloat16" and "triton" of a GPU."""
     if device.type == "cuda":
         offered = {"bfloat16": torch.cuda.is_bf16_supported(), "triton": has_triton()}
         return frozenset(name for name, value in offered.items() if value)
     if device.type != "cpu":
         return frozenset()
-    # Absent before PyTorch 2.12 or so: nothing is known then, and nothing chosen that needs it.
+    # Absent before PyTorch 2.12 or so: then nothing is chosen that needs an instruction set.
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return frozenset(name for name, value in capabilities.items() if value is True)
 
@@ -245,17 +245,16 @@ def choose_compute(
     exact: bool = False,
     compiler: bool = False,
 ) -> Compute:
-    """Choose how a model computes, from what it is and what the machine has; nothing is timed.
-
-    A rule without a clock: the same machine chooses the same every time, and so a run is repeatable.
+    """Choose how a model computes, by its configuration and the machine's features; nothing is timed.
 
     Args:
         config: of the model.
         device: "cpu", "cuda".
-        features: instruction sets of the processor, or of the GPU "bfloat16" and "triton", which compiles.
-        phase: what it computes for.
-        precision: "auto" leaves it to the rule.
-        exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
+        features: by `device_features`.
+        phase: the purpose of the computation.
+        precision: "auto" leaves the choice to the rule.
+        exact: Whether to compute in the plain way, and on a processor in float32 unless `precision` is
+            bfloat16.
         compiler: whether kernels can be compiled, which takes a second or two.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
@@ -267,10 +266,9 @@ def choose_compute(
     # A prediction of a few images would not pay for the two seconds of compiling.
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
     most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
-    whole = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most
     # A compiled block drops nothing at random.
-    dropped = phase == "training" and any((vit.dropout, vit.attention_dropout, vit.drop_path))
-    whole = whole and not dropped
+    drops = phase == "training" and any((vit.dropout, vit.attention_dropout, vit.drop_path))
+    block = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most and not drops
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
     return Compute(
         precision,
@@ -278,7 +276,7 @@ def choose_compute(
         last_block="class_token" if fast.class_token_suffices(vit) else "every_token",
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
-        block="compiled" if whole else "modules",
+        block="compiled" if block else "modules",
         # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
         graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
@@ -287,11 +285,11 @@ def choose_compute(
 def _bfloat16_pays(
     config: ViTConfig | ResNetConfig, device: str, features: Collection[str], phase: Phase
 ) -> bool:
-    """Tell whether bfloat16 is faster, and its rounding acceptable unasked.
+    """Whether bfloat16 is faster, and its rounding acceptable by default.
 
-    On a processor a finished model gives float32's numbers unless bfloat16 is asked for: an evaluation must
-    not depend on the instruction sets of the machine it was made on. Convolutions gain as dense layers do:
-    the training step of narrow BiT ResNets was 1.4 to 2.2 times as fast (a core of an EPYC with avx512_bf16).
+    On a processor a finished model computes in float32 by default: an evaluation must not depend on the
+    instruction sets of the machine. Convolutions gain as dense layers do: the training step of narrow BiT
+    ResNets was 1.4 to 2.2 times as fast (a core of an EPYC with avx512_bf16).
     """
     if device != "cpu":
         return "bfloat16" in features
@@ -302,15 +300,7 @@ def _bfloat16_pays(
 def choose_for(
     config: ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
 ) -> Compute:
-    """Choose how a model of a configuration computes on a device.
-
-    Args:
-        config: of the model.
-        device: where it computes.
-        precision: that was asked for; "auto" leaves it to the rule.
-        phase: what it computes for.
-        exact: the plain way alone.
-    """
+    """Choose how a model computes on a device, by `choose_compute` with the features of this machine."""
     chosen = choose_compute(
         config,
         device=device.type,
@@ -320,7 +310,7 @@ def choose_for(
         exact=exact,
         compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
     )
-    # Asked for last, so that it is compiled for the chosen precision alone; bfloat16 takes a newer processor.
+    # Compiled last, for the chosen precision alone; bfloat16 needs a newer processor.
     if chosen.block == "compiled" and compiled_block(chosen.precision) is None:
         return replace(chosen, block="modules")
     return chosen
@@ -329,7 +319,7 @@ def choose_for(
 def compute_as(model: ImageModel, chosen: Compute) -> None:
     """Have a model compute as chosen, as far as this machine can.
 
-    Without a compiler PyTorch's operations are used, and without a GPU nothing is handed to torch.compile.
+    Without a compiler PyTorch's operations are used; without a GPU there is no torch.compile.
     """
     gelu = compiled_gelu() if chosen.gelu == "compiled" else None
     block = compiled_block(chosen.precision) if chosen.block == "compiled" else None
@@ -348,7 +338,7 @@ def prepare(
     """Have a model compute its predictions in the fastest way chosen for a device.
 
     Returns:
-        The precision that autocast is to be entered with.
+        The precision for autocast.
     """
     compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
     return model.chosen.precision

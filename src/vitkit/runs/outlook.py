@@ -1,7 +1,7 @@
-"""Describe what a run is going to do, for a person to read before it begins.
+"""Describe a run before it begins: its images, model and training, and how long it takes.
 
-It comes in two parts, because a person should not look at nothing while images are read and a step is timed:
-`first_screen` is what the configuration and the list of images say, `estimate` what was found out since.
+It comes in two parts, so that the first is on the screen while images are read and a step is timed:
+`first_screen` follows from the configuration and the list of images, `estimate` from a timed step too.
 """
 
 import copy
@@ -57,7 +57,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The steps that a run has done, and the time that each takes."""
+    """The steps that a run has done, and the seconds of a step."""
 
     step_seconds: float | None
     """Measured seconds per step; None for a sharded model, of which no process can compute a step alone."""
@@ -82,8 +82,8 @@ def first_screen(
         data: its images, as they are listed.
         model: with its card, as it is trained.
         surroundings: its folder and the machine it is on.
-        start: what it begins from; None for new weights.
-        departures: what in a run that begins from weights is not the paper's fine-tuning.
+        start: the record of its start; None for new weights.
+        departures: differences from the paper's fine-tuning, where it has a start.
 
     Returns:
         Rows in the order in which they are shown.
@@ -105,12 +105,12 @@ def first_screen(
 
 
 def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
-    """Say how a run will go, once its images are read and a step is timed.
+    """Describe how images are read and how long a run takes, once a step is timed.
 
     Args:
         run: its configuration.
-        data: its images; those of splits that are kept in memory have been read.
-        outlook: where it stands and how fast it goes.
+        data: its images; splits that fit into memory have been read.
+        outlook: the steps that are done, and the seconds of a step.
 
     Returns:
         Rows in the order in which they are shown, below those of `first_screen`.
@@ -125,14 +125,14 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, targets: 
     """Measure the seconds of a step by two passes of a copy of the model over a few images.
 
     Args:
-        model: what is trained.
+        model: to be trained.
         trainer: with its objective and device.
         batch_size: images of a step.
-        targets: those of the training images, of which the first ones are taken.
+        targets: of the training images; the first ones are used.
     """
-    # Copies: a pass may change the buffers of both, and the run has to begin with what it was built with.
+    # Copies: a pass may change the buffers of both, and the run has to begin with unchanged ones.
     trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
-    if model.chosen.graph == "compiled":  # which copies are not
+    if model.chosen.graph == "compiled":  # a copy of a compiled model is not compiled
         trial.compile()
     count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
     while True:
@@ -144,7 +144,7 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, targets: 
         with out_of_memory_explained(count, shape):
             try:
                 return _pass_seconds(trainer, trial, objective, shape, some) * batch_size / count
-            except torch.OutOfMemoryError:  # of a GPU, where training will take as few as fit too
+            except torch.OutOfMemoryError:  # of a GPU: training computes fewer images at a time there too
                 if count == 1:
                     raise
         count = (count + 1) // 2
@@ -158,7 +158,7 @@ def _pass_seconds(
     ids = torch.arange(len(images), device=trainer.device)
     batch = Batch(images, targets, ids >= 0, ids).to(trainer.device)
     elapsed = 0.0
-    for _ in range(2):  # the first one warms up
+    for _ in range(2):  # the first pass is slower: it allocates memory
         started = time.monotonic()
         with trainer.autocast():
             loss, _metrics = objective(model, batch, trainer.state.progress.step, trainer.total_steps)
@@ -169,7 +169,7 @@ def _pass_seconds(
 
 
 def _advice(data: ImageData) -> list[str]:
-    """Say that there are too few images to train from scratch, if there are."""
+    """Warn of too few images to train from scratch."""
     if not data.class_names:
         return []  # advice is about classes
     advice = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
@@ -177,11 +177,11 @@ def _advice(data: ImageData) -> list[str]:
 
 
 def _expected(run: Run, data: ImageData, folder: Path) -> str:
-    """Say what was expected of a run that begins from weights, or where to ask for that."""
+    """Give the forecast of a run that has a start; without one, the command that makes it."""
     record = read_advice(folder)
     if record is None:
         return where_to_ask(data.spec, run.start.start)
-    return f"expected by the advice before it: {record.expected.words} of the test images right"
+    return f"expected by the advice before it: {record.expected.percentages} of the test images right"
 
 
 def _total_steps(run: Run, data: ImageData) -> int:
@@ -231,14 +231,14 @@ def _training(run: Run, data: ImageData) -> str:
 
 
 def _beside_paper(departures: Sequence[str]) -> str:
-    """Say how a run that begins from weights differs from the paper's fine-tuning."""
+    """Name the differences of a run from the paper's fine-tuning."""
     if not departures:
         return "fine-tuning as in the paper (B.1.1)"
     return f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(departures)}"
 
 
 def _learning(run: Run, model: ImageModel) -> list[str]:
-    """Say which weights learn, how fast and from when."""
+    """Describe which weights learn, at which rate and from which step."""
     optimizer, lines = run.optimizer, []
     scales = rate_scales(model, optimizer)
     moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
@@ -280,13 +280,13 @@ def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
 
 
 def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
-    """Name what is allowed but seldom meant."""
+    """Warn of options that are allowed and are probably mistakes."""
     warnings = []
     if config.cut_off:
         warnings.append(f"! {config.cut_off}: cut off")
     warmup = run.optimizer.warmup_steps
     if warmup > total_steps / 2:
-        warnings.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or train on")
+        warnings.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or add steps")
     return warnings
 
 

@@ -1,7 +1,6 @@
-"""A request becomes a plan, once: its run completed, its images listed, its start described, its steps fixed.
+"""Complete a run before it is trained: list its images, describe its start, fix its steps.
 
-Planning lists, opens, builds and reads each thing once and hands it down in the plan; no later step does it
-again.
+Images, start and model are listed, described and built once, and handed down in the plan.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,19 +34,19 @@ from vitkit.tasks import find_task
 from vitkit.text import pluralize
 
 Fit = Callable[[Run, int, int], Run]
-"""A function that gives a run another number of steps, which is its second argument; the third is the number
-of its training images."""
+"""A function of a run, a number of steps and the number of its training images; returns the run with these
+steps."""
 
 
 class Request:
-    """The paths, images, start and model that a request has looked at: each is read, listed or built once.
+    """Cache the paths, images, start and model of a command: each is read, listed or built once.
 
-    It is handed from function to function and lasts as long as the request. A series makes one for each of
-    its runs, because images may change in the days that it takes.
+    It is handed from function to function and lasts as long as the command. A series makes a new one for each
+    of its runs, because images may change in the days that it takes.
     """
 
     def __init__(self, *places: Place) -> None:
-        """Begin with the paths that were looked at already."""
+        """Begin with paths whose kind is known."""
         self._places = {absolute_start(place.name): place for place in places}
         self._data: tuple[Any, ImageData] | None = None
         self._start: tuple[Any, Start] | None = None
@@ -55,7 +54,7 @@ class Request:
         self._pixels: tuple[Any, StartConfig] | None = None
 
     def place(self, path: str | Path) -> Place:
-        """Find out what a path is. What is no run yet is looked at again, for one may begin there."""
+        """Find out the kind of a path; it is looked up again until a run has begun there."""
         key = absolute_start(str(path))
         place = self._places.get(key)
         if place is None or not place.is_run:
@@ -77,7 +76,7 @@ class Request:
         return data
 
     def start(self, run: Run) -> Start:
-        """Find and describe the start of a run.
+        """Describe the start of a run.
 
         Raises:
             VitkitError: as `find_start`.
@@ -89,53 +88,53 @@ class Request:
         return replace(self._start[1], given=options.start)
 
     def measure_pixels(self, run: Run, data: ImageData, listener: Listener) -> Run:
-        """Fill in the pixel statistics of a run that asks for them, as `with_measured_pixels` does."""
+        """Fill in the pixel statistics of a run as `with_measured_pixels` does, once."""
         which = (absolute_spec(run.data), run.splits, run.preprocessing, run.start)
         if self._pixels is None or self._pixels[0] != which:
             self._pixels = which, with_measured_pixels(run, data, listener).start
         return replace(run, start=self._pixels[1])
 
     def build(self, run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
-        """Build the model of a run with new weights, to be kept until it is taken."""
+        """Build the model of a run with new weights; `take_model` hands it over later."""
         model = self.take_model(run, config) or build_new(run, config, listener)
         self._model = (config, run.training.seed), model
         return model
 
     def take_model(self, run: Run, config: ModelConfig) -> ImageModel | None:
-        """Hand over the model that was built for a run; None where none was."""
+        """Hand over the model that `build` made for a run, once; None if it made none."""
         model, self._model = self._model, None
         return model[1] if model is not None and model[0] == (config, run.training.seed) else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that is to be trained, complete, and all that was found out for it."""
+    """A complete run with its images, the architecture of its model, its start and its device."""
 
     run: Run
     """The run with absolute paths, a number of steps, its pixel statistics, the rule by which its splits are
     cut, and the name of its start's model."""
     as_given: Run
-    """The same without the rule, where none was given: a run that an early version began is this one too."""
+    """The same without the rule, where none was given: it equals a run that an early version began."""
     data: ImageData
     config: ModelConfig
     """The architecture of its model."""
     start: StartRecord | None
-    """The record of what is taken over of its start; None for new weights."""
+    """The record of its start; None for new weights."""
     device: torch.device
     device_name: str
     """The device as it was given."""
     request: Request
     compute: Compute | None = None
-    """The ways in which the model computes, once the run has a folder; None in a run of the first version."""
+    """The way in which the model computes, once the run has a folder; None in a run of the first version."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """The contents of the `config.json` of its folder, once it has one."""
 
     def kept_in(self, folder: Path, command: str) -> "Plan":
-        """Give the plan of the run in a folder that is held: as it was begun there, or as it begins now.
+        """Give the plan of the run in its locked folder: as it was begun there, or as it begins now.
 
         Args:
-            folder: the run folder. A run that begins is written down there.
-            command: the command that made it, to be written down.
+            folder: the run folder, in which a run that begins is recorded.
+            command: that began the run, for the record.
         """
         if not (folder / "config.json").exists():
             precision, exact = self.run.training.precision, self.run.training.exact
@@ -160,31 +159,31 @@ def plan_run(
     request: Request | None = None,
     listener: Listener = SILENT,
 ) -> Plan:
-    """Complete a run by its images, its start, this machine, and what its folder records where it has begun.
+    """Complete a run by its images, its start, this machine, and the record in its folder where it has begun.
 
     Args:
-        run: as it was asked for.
-        out: its folder, where one is given.
-        device: where it computes.
-        request: what was looked at already; left out, nothing.
-        listener: hears how far it is.
+        run: with the options that were given.
+        out: its folder, if given.
+        device: of the computation.
+        request: a cache of paths, images, start and model; left out, an empty one.
+        listener: is told the progress.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run.
     """
     request = request or Request()
     run = settle_minutes(with_absolute_paths(run), out, request, device=device, listener=listener)
-    found_device = find_device(device)
+    computing_device = find_device(device)
     begun = None if out is None else request.place(out)
     with listener.progress("listing images"):
         data = request.images(_with_rule(run, begun))
     run, start = settle_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
     config = model_config_of(run, len(data.class_names), start)
-    return Plan(_with_rule(run, begun), run, data, config, start, found_device, device, request)
+    return Plan(_with_rule(run, begun), run, data, config, start, computing_device, device, request)
 
 
 def with_absolute_paths(run: Run) -> Run:
-    """Write paths down so that they hold from any folder."""
+    """Make the paths of images, start and evaluators absolute, so that they hold from any folder."""
     evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
     start = replace(run.start, start=absolute_start(run.start.start))
     return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
@@ -193,10 +192,10 @@ def with_absolute_paths(run: Run) -> Run:
 def settle_start(
     run: Run, class_names: Iterable[str], folder: Path | None, request: Request
 ) -> tuple[Run, StartRecord | None]:
-    """Find out what a run begins from, by its folder's record where there is one.
+    """Describe the start of a run, by the record in its folder where there is one.
 
     Returns:
-        The run with the name of the start's model where it left that open, and what is taken over; None for
+        The run with the name of the start's model where it had none, and the record of the start; None for
         new weights.
 
     Raises:
@@ -222,18 +221,18 @@ def settle_minutes(
     again: bool = False,
     listener: Listener = SILENT,
 ) -> Run:
-    """Turn the minutes of a run into a number of steps, which it keeps.
+    """Turn the minutes of a run into a number of steps, once for all continuations.
 
     Args:
-        run: left as it is where it has no `training.minutes`, or the steps beside them.
+        run: returned as it is if it has no `training.minutes`, or has steps too.
         out: its folder. Where a run has begun there, its steps are taken.
-        request: what was looked at already.
-        device: where it computes.
-        ending: of the name of its folder, where none is given.
-        recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary one.
+        request: a cache of paths, images, start and model.
+        device: of the computation.
+        ending: the end of its default folder's name.
+        recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary run.
         fit: puts the steps into the run.
-        again: whether its steps are others, those of a recipe, and are to be chosen.
-        listener: hears what was measured.
+        again: whether to choose steps although the run has some, a recipe's.
+        listener: is told the measured times.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run, or not even one step.
@@ -252,7 +251,7 @@ def settle_minutes(
         data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
     count = len(data.splits["train"])
     if begun is not None and begun.training.steps is not None:
-        # Where the minutes are others, the folder refuses the run by that difference alone.
+        # Other minutes are refused with the folder, whose error names them.
         return fit(run, begun.training.steps, count)
 
     def complete(with_pixels: bool) -> tuple[Run, StartRecord | None]:
@@ -266,7 +265,8 @@ def settle_minutes(
                 break
             there = read(folder)
             if there is not None and there.training.steps is not None:
-                # The record of a run has what was measured; that of a series leaves measuring to its runs.
+                # A run records its measured pixel statistics; a series does not, because its runs measure
+                # them.
                 measured = None not in (there.start.image_mean, there.start.image_std)
                 same = with_absolute_paths(fit(complete(measured)[0], there.training.steps, count))
                 if not changed_options(to_json(there), str(folder), same):
@@ -278,14 +278,14 @@ def settle_minutes(
     steps = choose_steps(run.training, pace, count, listener)
     for evaluator in run.evaluators.values():
         listener.note(
-            f"The {evaluator.describe()}, measured on the way, is not counted in these minutes: the run "
-            "takes longer by it."
+            f"The {evaluator.describe()}, measured while the model is trained, is not counted in these "
+            "minutes: the run takes longer."
         )
     return fit(run, steps, count)
 
 
 def _with_rule(run: Run, begun: Place | None) -> Run:
-    """Fill in the rule of the splits where none is given: what is recorded, for a new run the newest."""
+    """Fill in the rule of the splits where none is given: the recorded rule, in a new run the newest."""
     if run.splits.rule is not None:
         return run
     recorded = begun is not None and (begun.is_run or (begun.path / "config.json").exists())
@@ -295,19 +295,17 @@ def _with_rule(run: Run, begun: Place | None) -> Run:
 
 MOST_IMAGES = 500
 """Training images, spread evenly, whose pixels are measured: at 224 x 224 pixels that takes seconds."""
-
-
 LEAST_STD = 1 / 255
-"""One level: a channel of equal pixels has a deviation of 0, by which nothing can be divided."""
+"""A single level of 256: a channel of equal pixels has a deviation of 0, by which nothing can be divided."""
 
 
 def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
-    """Fill in the pixel statistics of a run that asks for them, where they are not given.
+    """Fill in the pixel statistics of a run with `measure_pixels`, where they are not given.
 
     The same images give the same figures, so that the same command again is the same run.
 
     Raises:
-        VitkitError: none of the images looked at can be read.
+        VitkitError: none of the measured images can be read.
     """
     start = run.start
     if not start.measure_pixels or (start.image_mean is not None and start.image_std is not None):

@@ -1,7 +1,7 @@
-"""Join the processes that torchrun started, and invite the others to the steps of a run.
+"""Train a run in the processes that torchrun started.
 
-Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow
-it: it names the folder of the run, they read its record there, and take part in the steps.
+Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow:
+process 0 names the folder of the run, they read its record there, and take part in the steps.
 """
 
 import atexit
@@ -30,25 +30,25 @@ from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
 PATIENCE = timedelta(days=1)
-"""The time after which processes that wait for another one give it up: process 0 plans and evaluates alone,
-which may take hours. One that dies is noticed at once, for its connections close."""
+"""The time that processes wait for another one: process 0 plans and evaluates alone, which may take hours.
+The death of a process is noticed at once, because its connections close."""
 LEAVING_SECONDS = 10.0
-"""The time after which the group of processes is given up: it takes a fraction of a second to leave it."""
+"""The time that a process tries to leave the others, which takes a fraction of a second."""
 LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed out|timeout"
-"""Words in the message of an error that a lost process causes: PyTorch raises RuntimeError for it."""
+"""A pattern in the message of the RuntimeError that PyTorch raises when a process is lost."""
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """The run that the processes which follow are to train."""
+    """The run for the processes that follow process 0."""
 
     folder: str
     run: Mapping[str, Any]
-    """Its configuration as plain data: that of the folder, or with other options for memory and loading."""
+    """Its configuration as plain data: as recorded in the folder, but for options of memory and loading."""
     sharding: Sharding
     """The division of its state among the processes."""
     checkpoint: str | None
-    """The name of the checkpoint that it goes on from; None: it begins with the weights of process 0."""
+    """The name of the checkpoint that it continues from; None: it begins with the weights of process 0."""
     fingerprint: str
     """The fingerprint of its images, which must be the same everywhere."""
     device: str
@@ -57,14 +57,14 @@ class Invitation:
 
 
 _joined: list[tuple[World, Heartbeat]] = []
-"""The processes that this one has joined, which it does once, and the thread that watches over them."""
+"""The other processes, joined once, and the thread that watches over them."""
 
 
 def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
-    """Join the other processes, once; returns which of them this is. Alone where torchrun started none.
+    """Join the other processes, once; returns a world of one where torchrun started no others.
 
     Args:
-        say: tells a person which of the others hangs.
+        say: shows a person the sentence that names a hanging process.
 
     Raises:
         VitkitError: the others cannot be reached, or sums over them are wrong.
@@ -78,7 +78,7 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     try:
         dist.init_process_group(backend, timeout=PATIENCE)
         ones = torch.full((3,), world.rank + 1.0)
-        # Private, and the only way to the store that torchrun's agent keeps and that all processes know.
+        # Private, and the only way to the store of torchrun's agent, which all processes can reach.
         store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
         heartbeat = Heartbeat(world, store, say)
         world.add([ones])  # each has a beat in the store from here on
@@ -102,9 +102,9 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
 def leave_processes() -> None:
     """Leave the other processes, if any were joined.
 
-    Threads of the group that let go of a tensor while the interpreter ends would abort the process (SIGABRT),
-    so they are ended before. Where an error came in the middle of a message they may wait for the others,
-    and are given up.
+    Threads of the group that release a tensor while the interpreter ends abort the process (SIGABRT), so they
+    are ended before. After an error in the middle of a message they may wait for the others for ever, and are
+    left running.
     """
     while _joined:
         _joined.pop()[1].end()
@@ -115,7 +115,7 @@ def leave_processes() -> None:
 
 @contextmanager
 def lost_processes_explained(world: World) -> Iterator[None]:
-    """Say that another process has ended, where a message to it or from it shows that.
+    """Turn PyTorch's error about a lost process into a sentence.
 
     Raises:
         VitkitError: another process has ended, or cannot be reached any more.
@@ -136,11 +136,12 @@ def lost_processes_explained(world: World) -> Iterator[None]:
 
 
 def take_threads(world: World, threads: int | None = None) -> None:
-    """Set the threads of this process: of several each gets its part of the machine's processors.
+    """Set the threads of this process.
 
     Args:
         world: the processes.
-        threads: as given; None: PyTorch's choice, for several processes in place of torchrun's one thread.
+        threads: their number; None: PyTorch's choice for a single process, and for several processes an equal
+            part of the machine's processors.
     """
     if threads is None and world.size > 1:
         threads = max(1, usable_processors() // world.on_machine)
@@ -161,10 +162,10 @@ def begin_steps(
 
     Args:
         parts: of the run; the model of process 0 has the weights that the run begins with.
-        checkpoint: that it goes on from; None: all begin with the weights of process 0.
+        checkpoint: that it continues from; None: all begin with the weights of process 0.
         device: of this process.
         world: the processes.
-        listener: hears how far it is.
+        listener: is told the progress.
         prepare: called once the images are read, before the trainer copies weights into an average.
         sharding: the division of the state among the processes.
 
@@ -191,7 +192,7 @@ def begin_steps(
 def invite(
     world: World, parts: Parts, checkpoint: Path | None, device: str, sharding: Sharding = "replicas"
 ) -> None:
-    """Ask the processes that follow to take part in the steps of a run."""
+    """Have the other processes take part in the steps of a run."""
     if world.size > 1:
         invitation = Invitation(
             str(parts.folder.absolute()),
@@ -206,16 +207,16 @@ def invite(
 
 
 def await_invitation(world: World) -> Invitation | None:
-    """Wait until process 0 begins the steps of a run; returns None where there is no further one."""
-    fields = await_word(world)
+    """Wait until process 0 begins the steps of a run; returns None where there is no further run."""
+    fields = await_message(world)
     return None if fields is None else Invitation(**fields)
 
 
-def await_word(world: World) -> Any:
-    """Wait for what process 0 tells next.
+def await_message(world: World) -> Any:
+    """Wait for the next message of process 0.
 
     Raises:
-        SystemExit: process 0 has ended. It has said why, or torchrun says what ended it.
+        SystemExit: process 0 has ended; its own message or torchrun's says why.
     """
     try:
         with lost_processes_explained(world):

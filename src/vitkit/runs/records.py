@@ -1,4 +1,4 @@
-"""Read the records of a run, which anybody may have edited or a disk may have damaged."""
+"""Read the records of a run, which anybody may have edited and a disk may have damaged."""
 
 import json
 import math
@@ -19,8 +19,9 @@ from vitkit.weights.model_card import ModelCard
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
 LINE_BYTES = 1 << 16
+"""The longest line that is parsed, far longer than any that vitkit writes."""
 LARGEST = 2**53
-"""Counts above it are no counts of anything; below it every integer is a float64 too."""
+"""The largest count: above it float64 lacks some integers."""
 
 METRICS = ("step", "epoch", "loss")
 SPEED = ("step", "images_per_second", "seconds")
@@ -28,42 +29,41 @@ SPEED = ("step", "images_per_second", "seconds")
 
 @dataclass(frozen=True)
 class Log:
-    """The lines of a log that can be used."""
+    """The readable lines of a log."""
 
     lines: list[dict[str, Any]]
     left_out: str = ""
-    """A sentence that says what could not be used; empty if all could."""
+    """A sentence about lines that cannot be read; empty if all can."""
 
 
 def read_metrics(run: Path) -> Log:
-    """Read the lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and
-    `loss`.
+    """Read the lines of training and validation in metrics.jsonl, each with the numbers in `METRICS`.
 
-    Lines of other evaluators, and those that say where the log was begun again, are passed over.
+    Lines of other evaluators, and lines that mark where the log was begun again, are skipped.
     """
     return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"), ("evaluation", "restart"))
 
 
 def read_followed(run: Path) -> Log:
-    """Read the lines of metrics.jsonl of evaluators other than the validation, with the number `step`."""
+    """Read the lines of evaluators other than the validation in metrics.jsonl, each with its `step`."""
     return _read_log(run / "metrics.jsonl", ("step",), ("evaluation",), ("train", "validation", "restart"))
 
 
 def read_speed(run: Path) -> Log:
-    """Read the lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
+    """Read the lines of speed.jsonl, each with the numbers in `SPEED`."""
     return _read_log(run / "speed.jsonl", SPEED)
 
 
 def _read_log(
     path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = (), others: tuple[str, ...] = ()
 ) -> Log:
-    """Read a log; a line that is damaged, or was cut short by a crash, is left out and counted.
+    """Read a log; lines that are damaged, or were cut short by a crash, are left out and counted.
 
     Args:
         path: the log.
-        numbers: what every line must have.
-        kinds: the kinds of lines that are returned; none: there are no kinds.
-        others: the kinds that are passed over; they must have `step` alone.
+        numbers: the names of the numbers that every line must have.
+        kinds: the kinds of lines that are returned; none: lines have no kinds.
+        others: the kinds of lines that are skipped; they need no number but `step`.
     """
     try:
         content = read_regular_file(path, LOG_BYTES)
@@ -76,10 +76,10 @@ def _read_log(
     written = [line for line in content.split(b"\n") if line.strip()]
     lines, wrong = [], []
     for number, line in enumerate(written, start=1):
-        found = _parsed(line, numbers, kinds)
-        if found is not None:
-            lines.append(found)
-        elif not others or _parsed(line, ("step",), others) is None:
+        entry = _parse_line(line, numbers, kinds)
+        if entry is not None:
+            lines.append(entry)
+        elif not others or _parse_line(line, ("step",), others) is None:
             wrong.append(number)
     if not wrong:
         return Log(lines)
@@ -90,8 +90,8 @@ def _read_log(
     )
 
 
-def _parsed(content: bytes, numbers: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, Any] | None:
-    """Parse one line of a log; None where it is not what the program writes."""
+def _parse_line(content: bytes, numbers: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, Any] | None:
+    """Parse a line of a log; None where vitkit would not have written it."""
     if len(content) > LINE_BYTES:
         return None
     try:
@@ -107,7 +107,7 @@ def _parsed(content: bytes, numbers: tuple[str, ...], kinds: tuple[str, ...]) ->
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a finite number that can be drawn."""
+    """Whether a value is a finite number, and small enough to draw."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
@@ -132,7 +132,7 @@ class _DataRecord:
 
 
 def read_data_record(run: Path) -> dict[str, Any]:
-    """Read what data.json says of the images; empty if there is none.
+    """Read data.json as plain data, for the report; empty if there is none.
 
     Raises:
         VitkitError: it is damaged.
@@ -147,27 +147,29 @@ def read_data_record(run: Path) -> dict[str, Any]:
             f"{path} is damaged: expected an object that describes the data, found {type(record).__name__}. "
             "Put the original file back."
         )
-    known = {one.name for one in fields(_DataRecord)}
-    from_json(_DataRecord, {key: record[key] for key in record if key in known}, str(path))
+    names = {field.name for field in fields(_DataRecord)}
+    shown = {name: value for name, value in record.items() if name in names}
+    from_json(_DataRecord, shown, str(path))  # for its error
     return record
 
 
 ADVICE_FILE = "advice.json"
-HELD, FORETOLD = 25, 32
-"""Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy came out inside the interval, and all of them:
-each data set was predicted by a relation that was fitted to the others (docs/results/accuracy.md, The
-advisor)."""
+INSIDE, FORECAST = 25, 32
+"""Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy was inside the forecast interval, and all runs
+there: each data set's accuracy was forecast by a relation fitted to the others (docs/results/accuracy.md,
+"The advisor")."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """An accuracy that is expected, from 0 to 1, and its interval."""
+    """An expected accuracy, from 0 to 1, and its interval."""
 
     accuracy: float
     low: float
     high: float
     measured: bool = True
-    """Whether runs like this one were measured, so that 8 of 10 lie in the interval; else it is a guess."""
+    """Whether runs like this one were measured, so that 8 of 10 lie in the interval; else the interval is a
+    guess."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.accuracy <= self.high <= 1:
@@ -177,23 +179,22 @@ class Forecast:
             )
 
     @property
-    def words(self) -> str:
-        """The interval in words: "71 to 83 %"."""
+    def percentages(self) -> str:
+        """The interval as percentages: "71 to 83 %"."""
         return f"{100 * self.low:.0f} to {100 * self.high:.0f} %"
 
     def compare(self, accuracy: float) -> str:
-        """Say what was expected and what came out, in a sentence without a full stop.
+        """Compare the forecast with the measured accuracy, in a sentence without a full stop.
 
         Args:
-            accuracy: that was measured, from 0 to 1.
+            accuracy: as measured, from 0 to 1.
         """
-        where = "" if self.low <= accuracy <= self.high else self._outside(accuracy)
-        return f"expected {self.words}, came out {100 * accuracy:.0f} %{where}"
-
-    def _outside(self, accuracy: float) -> str:
+        sentence = f"expected {self.percentages}, came out {100 * accuracy:.0f} %"
+        if self.low <= accuracy <= self.high:
+            return sentence
         side = "above" if accuracy > self.high else "below"
-        allowed = "2 of 10 runs should lie outside" if self.measured else "which was a guess for such a run"
-        return f": {side} the interval{';' if self.measured else ','} {allowed}"
+        reason = "; 2 of 10 runs should lie outside" if self.measured else ", a guess for such a run"
+        return f"{sentence}: {side} the interval{reason}"
 
 
 @dataclass(frozen=True)
@@ -203,9 +204,9 @@ class AdviceRecord:
     expected: Forecast
     """The forecast of the accuracy on the test images."""
     seconds: float
-    """The seconds that the run was expected to take."""
+    """The expected time of the run."""
     sentences: tuple[str, ...]
-    """The advice in words."""
+    """The advice."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds < math.inf:
@@ -213,13 +214,13 @@ class AdviceRecord:
 
 
 def keep_advice(folder: Path, advice: AdviceRecord | None) -> None:
-    """Write down what is expected of a run, unless something is written there already."""
+    """Write `advice.json` before a run begins; a record that is there already stays."""
     if advice is not None and not (folder / ADVICE_FILE).exists():
         replace_json(folder / ADVICE_FILE, to_json(advice))
 
 
 def read_advice(folder: Path) -> AdviceRecord | None:
-    """Read what was expected of a run; None where nobody asked before it began.
+    """Read `advice.json`; None where nobody asked for advice before the run began.
 
     Raises:
         VitkitError: the record is damaged.
@@ -228,7 +229,7 @@ def read_advice(folder: Path) -> AdviceRecord | None:
 
 
 def compare_with_advice(folder: Path) -> str:
-    """Say what was expected of a run and what came out; "" where nothing was, or it was not measured.
+    """Compare the forecast of a run with its test accuracy, in a sentence; "" where either is missing.
 
     Raises:
         VitkitError: the record is damaged.
@@ -243,8 +244,10 @@ def compare_with_advice(folder: Path) -> str:
     accuracy = numbers.get("accuracy") if isinstance(numbers, dict) else None
     if not isinstance(accuracy, int | float) or not 0 <= accuracy <= 1:
         return ""
-    held = f" Of {FORETOLD} runs that were foretold so, {HELD} came out inside." * record.expected.measured
-    return f"Accuracy on the test images: {record.expected.compare(accuracy)}.{held}"
+    comparison = f"Accuracy on the test images: {record.expected.compare(accuracy)}."
+    if not record.expected.measured:
+        return comparison
+    return f"{comparison} Of {FORECAST} runs with such a forecast, {INSIDE} came out inside."
 
 
 DIVERGED = "diverged.json"
@@ -252,19 +255,19 @@ DIVERGED = "diverged.json"
 
 @dataclass(frozen=True)
 class Divergence:
-    """The contents of `diverged.json`, which a run has whose loss, gradients or weights became infinite."""
+    """The contents of `diverged.json`: it is written when loss, gradients or weights are not finite."""
 
     reason: str
-    """The error, a sentence or two."""
+    """The error."""
 
 
 def keep_divergence(folder: Path, error: NonFiniteError) -> None:
-    """Write down why a run ended before its last step; its checkpoints stay, and it can be continued."""
+    """Write `diverged.json`; the checkpoints of the run stay, and it can be continued."""
     replace_json(folder / DIVERGED, to_json(Divergence(str(error))))
 
 
 def read_divergence(folder: Path) -> Divergence | None:
-    """Read why a run diverged; None where it has not, or is continued since.
+    """Read why a run diverged; None where it has not, or was continued afterwards.
 
     Raises:
         VitkitError: the record is damaged.
@@ -280,14 +283,14 @@ class StartRecord:
     """The contents of `start.json`."""
 
     start: str
-    """The start as it was given, with an absolute path."""
+    """The absolute path of the start, or its address."""
     model: str
-    """The name of the model."""
+    """The name of the start's model."""
     family: str
     architecture: Mapping[str, Any]
     """The configuration of the run's own model: the start's, with another head and image size."""
     lines: tuple[str, ...]
-    """Sentences on what was taken over and what is new."""
+    """Sentences on the start, and on what in the run's model is new."""
     origin: Mapping[str, Any]
     """The origin of the start, for the card of the model."""
     files: Mapping[str, str]
@@ -303,12 +306,12 @@ class StartRecord:
 
 
 def with_start(card: ModelCard, record: StartRecord) -> ModelCard:
-    """Write the origin of a start into the card of the model that began from it."""
+    """Add the origin of a start to the card of the model that began from it."""
     return replace(card, origin={**card.origin, "start": dict(record.origin)})
 
 
 def read_start_record(folder: Path) -> StartRecord | None:
-    """Read what a run was started from; None where it has not begun, or began with new weights.
+    """Read `start.json`; None where a run has not begun, or began with new weights.
 
     Raises:
         VitkitError: the record is damaged.
@@ -320,14 +323,12 @@ def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfi
     """Return the name and the configuration of the model that is trained in a run folder.
 
     Raises:
-        VitkitError: it was started from weights, and the record of them is missing or damaged.
+        VitkitError: the run has a start, whose record is missing or damaged.
     """
     if not run.start.start:
         config = new_model_config(run, num_classes)
         return changed_name(run.model, config), config  # options may have made it another architecture
     record = read_start_record(folder)
     if record is None:
-        raise VitkitError(
-            f"{folder / START_FILE}, which says what the run was started from, is missing. Put it back."
-        )
+        raise VitkitError(f"{folder / START_FILE}, the record of the run's start, is missing. Put it back.")
     return record.model, record.config

@@ -28,9 +28,10 @@ from vitkit.runs.config import Run
 from vitkit.tasks import find_task
 
 MOST_IMAGES = 10_000
-"""More take long, and move the solution by less than the first steps of training do."""
+"""The most training images that are used: more take long, and move the solution by less than the first steps
+of training do."""
 MOST_SCORES = 1 << 26
-"""Images times classes at most: 512 MiB in float64."""
+"""The most images times classes: 512 MiB in float64."""
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 """Penalties that are tried, in units of the mean eigenvalue of the features' Gram matrix."""
 ALONE = 1.0
@@ -43,36 +44,36 @@ HALVINGS = 30
 
 
 def refuse_ridge_head(run: Run) -> None:
-    """Refuse a run that asks for the ridge solution where there is none.
+    """Refuse a ridge head for new weights and for other losses than softmax.
 
     Raises:
-        VitkitError: it begins from new weights, or its logits are not those of a softmax.
+        VitkitError: the run has such a head.
     """
     if run.start.head != "ridge":
         return
     if not run.start.start:
         raise VitkitError(
-            "The head can begin as the ridge solution on the features of a start, and new weights have none "
-            "worth it: give --start, or leave --start.head ridge out."
+            "The head can begin as the ridge solution on the features of a start, and the features of new "
+            "weights are worth nothing: give --start, or leave --start.head ridge out."
         )
     if find_task(run.task).learning.learned(run.objective).loss != "softmax":
         raise VitkitError(
-            "The ridge solution is for one class an image and the softmax loss, and this run learns with "
-            "another: leave --start.head ridge out."
+            "The ridge solution is for one class an image and the softmax loss, and this run has another "
+            "loss: leave --start.head ridge out."
         )
 
 
 def begin_head(parts: Parts, checkpoint: Path | None, device: torch.device, listener: Listener) -> None:
-    """Replace the head of a run's model by the ridge solution on its training images, where it is asked for.
+    """Replace the head of a run's model by the ridge solution on its training images, if its option says so.
 
-    The images are seen as in evaluation, in order and without any change at random; of many a part is drawn,
-    by the run's seed and in the shares of the classes. The same run gets the same bits.
+    The images are preprocessed as in evaluation, without random changes. Of more than `MOST_IMAGES` a part is
+    drawn by the run's seed, with the same fractions of the classes. The same run gets the same bits.
 
     Args:
         parts: of the run, whose model has the weights of its start; it is moved to the device.
-        checkpoint: that the run goes on from, which has its head; None at step 0.
-        device: where the features are computed.
-        listener: hears the progress.
+        checkpoint: that the run continues from, which has its head; None at step 0.
+        device: of the computation.
+        listener: is told the progress.
 
     Raises:
         VitkitError: images have several labels, none can be read, or features are not finite.
@@ -114,7 +115,8 @@ class RidgeHead:
     penalty: float
     """Chosen among `PENALTIES`."""
     right: float | None
-    """The share of images that the others' classifier predicts right; None where no class has two images."""
+    """The fraction of images that the solution on all others predicts right; None where no class has two
+    images."""
 
 
 class Ridge:
@@ -151,9 +153,9 @@ class Ridge:
 def fit_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
     """Fit a calibrated linear classifier to features, the same bits for the same input.
 
-    The penalty has the least squared error of the images that are left out one at a time, the scale of the
-    logits the least cross entropy of the same predictions. Images that are alone in their class take no part
-    in that choice: a class nobody has seen cannot be predicted.
+    The penalty has the least squared error of images that are left out one at a time, the scale of the logits
+    the least cross entropy of the same predictions. Images that are alone in their class take no part in that
+    choice: without them, the solution has no class to predict.
 
     Args:
         features: `(N, D)`, finite.
@@ -171,7 +173,7 @@ def fit_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
     targets[np.arange(len(labels)), labels] = 1.0
     ridge = Ridge((x - mean) / std, targets)
     penalty, predicted, right = ALONE, None, None
-    seen = (np.bincount(labels, minlength=classes) > 1)[labels]  # images whose class others have too
+    seen = (np.bincount(labels, minlength=classes) > 1)[labels]  # images whose class has another image
     if seen.any():
         errors = [((ridge.left_out(strength) - targets)[seen] ** 2).sum() for strength in PENALTIES]
         penalty = PENALTIES[int(np.argmin(errors))]
@@ -188,15 +190,15 @@ def fit_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
 def _calibrate(predictions: Floats, labels: Integers) -> float:
     """Find the factor between `SCALES` that gives logits the least cross entropy, which is convex in it."""
     own = predictions[np.arange(len(labels)), labels]
-    # A few images that are all right would call for certainty: as in Platt (1999), the labels are believed a
-    # little less, here as much as if one image more had any label alike.
+    # If the few images are all right, certainty would have the least cross entropy. As in Platt (1999), the
+    # labels are smoothed a little, here as if another image had every label with the same probability.
     own = own + (predictions.mean(1) - own) / (len(labels) + 2)
     low, high = np.log(SCALES)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         logits = predictions * np.exp(middle)
-        shares = np.exp(logits - logits.max(1, keepdims=True))
-        expected = (shares * predictions).sum(1) / shares.sum(1)
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        expected = (weights * predictions).sum(1) / weights.sum(1)
         # The derivative of the cross entropy by the factor.
         if float((expected - own).sum()) > 0:
             high = middle

@@ -7,7 +7,7 @@ from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
 MOST_RUNS = 1_000
-"""Far more runs than anybody trains for a mean and a standard deviation."""
+"""Far more runs than a mean and a standard deviation need."""
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,20 @@ class SeriesOptions:
     """Try learning rates first, on images that are held out of the training images (--splits.val-fraction);
     then train on all of them with the best rate. The test images are looked at once, by that run."""
     sweep_rates: tuple[float, ...] = ()
-    """Learning rates to try, which also asks for a sweep. Left out: with a recipe of the paper's fine-tuning
-    those of its Table 4, else 0.1, 0.3, 1 and 3 times the run's own rate."""
+    """Learning rates to try, with or without --sweep. Left out: with a recipe of the paper's fine-tuning the
+    rates of its Table 4, else 0.1, 0.3, 1 and 3 times the run's own rate."""
     runs: int = 1
     """Number of runs, with seeds that follow one another from --seed, for mean and standard deviation; their
     splits are the same."""
     redraw: bool = False
-    """Train each of several runs on another part of the training images, of the size that --subset says: the
-    spread is then that of the draw too. The test images are the same."""
+    """Train each of several runs on another part of the training images, of the size of --subset: the spread
+    is then over draws too. The test images are the same."""
     cross_validate: int | None = None
     """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
     image is tested exactly once. Every class is dealt round the folds."""
     sweep_data: str = ""
-    """Images to try the rates on, where the training images have validation images apart from them (VTAB-1k:
-    800 and 200 of the 1,000); left out, the part of the training images that is not held out."""
+    """Images to try the rates on, with validation images of their own (VTAB-1k: 800 and 200 of the 1,000);
+    left out, the part of the training images that is not held out."""
 
     def __post_init__(self) -> None:
         require_finite(self)

@@ -1,11 +1,11 @@
-"""The record of a series of runs: what was asked for, what came of each member, and what was chosen.
+"""Record a series of runs: its options, the score of each member, and the chosen learning rate.
 
 series.json         written before the first member begins, and again after each one ends
 data.json, image-files.npy   the images that it began with, as a run writes them down
 rate-0.001, ...     the runs of a sweep
 final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
 ended.json          in a run that has finished: its checkpoints are removed, for nothing continues it
-model.safetensors, model.json   the model of the first of those, so that the folder of the series predicts too
+model.safetensors, model.json   the model of the first run after the sweep: the folder of the series predicts
 report.html         the table of all members
 """
 
@@ -34,8 +34,8 @@ from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 
 RECORD = SERIES
-KEPT = "kept in the same split"
-"""Words of the note of a run that cuts images which repeat others (`data/layouts/cutting.py`)."""
+SAME_SPLIT = "kept in the same split"
+"""Part of the note that images which repeat others were cut together (`data/layouts/cutting.py`)."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Score:
 
     split: str
     value: float | None
-    """The value of the metric that decides; None where it is not defined, as a mean over no labels is."""
+    """The value of the metric; None where it is not defined, as a mean over no labels is."""
     interval: tuple[float, float] | None
-    """95 %, over images like these."""
+    """95 %, over other images drawn alike."""
     tie: float | None
-    """The number that decides between equal values."""
+    """The loss, or another number that decides between equal values."""
     count: int
     """Images that could be read."""
 
@@ -58,19 +58,19 @@ class Member:
     """A run of a series."""
 
     folder: str
-    """Its run folder, within that of the series."""
+    """The name of its run folder, within the folder of the series."""
     learning_rate: float
     seed: int
     fold: int | None = None
     score: Score | None = None
-    """None where it has not finished, diverged, or there are no images to measure on."""
+    """None before it has finished, where it diverged, and where there are no images to measure on."""
     finished: bool = False
     diverged: str = ""
-    """The error that ended it: its loss, gradients or weights were no finite numbers any more."""
+    """The error that ended it: loss, gradients or weights were not finite."""
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether it has finished or diverged."""
         return self.finished or bool(self.diverged)
 
 
@@ -82,11 +82,11 @@ class Spread:
     runs: int
     mean: float
     deviation: float | None
-    """Standard deviation of the runs, with n - 1; None of a single one."""
+    """Standard deviation over the runs, with n - 1 below it; None of a single run."""
     lowest: float
     highest: float
     pooled: Pooled | None = None
-    """The right answers of all folds together, where the metric counts such; early versions lack it."""
+    """The right answers of all folds together, where the metric counts right answers."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,28 +96,28 @@ class Series(Shown):
     vitkit_version: str
     command: str
     run: Run
-    """The run as it was asked for; the members differ from it in rate, splits or seed."""
+    """The run that the series was begun with; its members differ from it in rate, splits or seed."""
     options: SeriesOptions
     metric: str
-    """The metric that decides: accuracy, say."""
+    """The metric that runs are compared by: "accuracy"."""
     rates: tuple[Member, ...]
     """The runs of the sweep, from the lowest rate to the highest."""
     chosen: float | None
-    """The learning rate of the others; None where it is not known yet."""
+    """The learning rate of the members after the sweep; None before the sweep has ended."""
     reasons: tuple[str, ...]
     """Sentences about the choice."""
     members: tuple[Member, ...]
-    """The other runs: one for each seed, or for each fold."""
+    """The runs after the sweep: one for each seed, or for each fold."""
     validates: bool
-    """Whether those have validation images: after a sweep only where the data has a split of its own."""
+    """Whether the runs after the sweep have validation images: only where the data has a validation split."""
     spread: Spread | None = None
-    """The spread of the members that have a score; None before all have ended, and where none has one."""
+    """The spread of the scores of `members`; None before all have ended, and where none has a score."""
 
     def in_words(self) -> str:
-        """Tell the mean over the runs, or how many have ended."""
+        """Give the mean over the runs, or the number of runs that have ended."""
         members = self.all_members
         if self.spread is None:
-            return f"{sum(one.ended for one in members)} of {pluralize(len(members), 'run')} ended"
+            return f"{sum(member.ended for member in members)} of {pluralize(len(members), 'run')} ended"
         value, deviation = shown_value(self.run, self.spread.mean), self.spread.deviation
         runs = pluralize(self.spread.runs, "run")
         spread = "" if deviation is None else f", standard deviation {shown_value(self.run, deviation)}"
@@ -128,13 +128,13 @@ class Series(Shown):
         headings = ("run", "learning rate", "seed", self.metric, "state")
         return headings, [
             (
-                one.folder,
-                f"{one.learning_rate:g}",
-                str(one.seed),
-                _shown_score(self.run, one.score),
-                "diverged" if one.diverged else "ended" if one.finished else "",
+                member.folder,
+                f"{member.learning_rate:g}",
+                str(member.seed),
+                _shown_score(self.run, member.score),
+                "diverged" if member.diverged else "ended" if member.finished else "",
             )
-            for one in self.all_members
+            for member in self.all_members
         ]
 
     @property
@@ -149,10 +149,10 @@ class Series(Shown):
 
 
 def read_series(folder: str | Path) -> Series:
-    """Read what a series of runs has found so far.
+    """Read the record of a series of runs, whether or not all of its runs have ended.
 
-    Nothing in the record is trusted that its run and options decide, least of all the names of folders:
-    whoever continues a series that somebody gave away writes into them and removes checkpoints there.
+    Each field that follows from the run and the options is compared with them, above all the names of
+    folders: whoever continues a series from somebody else writes into these folders and removes checkpoints.
 
     Args:
         folder: the folder of the series.
@@ -177,28 +177,29 @@ def read_series(folder: str | Path) -> Series:
 
 
 def is_cut_in_turn(series: Series) -> bool:
-    """Whether a series is a cross-validation that cuts its folds one after the other, by an early rule."""
+    """Whether a series is a cross-validation by an early rule, which cut one fold after the other."""
     return series.options.cross_validate is not None and (series.run.splits.rule or FIRST_RULE) < DEALT_RULE
 
 
 def _require_even_folds(folder: Path, series: Series) -> None:
-    """Refuse folds that are uneven by what their runs wrote down, whether or not the images are still there.
+    """Refuse uneven folds by the records of their runs, so that the images need not be there.
 
     Raises:
-        VitkitError: they are, or what a run wrote down is damaged.
+        VitkitError: folds are uneven, or a record is damaged.
     """
     records = [read_record(folder / member.folder) for member in series.members]
     begun = [record for record in records if record is not None]
-    # Where images stay together, folds may differ by the largest group, whose size no run wrote down.
-    if series.run.splits.group is not None or any(KEPT in note for one in begun for note in one.notes):
+    # Folds of grouped images may differ by the size of the largest group, which no run recorded.
+    notes = [note for record in begun for note in record.notes]
+    if series.run.splits.group is not None or any(SAME_SPLIT in note for note in notes):
         return
-    sizes = [one.images.get("test", 0) for one in begun if one.images]
+    sizes = [record.images.get("test", 0) for record in begun if record.images]
     if sizes and max(sizes) - min(sizes) > 1:
         raise VitkitError(explain_uneven_folds(folder, sizes))
 
 
 def explain_uneven_folds(folder: Path, sizes: Sequence[int]) -> str:
-    """Say why a cross-validation of an early version is refused, and what its user can do.
+    """Explain why a cross-validation of an early version is refused, and what its user can do.
 
     Args:
         folder: of the series.
@@ -214,9 +215,9 @@ def explain_uneven_folds(folder: Path, sizes: Sequence[int]) -> str:
 
 
 def _contradiction(series: Series) -> str:
-    """Say what in a record contradicts the series that its run and options make; "" where nothing does."""
+    """Compare a record with the series that its run and options make; returns the first difference, or ""."""
     run, options, members = series.run, series.options, series.members
-    rates = [one.learning_rate for one in series.rates]
+    rates = [member.learning_rate for member in series.rates]
     metric = find_task(run.task).learning.monitor.metric
     if series.metric != metric:
         return f"metric: expected {metric}, found {describe_value(series.metric)}"
@@ -231,7 +232,7 @@ def _contradiction(series: Series) -> str:
     rate = run.optimizer.learning_rate
     if series.chosen is not None and rates:
         rate = series.chosen
-    elif options.sweeps and not rates:  # a single rate needs no sweep: that of the options, or of the recipe
+    elif options.sweeps and not rates:  # a single rate, of the options or of the recipe, needs no sweep
         rate = options.sweep_rates[0] if options.sweep_rates else members[0].learning_rate
     if not 0 <= rate < math.inf or (not rates and series.chosen != rate):
         return f"chosen: expected the learning rate of the members, {rate:g}, found {series.chosen}"
@@ -245,14 +246,14 @@ def _contradiction(series: Series) -> str:
         wrong = _wrong_result(series, member)
         if wrong:
             return f"{member.folder}: {wrong}"
-    if len({one.score.split for one in members if one.score is not None}) > 1:
+    if len({member.score.split for member in members if member.score is not None}) > 1:
         return "members: expected scores on the images of one split, found several"
     if not rates:
         return ""
     if series.chosen is None:
-        began = any(one.ended for one in members)
+        began = any(member.ended for member in members)
         return "chosen: expected a rate, as runs after the sweep have ended, found none" if began else ""
-    if not all(one.ended for one in series.rates):
+    if not all(member.ended for member in series.rates):
         return f"chosen: expected none before all rates have ended, found {rate:g}"
     best = choose_rate(series).chosen
     return "" if best == rate else f"chosen: expected the rate that scored best, {best:g}, found {rate:g}"
@@ -264,19 +265,19 @@ def _outline(member: Member) -> str:
 
 
 def _wrong_result(series: Series, member: Member) -> str:
-    """Say what is wrong with the result of a member; "" where nothing is."""
+    """Explain what is wrong with the score of a member; "" where nothing is."""
     score = member.score
     if member.diverged and member.finished:
         return "expected a run that has finished or diverged, found both"
     if score is None:
         return ""
     if not member.finished:
-        return "expected no score before it has finished, found one"
+        return "expected no score before it has finished, found a score"
     if member.fold is not None and score.split != "test":
         return (
-            f"expected a score on the test images of its fold, found one on {describe_value(score.split)}, "
-            "whose images chose its weights: an earlier version left folds of small classes empty, so that "
-            "this is no cross-validation"
+            "expected a score on the test images of its fold, found a score on "
+            f"{describe_value(score.split)}, whose images chose its weights: an earlier version left folds "
+            "of small classes empty, so that this is no cross-validation"
         )
     if score.split not in (("val",) if member in series.rates else ("test", "val")):
         return f"score: expected images that the run is judged by, found {describe_value(score.split)}"
@@ -293,16 +294,15 @@ def _wrong_result(series: Series, member: Member) -> str:
 
 
 def require_weights(place: Place) -> None:
-    """Refuse a folder that has no weights at its own place; any other path is let through.
+    """Refuse the folder of an export, and of a series that has no model yet; any other path passes.
 
     Raises:
-        VitkitError: it is that of a series, and says which of its runs have weights and how it goes on; or
-            that of an export.
+        VitkitError: it is such a folder. Of a series, the error names the runs that have weights.
     """
     if place.kind == "exported model":
         raise VitkitError(
-            f"{place.name} is an exported engine: it predicts and evaluates, and holds no weights to do "
-            "anything else with. Give the checkpoint that it was made of."
+            f"{place.name} is an exported engine: it predicts and evaluates, and holds no weights for "
+            "anything else. Give the checkpoint that it was made from."
         )
     files = [place.path / f"model.{end}" for end in ("safetensors", "json")]
     if place.kind == "series" and not all(file.exists() for file in files):
@@ -310,7 +310,7 @@ def require_weights(place: Place) -> None:
 
 
 def explain_no_model(folder: Path, series: Series) -> str:
-    """Say why a series has no model at its own place, which of its runs to use, and how it goes on."""
+    """Explain why the folder of a series holds no model, which of its runs to use, and how it continues."""
     names = [member.folder for member in series.all_members if _has_weights(folder / member.folder)]
     again = f"the series goes on with: vitkit train --resume {shlex.quote(str(folder))}"
     if series.options.cross_validate is not None and series.ended:
@@ -325,7 +325,7 @@ def explain_no_model(folder: Path, series: Series) -> str:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether a run has its model, or a checkpoint to use in its place."""
+    """Whether a run has its model, or a checkpoint."""
     kind = kind_of(folder).kind
     return kind == "run" or (
         kind == "unfinished run" and any(map(commit_size, newest_first(folder / FOLDER)))
@@ -338,10 +338,10 @@ def write_series(folder: Path, series: Series) -> None:
 
 
 def with_member(series: Series, member: Member) -> Series:
-    """Put a member in place of the one of the same folder."""
+    """Replace the member with the same folder."""
 
     def put(members: Sequence[Member]) -> tuple[Member, ...]:
-        return tuple(member if one.folder == member.folder else one for one in members)
+        return tuple(member if other.folder == member.folder else other for other in members)
 
     return replace(series, rates=put(series.rates), members=put(series.members))
 
@@ -352,13 +352,13 @@ def plan_members(
     """List the runs of a series that has not begun.
 
     Args:
-        run: as it was asked for.
-        options: which runs.
+        run: that the series is begun with.
+        options: of the series.
         rates: learning rates of the sweep, rising; none without a sweep.
-        rate: learning rate of the other runs, as far as it is known.
+        rate: learning rate of the runs after the sweep; before it has ended, that of `run`.
 
     Returns:
-        The runs of the sweep, and the others.
+        The runs of the sweep, and the runs after it.
     """
     seed = run.training.seed
     if options.cross_validate is not None:
@@ -367,7 +367,7 @@ def plan_members(
         members = [Member(f"seed-{seed + k}", rate, seed + k) for k in range(options.runs)]
     else:
         members = [Member("final", rate, seed)]
-    return [Member(f"rate-{one:g}", one, seed) for one in rates], members
+    return [Member(f"rate-{tried:g}", tried, seed) for tried in rates], members
 
 
 def new_series(
@@ -387,7 +387,7 @@ def new_series(
 
 
 def read_score(folder: Path, split: str, run: Run) -> Score | None:
-    """Read what a finished run found on a split; None where it was not evaluated on it.
+    """Read the score of a finished run on a split; None where it was not evaluated on it.
 
     Raises:
         VitkitError: the evaluation is damaged.
@@ -395,7 +395,7 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
     task = find_task(run.task)
     path = folder / "evaluation" / f"{split}.json"
     if task.answering is None:
-        return _validated(folder, run, split)
+        return _last_validation(folder, run, split)
     try:
         result, _ = task.answering.read_evaluation(path)
     except FileNotFoundError:
@@ -412,8 +412,8 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
     )
 
 
-def _validated(folder: Path, run: Run, split: str) -> Score | None:
-    """Read the last validation of the weights that a run ended with, whose task has no other measure."""
+def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
+    """Read the score of a task without evaluation: the logged validation of a run's final weights."""
     record, monitor = read_record(folder), find_task(run.task).learning.monitor
     names = (monitor.metric, monitor.tie_breaker or monitor.metric)
     best: tuple[float, float] | None = None
@@ -432,8 +432,7 @@ def _validated(folder: Path, run: Run, split: str) -> Score | None:
 def choose_rate(series: Series) -> Series:
     """Choose the best rate of a sweep, by the rule that chooses the best weights of a run.
 
-    Equal scores are told apart by the task's tie breaker, the loss; the lower rate wins where that is equal
-    too.
+    Of equal scores the lower loss (the task's tie breaker) wins, and of equal losses the lower rate.
 
     Raises:
         NonFiniteError: training diverged with every rate.
@@ -445,16 +444,17 @@ def choose_rate(series: Series) -> Series:
         score = member.score
         if score is None or score.value is None:
             continue
-        found = {monitor.metric: score.value}
+        numbers = {monitor.metric: score.value}
         if monitor.tie_breaker is not None:
-            found[monitor.tie_breaker] = math.inf if score.tie is None else score.tie
+            numbers[monitor.tie_breaker] = math.inf if score.tie is None else score.tie
         before = None if best is None else best.score
         value, tie = (None, None) if before is None else (before.value, before.tie)
-        if monitor.is_better(found, value, tie):
+        if monitor.is_better(numbers, value, tie):  # a tie is not better: rates rise, and the lower one stays
             best = member
     if best is None and not any(member.diverged for member in series.rates):
         raise VitkitError(
-            "The held-out images have no labels to score by: raise --splits.val-fraction, with another --out."
+            "The held-out images have no labels to score by: give a higher --splits.val-fraction and another "
+            "--out."
         )
     if best is None:
         raise NonFiniteError(
@@ -465,13 +465,17 @@ def choose_rate(series: Series) -> Series:
         series,
         chosen=best.learning_rate,
         reasons=tuple(_reasons(series, best)),
-        members=tuple(replace(one, learning_rate=best.learning_rate) for one in series.members),
+        members=tuple(replace(member, learning_rate=best.learning_rate) for member in series.members),
     )
 
 
 def summarise(series: Series) -> Spread | None:
-    """Give mean and spread of the members' scores, of folds the pooled one too; None where there are none."""
-    scores = [one.score for one in series.members if one.score is not None and one.score.value is not None]
+    """Compute mean and spread of the members' scores, and the pooled score of folds; None without scores."""
+    scores = [
+        member.score
+        for member in series.members
+        if member.score is not None and member.score.value is not None
+    ]
     values = [score.value for score in scores if score.value is not None]
     if not values:
         return None
@@ -486,41 +490,41 @@ def summarise(series: Series) -> Spread | None:
 
 
 def _reasons(series: Series, best: Member) -> list[str]:
-    """Say why a rate was chosen, and how sure that is."""
+    """Explain why a rate was chosen, and how sure the choice is."""
     score, rate = best.score, best.learning_rate
     assert score is not None and score.value is not None
-    images = f"{score.count:,} held-out image{'s' * (score.count != 1)}"
-    said = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
+    images = pluralize(score.count, "held-out image")
+    sentences = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
     others = {
-        one.learning_rate: one.score
-        for one in series.rates
-        if one is not best and one.score is not None and one.score.value is not None
+        member.learning_rate: member.score.value
+        for member in series.rates
+        if member is not best and member.score is not None and member.score.value is not None
     }
-    tied = [found for found, other in others.items() if other.value == score.value]
-    near = [
-        found
-        for found, other in others.items()
-        if found not in tied and score.interval is not None and (other.value or 0.0) >= score.interval[0]
-    ]
+    tied = [other for other, value in others.items() if value == score.value]
+    low = math.inf if score.interval is None else score.interval[0]
+    near = [other for other, value in others.items() if value != score.value and value >= low]
     if tied:
-        said.append(f"{_rates(tied)} scored the same: the lower loss decided, then the lower rate.")
+        sentences.append(f"{_rates(tied)} scored the same: the lower loss decided, then the lower rate.")
     if near:
-        said.append(
-            f"{_rates(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images do "
-            "not tell the rates apart for sure."
+        sentences.append(
+            f"{_rates(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
+            "too few to be sure which is better."
         )
-    tried = [one.learning_rate for one in series.rates]
-    if len(tried) > 1 and rate == max(tried):
-        said.append("It is the highest one that was tried: a higher one may be better still (--sweep-rates).")
-    if len(tried) > 1 and rate == min(tried):
-        said.append("It is the lowest one that was tried: a lower one may be better still (--sweep-rates).")
-    diverged = [one.learning_rate for one in series.rates if one.diverged]
+    tried = [member.learning_rate for member in series.rates]
+    for end, extreme, beyond in (("highest", max(tried), "higher"), ("lowest", min(tried), "lower")):
+        if len(tried) > 1 and rate == extreme:
+            sentences.append(
+                f"It is the {end} rate that was tried: a {beyond} rate may be better still (--sweep-rates)."
+            )
+    diverged = [member.learning_rate for member in series.rates if member.diverged]
     if diverged:
-        said.append(f"With {_rates(diverged)} training diverged.")
-    unscored = [one for one in series.rates if one.finished and one.learning_rate not in (rate, *others)]
+        sentences.append(f"With {_rates(diverged)} training diverged.")
+    unscored = [
+        member for member in series.rates if member.finished and member.learning_rate not in (rate, *others)
+    ]
     if unscored:
-        said.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored)}.")
-    return said
+        sentences.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored)}.")
+    return sentences
 
 
 def _rates(rates: Sequence[float]) -> str:
@@ -528,11 +532,11 @@ def _rates(rates: Sequence[float]) -> str:
 
 
 def _listed(members: Sequence[Member]) -> str:
-    return ", ".join(f"{one.learning_rate:g}" for one in members)
+    return ", ".join(f"{member.learning_rate:g}" for member in members)
 
 
 def shown_value(run: Run, value: float) -> str:
-    """Write a value of the metric that decides: a fraction as a percentage."""
+    """Write a value of the metric; a fraction as a percentage."""
     return f"{value:.2%}" if find_task(run.task).learning.curve.is_fraction else f"{value:.4g}"
 
 

@@ -1,11 +1,11 @@
-"""The start of a run: weights of another model, found, described, and put into the run's own model.
+"""Begin a run from the weights of another model, its start: describe them, and fit them to the run's model.
 
-start.json   what was started from: the hashes of its files, the architecture it led to, where it came from
+start.json   the hashes of the start's files, the architecture of the run's model, the origin of the weights
 
 A run reads its start until it has a checkpoint of its own; from then on `start.json` is enough.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,32 +35,33 @@ from vitkit.weights.model_card import ModelCard, card_of, fit_preprocessing
 from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
-"""Names of classes in an error, before it says that there are more: an error stays a few lines long."""
+"""Names of classes that an error lists: an error stays a few lines long."""
 FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
-"""Fields of the architecture that are no property of the weights: a run may choose them anew."""
+"""Fields of the architecture that are no property of the weights: a run may choose other values."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Weights to begin from, found and described; they are read when they are asked for."""
+    """Weights to begin from, described before they are read."""
 
     given: str
-    """The path or the address by which it was named."""
+    """The path or the address that the user gave."""
     which: str
-    """The choice among the checkpoints of a run, in words; "" where there is none."""
+    """The checkpoint of a run that was chosen: "its best checkpoint, step 120"; "" for any other start."""
     model: str
-    """A name of the zoo, or the family's."""
+    """The name of its model, or of the family where the model has no name of its own."""
     config: ModelConfig
     card: ModelCard
     format: str
     """The name of its checkpoint format."""
     notes: tuple[str, ...]
-    """The choices and assumptions made when it was read, in words that follow its path."""
+    """Choices and assumptions made when it was identified, each to be written after its path."""
     files: tuple[Path, ...]
     """The files of its weights, an index of shards first."""
     sha256: str | None
-    """The hash of the file, where it is a single one whose hash is recorded."""
+    """The recorded hash of its only file; None where there are several files, or no record of the hash."""
     read: Callable[[], dict[str, Tensor]]
+    """Reads the weights, by the names of their tensors."""
 
     @property
     def name(self) -> str:
@@ -69,21 +70,21 @@ class Start:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """Return how an image file becomes the model's input; the authors' way where none is recorded."""
+        """Return the preprocessing that is recorded, else that of the model's authors."""
         return fit_preprocessing(self.card.preprocessing, self.config)
 
 
 def absolute_start(start: str) -> str:
-    """Return the name of a start so that it holds from any folder: addresses as they are, paths absolute."""
+    """Make the path of a start absolute, so that it holds from any folder; an address stays as it is."""
     return start if is_address(start) else absolute_spec(start)
 
 
 def find_start(options: StartConfig, place: Place | None = None) -> Start:
-    """Find and describe a start; its weights are not read.
+    """Describe a start; its weights are not read.
 
     Args:
-        options: which one.
-        place: what its path is, where that is known already.
+        options: its path or address, and the choice among the checkpoints of a run.
+        place: the kind of that path; left out, it is looked up.
 
     Raises:
         VitkitError: there is nothing at the path, no format of checkpoints is recognised, or it is a run
@@ -119,27 +120,27 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
 
 
 def hash_weights(start: Start) -> dict[str, str]:
-    """Give the SHA-256 of each file of the weights of a start, by its name."""
+    """Compute the SHA-256 of each file of a start's weights, by the name of the file."""
     if start.sha256 is not None:
         return {start.files[0].name: start.sha256}
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
 def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
-    """Decide what of a start a run takes over.
+    """Plan the model of a run that begins from a start: its architecture, and the record of the start.
 
     Args:
         run: its options.
         class_names: of its images.
-        start: as it was found.
+        start: by `find_start`.
 
     Raises:
         VitkitError: the run's options contradict the start.
     """
     if run.model not in ("", start.model) and full_name(run, len(class_names)) != start.model:
         raise VitkitError(
-            f"{start.name} is a {start.model}, so a run that begins from it is one too, found model "
-            f"{run.model}. Leave --model out."
+            f"{start.name} is a {start.model}, so a run that begins from it trains the same model, found "
+            f"model {run.model}. Leave --model out."
         )
     given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
     # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
@@ -149,12 +150,14 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     )
     config = with_image_size(before, run.preprocessing.image_size)
     if run.start.head != "keep":
-        # The start's first bias goes with its head; `_changes` sets the run's, where it gives one.
+        # The start's initial bias goes with its head; the run may have an initial bias of its own.
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
     else:
-        _class_order(start, class_names)  # refuses other classes
+        _class_order(start, class_names)  # for its error, before anything is built
     config = replace(config, **_changes(run, start.model, config))
-    _refuse_unfit(run, start, config)
+    unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
+    if unfit:
+        raise VitkitError(f"{start.name} {unfit}.")
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
     origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
     return StartRecord(
@@ -176,70 +179,65 @@ def take_start(
     start: Start,
     model: ImageModel,
 ) -> StartRecord:
-    """Put the weights of a start into a run's model, and write down what they are.
+    """Load the weights of a start into a run's model, and write `start.json`.
 
     Args:
         run, class_names: its options, and the classes of its images.
         folder: the run folder, locked.
-        record: what is taken over.
-        start: as it was found.
+        record: by `plan_start`.
+        start: by `find_start`.
         model: with new weights, which are replaced.
 
     Returns:
-        The record with the hashes of the files, as it is in the folder now.
+        The record as it is written, with the hashes of the files.
 
     Raises:
-        VitkitError: the start is damaged, or another one than the run was begun with.
+        VitkitError: the start is damaged, or its weights have changed since the run began.
     """
     written = replace(record, files=hash_weights(start))
-    written = replace(written, origin={**record.origin, "sha256": _hash_or_hashes(written.files)})
+    hashes: Any = dict(written.files) if len(written.files) > 1 else next(iter(written.files.values()))
+    written = replace(written, origin={**record.origin, "sha256": hashes})
     earlier = read_start_record(folder)
     if earlier is not None and earlier.files != written.files:
         raise VitkitError(
-            f"{start.name} is not what {folder} was started from: its weights have changed since, and the "
-            "run has no checkpoint yet. Put the former ones back, or start a new run with another --out."
+            f"The weights of {start.name} have changed since {folder} was started from it, and the run has "
+            "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
-    tensors = _adapted(run, start, record.config, model)
+    tensors = _fit_tensors(run, start, record.config, model)
     if run.start.head == "keep":
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
     if run.start.head != "keep":
-        model.init_head()  # with the run's first bias: the head that was loaded has the start's
+        model.init_head()  # after the weights are loaded, whose head has the start's initial bias
     model.card = with_start(card_of(model), written)
     replace_json(folder / START_FILE, to_json(written))
     return written
 
 
 def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
-    """Give the fields of the architecture that the run names; only those in `FREE` may differ from the start.
+    """List the fields of the architecture that the run sets; only fields in `FREE` may differ from the start.
 
     Raises:
-        VitkitError: one of them is a property of the weights.
+        VitkitError: a field that differs is a property of the weights.
     """
-    asked = {key: value for key, value in to_json(run.architecture).items() if value is not None}
-    has = to_json(config)
-    for key, value in asked.items():
-        if key not in has:
+    changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
+    own = to_json(config)
+    for key, value in changes.items():
+        if key not in own:
             raise VitkitError(f"{model} has no {key}: leave it out.")
-        if key not in FREE and has[key] != value:
+        if key not in FREE and own[key] != value:
             raise VitkitError(
-                f"The start decides the architecture: its {key} is {has[key]}, and its weights are worth "
+                f"The start decides the architecture: its {key} is {own[key]}, and its weights are worth "
                 f"nothing with {value}. Leave --{key.replace('_', '-')} out."
             )
-    if run.start.head == "keep":  # its bias is loaded, so no first value is used
-        asked.pop("head_bias_init", None)
-    return asked
-
-
-def _refuse_unfit(run: Run, start: Start, config: ModelConfig) -> None:
-    unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
-    if unfit:
-        raise VitkitError(f"{start.name} {unfit}.")
+    if run.start.head == "keep":  # the bias is loaded, so that no initial value is used
+        changes.pop("head_bias_init", None)
+    return changes
 
 
 def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
-    """Give the row of the start's head for each class of the images.
+    """Match the classes of the images by name with the rows of the start's head; returns a row for each.
 
     Raises:
         VitkitError: the classes are not the same.
@@ -248,27 +246,29 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     if not names:
         raise VitkitError(
             f"{start.name} does not say the names of its {start.config.num_classes:,} classes, so they "
-            "cannot be matched with those of the images. Leave --head keep out: the head is then a new one."
+            "cannot be matched with the classes of the images. Leave --head keep out: the head is then new."
         )
     row_of = {name: row for row, name in enumerate(names)}
-    lacking = [name for name in class_names if name not in row_of]
-    needed = set(class_names)
-    unused = [name for name in names if name not in needed]
-    if lacking or unused:
+    in_images = set(class_names)
+    sides = {
+        "only the images have": [name for name in class_names if name not in row_of],
+        "only the start has": [name for name in names if name not in in_images],
+    }
+    if any(sides.values()):
         parts = [
-            f"{what} {', '.join(these[:NAMES_SHOWN])}{', ...' * (len(these) > NAMES_SHOWN)}"
-            for what, these in (("only the images have", lacking), ("only the start has", unused))
-            if these
+            f"{side} {', '.join(classes[:NAMES_SHOWN])}{', ...' * (len(classes) > NAMES_SHOWN)}"
+            for side, classes in sides.items()
+            if classes
         ]
         raise VitkitError(
             f"--head keep needs the same classes in the images as in {start.name}, but "
-            f"{'; '.join(parts)}. Leave it out: the head is then a new one."
+            f"{'; '.join(parts)}. Leave it out: the head is then new."
         )
     return [row_of[name] for name in class_names]
 
 
-def _adapted(run: Run, start: Start, config: ModelConfig, model: ImageModel) -> dict[str, Tensor]:
-    """Read the weights and make them fit the run's channels, pixel statistics, head and image size."""
+def _fit_tensors(run: Run, start: Start, config: ModelConfig, model: ImageModel) -> dict[str, Tensor]:
+    """Read the weights of a start, and fit them to the channels, pixels, head and image size of the run."""
     options = run.start
     return fit_weights(
         start.config,
@@ -290,26 +290,25 @@ def _adapted(run: Run, start: Start, config: ModelConfig, model: ImageModel) -> 
 def _lines(
     run: Run, start: Start, before: ModelConfig, config: ModelConfig, class_names: Sequence[str]
 ) -> list[str]:
-    """Say what a run begins from, what is new and what is taken over."""
+    """Describe the start of a run, what is new in the run's model, and the warnings about the start."""
     lines = [
         f"{start.name}: {start.model} at {format_size(before.image_size)}, "
         f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
     ]
     if run.start.head == "keep":
-        moved = list(start.card.class_names) != list(class_names)
-        lines.append("head: kept, its classes in the order of the images'" if moved else "head: kept")
+        reordered = list(start.card.class_names) != list(class_names)
+        lines.append("head: kept, its classes in the order of the images'" if reordered else "head: kept")
     else:
-        tanh = getattr(before, "representation_size", None)
-        dropped = f" of {before.num_classes:,} classes" if before.num_classes else ""
-        dropped += " with its tanh layer" if tanh else ""
-        gone = f", in place of that{dropped}" if dropped else ""
+        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
+        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
+        former = f", in place of the head{former}" if former else ""
         begun = "the ridge solution on its features" if run.start.head == "ridge" else "zeros"
-        lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{gone}")
+        lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{former}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)}")
     changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
-    # Another image size is not listed here: the line on positions says where it matters.
+    # The line on positions names another image size.
     changed = [line for line in changed if not line.startswith("image_size")]
     lines.append(
         f"preprocessing: other than the start's in {'; '.join(changed)}"
@@ -324,13 +323,8 @@ def _lines(
 
 
 def _files(file: Path) -> tuple[Path, ...]:
-    """List the files of weights: the file, or an index of shards and then the shards that it names."""
+    """List the files of weights: the file itself, or an index of shards followed by its shards."""
     if not file.name.endswith(".index.json"):
         return (file,)
     shards = sorted(set(map(str, read_settings(file).get("weight_map", {}).values())))
     return (file, *(file.with_name(shard) for shard in shards))
-
-
-def _hash_or_hashes(files: Mapping[str, str]) -> Any:
-    """Give the hash of the one file, or those of several by name."""
-    return next(iter(files.values())) if len(files) == 1 else dict(files)

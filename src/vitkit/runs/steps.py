@@ -1,7 +1,7 @@
 """Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
-speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has; of several processes
-              also which one is the slowest, and the fraction of the time that another one waits
+speed.jsonl   images/s and memory by the clock, at the steps of the metrics log; of several processes also the
+              slowest one, and the fraction of the time that another one waits
 """
 
 import json
@@ -25,15 +25,15 @@ from vitkit.world import World
 
 @dataclass
 class RunPosition:
-    """The position that a run has reached, for the message of a run that is asked to stop."""
+    """The position that a run has reached, for the message when a signal stops it."""
 
     again: str
     """The command that continues the run."""
     point: str = "before the first step"
-    """The words after "Stopped" in the message; kept up to date as the run goes on."""
+    """The position in the message, after "Stopped"; updated as the run goes on."""
 
     def interrupted(self, request: StopRequest) -> InterruptedTraining:
-        """Return the error that says where the run was stopped and how it goes on."""
+        """Make the error that says where the run was stopped, and the command that continues it."""
         return InterruptedTraining(f"{self.point} ({request})", self.again, request.number)
 
 
@@ -47,19 +47,19 @@ def fit(
     """Train to the end.
 
     Args:
-        trainer: where it stands.
-        rejects: the files that cannot be read, which are written down at every checkpoint.
-        position: where the run stands, which is kept up to date.
-        stop: the signals that ask to stop.
-        listener: hears every step.
+        trainer: of the run, at step 0 or resumed.
+        rejects: the files that cannot be read, recorded at every checkpoint.
+        position: of the run; updated at every checkpoint.
+        stop: the signals that stop it.
+        listener: is told every step.
 
     Raises:
-        StopRequest: a signal asked to stop; the step at hand is finished and committed.
+        StopRequest: a signal stopped it; the current step is finished and committed.
         VitkitError: as `Trainer.fit`.
     """
     batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
     start, world = trainer.state.progress.step, trainer.world
-    lines = dict.fromkeys(trainer.evaluators, "")  # what each evaluator measured last, in words
+    lines = dict.fromkeys(trainer.evaluators, "")  # the last result of each evaluator, as a short text
     with (
         listener.progress("training", trainer.total_steps) as progress,
         listener.run(trainer.run, start, trainer.total_steps) as measured,
@@ -107,17 +107,17 @@ def fit(
 
 
 def _best_so_far(trainer: Trainer) -> str:
-    """Say what the best validation so far was, and at which step; "" before the first."""
+    """Give the best validation so far and its step; "" before the first."""
     monitor, progress = trainer.monitor, trainer.state.progress
     if monitor is None or progress.best_value is None:
         return ""
-    # What is maximised is a fraction of right answers, and what is minimised a loss.
+    # A maximised value is a fraction of right answers, a minimised value is a loss.
     value = f"{progress.best_value:.1%}" if monitor.direction == "max" else f"{progress.best_value:.3f}"
     return f"  best {value} at step {progress.best_step:,}"
 
 
 def _measured_next(trainer: Trainer, step: int) -> str:
-    """Name the evaluators that measure after the next step, during which nothing else is told.
+    """Name the evaluators that measure after the next step, during which the progress does not move.
 
     Args:
         trainer: of the run.
@@ -132,7 +132,7 @@ def _measured_next(trainer: Trainer, step: int) -> str:
 
 
 def _waiting(world: World, began: float, waited: float) -> dict[str, float]:
-    """Say which of several processes the others wait for, and how much of their time.
+    """Find the slowest of several processes, and the time that others wait for it.
 
     Args:
         world: the processes.

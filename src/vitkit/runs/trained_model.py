@@ -1,4 +1,4 @@
-"""Read and write what a run knows of the model that it trains: its card, its images, its evaluations."""
+"""Read and write the card, the images and the evaluations of the model that a run trains."""
 
 import io
 import os
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
 
 EXAMPLES = "evaluation/examples.png"
-"""The picture of what a model without answers predicts, in its run folder."""
+"""The picture of the predictions of a model without answers, in its run folder."""
 
 
 def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
-    """Keep an evaluation in the run folder: the numbers as JSON, the predictions as arrays.
+    """Write an evaluation into the run folder: the numbers as JSON, the predictions as arrays.
 
     Raises:
         VitkitError: a link leads out of the run folder.
@@ -50,20 +50,20 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPr
 
 
 def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:
-    """Read the evaluations that were kept, by split: numbers and predictions of the task.
+    """Read the evaluations in a run folder by split: the task's numbers and predictions.
 
     Raises:
         VitkitError: one is damaged.
     """
-    found = {}
+    evaluations = {}
     for split in ("test", "val", "train"):
         with suppress(FileNotFoundError):  # not evaluated on this split
-            found[split] = answering.read_evaluation(run / "evaluation" / f"{split}.json")
-    return found
+            evaluations[split] = answering.read_evaluation(run / "evaluation" / f"{split}.json")
+    return evaluations
 
 
 def write_examples(run: Path, picture: NDArray[np.uint8]) -> Path:
-    """Keep a picture `(H, W, 3)` of what a model predicts in the run folder.
+    """Write a picture `(H, W, 3)` of a model's predictions into the run folder.
 
     Raises:
         VitkitError: a link leads out of the run folder.
@@ -78,7 +78,7 @@ def write_examples(run: Path, picture: NDArray[np.uint8]) -> Path:
 
 
 def read_examples(run: Path) -> NDArray[np.uint8] | None:
-    """Read the picture of what a model predicts; None where there is none that can be read."""
+    """Read the picture of a model's predictions; None where it is missing or damaged."""
     path = run / EXAMPLES
     with suppress(DecodeError):
         return decode(path, DEFAULT_RULE) if path.is_file() else None
@@ -86,10 +86,11 @@ def read_examples(run: Path) -> NDArray[np.uint8] | None:
 
 
 def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
-    """Open the data a model was trained on, cut as it was then; or other data under its class names.
+    """Open the data that a model was trained on, with the splits of its training; or other data under its
+    class names.
 
     Raises:
-        VitkitError: the model does not know where its data is, or the data is not there any more.
+        VitkitError: the model has no record of its data or its path, or the data has changed or is gone.
     """
     rule, learning = preprocessing_of(model).decode, task_of(model.card).learning
     if max_pixels is not None:
@@ -97,11 +98,11 @@ def open_model_data(model: Described, spec: str | None = None, max_pixels: int |
     names = model.card.class_names or None
     record = card_of(model).data
     if spec is not None and not is_training_data(model.card, spec):
-        # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
-        # Of the way the training data was cut, only how labels are written holds for other data.
+        # All of it is evaluated, unless it has splits of its own: the model was not trained on it. Of the
+        # splits of training, only the separator of labels holds for other data.
         separator = None if record is None else record.splits.label_separator
-        whole = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
-        return learning.open_data(spec, whole, rule, names)
+        uncut = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
+        return learning.open_data(spec, uncut, rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
     if spec is None and not record.has_place:
@@ -112,9 +113,9 @@ def open_model_data(model: Described, spec: str | None = None, max_pixels: int |
     data = learning.open_data(place, record.splits, rule, names)
     if record.fingerprint != data.fingerprint():
         raise VitkitError(
-            f"The images in {place} are not those the model was trained with: files were added, "
-            "removed or moved, and its test images cannot be told from its training images any more. Bring "
-            "them back, or give other images with --data."
+            f"The images in {place} have changed since the model was trained: files were added, removed or "
+            "moved, so that it is unclear which are test images. Bring them back, or give other images with "
+            "--data."
         )
     return data
 
@@ -122,8 +123,8 @@ def open_model_data(model: Described, spec: str | None = None, max_pixels: int |
 def is_training_data(card: Card, spec: str) -> bool:
     """Whether a data argument names the images that a model was trained on.
 
-    A model that was given away does not say where they are, and they may have been moved: then the images are
-    listed and compared.
+    A model that was given away lacks their path, and they may have been moved: then the images are listed and
+    compared.
     """
     record = card.data if isinstance(card, ModelCard) else None
     if record is None or absolute_spec(spec) == record.spec:
@@ -151,7 +152,7 @@ def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: s
 
 
 def _new_weights(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
-    """Give the number of training images of a run from scratch; nothing where early versions lack it."""
+    """Give the number of training images of a run from scratch; early versions did not record it."""
     if run.start.start:
         return {}  # the images of its start are those of the pre-training
     images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}

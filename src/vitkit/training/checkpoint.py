@@ -223,7 +223,10 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
-    """List the tensors of a state, by the file of a checkpoint that holds them."""
+    """List the tensors of a state, by the file of a checkpoint that holds them.
+
+    All processes go through them in this order: each sharded tensor is collected from all at the same time.
+    """
     tensors: dict[str, Mapping[str, Tensor]] = {
         "model": state.model.state_dict(),
         "optimizer": _optimizer_tensors(state.optimizer),
@@ -245,7 +248,7 @@ def give_parts(state: TrainState) -> None:
     """
     for tensors in _tensors(state).values():
         for tensor in tensors.values():
-            collect(tensor)  # collected in all processes, and kept by one
+            collect(tensor)  # the process that takes the snapshot uses it, the others drop it
 
 
 def save_checkpoint(
@@ -371,7 +374,7 @@ class CheckpointWriter:
             raise error
 
     def _has_room(self, state: TrainState) -> bool:
-        """Whether a save is large enough to go on beside it, and the memory has room for a copy."""
+        """Whether a save is large enough to go on beside it, and the memory has room for twice its size."""
         if self._spare_memory is None:
             return False
         size = sum(value.nbytes for values in _tensors(state).values() for value in values.values())

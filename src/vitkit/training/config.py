@@ -24,9 +24,9 @@ class ClassificationConfig:
     """Strength of mixup: alpha of the Beta distribution from which the weights of two images are drawn; 0 for
     no mixup."""
     cutmix: float = 0.0
-    """Strength of CutMix: alpha of the Beta distribution of the fraction that an image keeps when a box of it
-    is replaced by another image's; 0 for no CutMix (arXiv 1905.04899). With mixup too, each batch draws one
-    of the two."""
+    """Strength of CutMix: alpha of the Beta distribution of the fraction of an image that stays when a box of
+    it is replaced by another image's; 0 for no CutMix (arXiv 1905.04899). With mixup too, each batch draws
+    one of the two."""
     logit_adjustment: float = 0.0
     """Tau of the logit adjustment against imbalance: in training, tau times the logarithm of each class's
     fraction of the training images is added to its logit (arXiv 2007.07314: 1); 0 for none."""
@@ -292,8 +292,8 @@ class TrainingConfig:
     complete, which takes less memory. The update is the same but for dropout and mixup, which are drawn for
     each micro-batch. A GPU whose memory is too small computes fewer of them at a time by itself."""
     recompute: bool = False
-    """Keep of each block its input alone and compute the rest once more in the backward pass: much less
-    memory for about a third more time, and the same result. It may change when a run is continued."""
+    """Store the input of each block alone and compute the block again in the backward pass: much less memory
+    for about a third more time, and the same result. It may change when a run is continued."""
     sharding: Sharding = "auto"
     """Division of weights, gradients and optimiser among several processes. replicas: each holds all of them.
     fsdp: each holds a part, and collects a block at a time (FSDP2). hsdp: divided among the processes of a
@@ -316,7 +316,7 @@ class TrainingConfig:
     checkpoint_minutes: float = 10.0
     """Minutes after which a checkpoint is written even before the next such step."""
     keep: int = 2
-    """Number of latest checkpoints that are kept, besides the best one."""
+    """Number of latest checkpoints that are not removed, besides the best one."""
     patience: int | None = None
     """Validations in a row without a better accuracy after which training stops; left out, it never stops
     early."""

@@ -1,4 +1,4 @@
-"""Learning from images a part of which is hidden: masked patch prediction, SimMIM and MAE.
+"""Learning from images whose patches are partly hidden: masked patch prediction, SimMIM and MAE.
 
 The labels are made of the images themselves, always of their uint8 pixels, so that they do not depend on how
 a model normalises them. The loss is over hidden patches alone. What the paper (B.1.2) leaves open of masked
@@ -40,9 +40,9 @@ class Hidden:
     """The predictions of the hidden patches of a batch."""
 
     index: Tensor
-    """`(B, M)` int64, the numbers of the hidden patches, rising."""
+    """`(B, M)` int64, the numbers of the hidden patches, ascending."""
     shown: Tensor
-    """`(B, M)` int64, the patch that the model sees at each one's place: itself, another, or -1 for none."""
+    """`(B, M)` int64, the patch that the model sees in the place of each: itself, another, or -1 for none."""
     outputs: Tensor
     """`(B, M, O)`, the predictions: logits or pixels."""
     targets: Tensor
@@ -119,7 +119,7 @@ class MaskedImages(nn.Module):
         raise NotImplementedError
 
     def draw_hidden(self, model: ViT, images: Tensor) -> Tensor:
-        """Draw the patches to hide, `(B, M)`, rising: the same number in every image."""
+        """Draw the patches to hide, `(B, M)`, ascending: equally many in every image."""
         rows, columns = self.units
         noise = draw(model, len(images), rows * columns, images.device)
         block = self.config.mask_block

@@ -118,7 +118,7 @@ Log = MetricsLog | NoLog
 def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
     """Make sure that the log begins with the bytes that a checkpoint recorded.
 
-    A log that does not is renamed, never cut, and a new one begins with a line that says at which step.
+    A log of other bytes is renamed, never cut, and a new one begins with a line that says at which step.
 
     Returns:
         The progress to continue from, and a sentence for the user if the log was damaged.
@@ -138,7 +138,7 @@ def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
             return renewed, []  # repaired before, by a run that was killed before its next checkpoint
         reason = "is gone"
         if prefix is not None:
-            reason = f"is not the one that was written: it is kept as {set_aside(path)}"
+            reason = f"is not as it was written, and is now {set_aside(path)}"
         replace_file(path, [restart])
     except OSError as error:
         raise VitkitError(

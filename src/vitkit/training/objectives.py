@@ -1,7 +1,7 @@
 """The objectives of training: modules `(model, batch, step, total_steps) -> loss, metrics`.
 
 An objective is a module. Its parameters are trained and averaged with the model's; they and its
-buffers are kept in checkpoints, but never in the `model.safetensors` that a run ends with. It returns the
+buffers are in checkpoints, but never in the `model.safetensors` that a run ends with. It returns the
 mean loss over the images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness
 from PyTorch's default generator, which the trainer seeds for every step. It is called once for each
 micro-batch of an update, with the number of the update, from 0, and how many the run has; after the update
@@ -83,9 +83,8 @@ class Classification(nn.Module):
         else:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
         if self.class_weights is not None:
-            losses = losses * (
-                targets @ self.class_weights
-            )  # a mixed image has the mean weight of its classes
+            # A mixed image has the mean weight of its classes.
+            losses = losses * (targets @ self.class_weights)
         correct = (logits.argmax(1) == batch.labels).float()
         return masked_mean(losses, batch.mask), {"accuracy": masked_mean(correct, batch.mask)}
 
@@ -196,7 +195,7 @@ def cutmix(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple
         images: `(B, C, H, W)`, of any type.
         targets: `(B, K)`, floats.
         mask: `(B,)`; an image gets no box of one that could not be read.
-        alpha: both parameters of the Beta distribution of the fraction that an image keeps.
+        alpha: both parameters of the Beta distribution of the fraction of an image that stays.
     """
     height, width = images.shape[-2:]
     side = math.sqrt(1 - torch.distributions.Beta(alpha, alpha).sample().item())

@@ -1,4 +1,4 @@
-"""Sharding: every process keeps a part of each weight, and all of a block only while it is computed.
+"""Sharding: every process stores a part of each weight, and all of a block only while it is computed.
 
 PyTorch's FSDP2 (`fully_shard`) does it from outside of the model: it replaces the parameters by `DTensor`s,
 of which each process has some rows, collects a block's before it is computed and adds up its gradients after.

@@ -262,7 +262,7 @@ class Trainer:
         self.objective = objective.to(self.device)
         # An objective may own parameters (a decoder, a projection head), so both are optimised. A checkpoint
         # numbers the optimiser's state by the order of the parameters; with the model first, an objective
-        # that owns none leaves the numbers as they were before objectives were kept.
+        # without parameters leaves the numbers as they were before checkpoints held objectives.
         self.trained = nn.ModuleList([model, objective])
         self.total_steps = config.total_steps(num_samples)
         self.evaluate_every = config.evaluation_interval(num_samples)

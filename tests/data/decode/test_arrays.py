@@ -207,9 +207,9 @@ def test_an_array_too_large_is_refused_before_it_is_converted() -> None:
 def test_pages_are_channels(dtype: type[Any], compression: str | None) -> None:
     levels = noise(30, 20, 5)
     stack = (levels / 255).astype(dtype) if dtype == np.float32 else levels.astype(dtype)
-    found = decode(pages(stack, compression=compression), FIVE)
-    assert np.array_equal(found, to_levels(stack))
-    assert found.std() > 0 or dtype == np.uint16
+    pixels = decode(pages(stack, compression=compression), FIVE)
+    assert np.array_equal(pixels, to_levels(stack))
+    assert pixels.std() > 0 or dtype == np.uint16
     assert header(pages(stack), FIVE).size == (30, 20)
 
 

@@ -78,9 +78,9 @@ def test_crops_that_are_not_twice_the_target_keep_their_pixels() -> None:
     rule = Preprocessing((60, 60))
     for seed in range(20):
         view = RandomView(rule, SCALING, sample_rng(seed, 0, 0))
-        found = view.pixels(decode(data, shrinking=view.draw))
+        crop = view.pixels(decode(data, shrinking=view.draw))
         expected = augment(decode(data), rule, PLAIN, sample_rng(seed, 0, 0))
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(crop, expected)
 
 
 @pytest.mark.parametrize(

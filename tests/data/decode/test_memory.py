@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.decode.test_image import GOOD, encoded, noise
+from tests.helpers.image_zoo import GOOD, encoded, noise
 from vitkit.data.config import DecodeRule
 from vitkit.data.decode.image import decode, header
 from vitkit.data.decode.memory import MAX_JPEG_SCANS, jpeg_scans
@@ -56,7 +56,7 @@ def growth(folder: Path, channels: int = 3) -> dict[str, tuple[int, int]]:
     return {name: (grown, promised) for name, (grown, promised) in json.loads(done.stdout).items()}
 
 
-def gif_of_one_pixel(side: int) -> bytes:
+def gif_of_small_frame(side: int) -> bytes:
     """A few bytes that promise a large screen."""
     screen = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + bytes(6)
     frame = b"!\xf9\4\1\0\0\0\0" + b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
@@ -94,7 +94,7 @@ def large_files(side: int) -> dict[str, Callable[[], bytes]]:
         ),
         "tiff 16": lambda: encoded(wide(), "TIFF"),
         "gif": lambda: encoded(grey.convert("P"), "GIF", transparency=3),
-        "gif screen": lambda: gif_of_one_pixel(side),
+        "gif screen": lambda: gif_of_small_frame(side),
         "bmp": lambda: encoded(merged("RGB"), "BMP"),
         "ppm": lambda: encoded(merged("RGB"), "PPM"),
         "sgi": lambda: encoded(merged("RGB"), "SGI"),
@@ -129,7 +129,7 @@ def test_arrays_and_stacks_take_what_the_header_promises(tmp_path: Path) -> None
 
 
 def test_a_huge_screen_of_a_tiny_file(tmp_path: Path) -> None:
-    (tmp_path / "x.gif").write_bytes(gif_of_one_pixel(5000))
+    (tmp_path / "x.gif").write_bytes(gif_of_small_frame(5000))
     ((grown, _),) = growth(tmp_path).values()
     assert grown < 130_000_000
 
@@ -230,9 +230,9 @@ def test_scans_behind_filling_are_counted() -> None:
 def test_a_sequential_jpeg_may_have_several_scans_too() -> None:
     """One for each component: the decoder then keeps all coefficients, and reads on to the end."""
     frame = segment(0xC0, b"\x08" + struct.pack(">HHB", 8, 8, 3) + b"\1\x11\0\2\x11\0\3\x11\0")
-    one = segment(0xDA, b"\1\1\0\0\x3f\0") + b"\x12\x34"
-    assert jpeg_scans(b"\xff\xd8" + frame + one * 3 + b"\xff\xd9") == (3, True)
-    assert jpeg_scans(b"\xff\xd8" + frame + one * 300)[0] > MAX_JPEG_SCANS
+    scan = segment(0xDA, b"\1\1\0\0\x3f\0") + b"\x12\x34"
+    assert jpeg_scans(b"\xff\xd8" + frame + scan * 3 + b"\xff\xd9") == (3, True)
+    assert jpeg_scans(b"\xff\xd8" + frame + scan * 300)[0] > MAX_JPEG_SCANS
     every = segment(0xDA, b"\3\1\0\2\0\3\0\0\x3f\0") + b"\x12\x34"
     assert jpeg_scans(b"\xff\xd8" + frame + every * 300) == (1, False)
 

@@ -54,7 +54,10 @@ def tarred(path: Path, files: dict[str, bytes], mode: str = "w") -> Path:
 
 
 def contents(data: ImageData) -> dict[str, list[bytes]]:
-    return {name: [one.decode(i).tobytes() for i in range(len(one))] for name, one in data.splits.items()}
+    return {
+        name: [samples.decode(i).tobytes() for i in range(len(samples))]
+        for name, samples in data.splits.items()
+    }
 
 
 WAYS: dict[str, Callable[[Path], Path]] = {
@@ -151,7 +154,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     content[place + 24 : place + 28] = (1000).to_bytes(4, "little")
     bomb.write_bytes(content)
     data = open_data(str(bomb))
-    samples = next(one for one in data.splits.values() for i in range(len(one)) if "bomb" in one.key(i))
+    samples = next(s for s in data.splits.values() for i in range(len(s)) if "bomb" in s.key(i))
     index = next(i for i in range(len(samples)) if "bomb" in samples.key(i))
     with pytest.raises(DecodeError, match=r"damaged in a\.zip"):
         samples.decode(index)
@@ -166,7 +169,7 @@ def test_damage_is_named_and_never_read_as_an_image(tmp_path: Path) -> None:
     content = bytearray(archive.read_bytes())
     content[content.index(b"IDAT") + 10] ^= 1
     archive.write_bytes(content)
-    broken = [one.key(i) for one in data.splits.values() for i in range(len(one)) if not _can_be_read(one, i)]
+    broken = [s.key(i) for s in data.splits.values() for i in range(len(s)) if not _can_be_read(s, i)]
     assert broken == [next(iter(PHOTOS))]
     archive.write_bytes(content[: len(content) // 2])
     with pytest.raises(VitkitError, match=r"a\.zip cannot be read as an archive"):

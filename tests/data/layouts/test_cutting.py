@@ -53,18 +53,18 @@ def check_random_folds(number: int) -> tuple[int, int] | None:
 @pytest.mark.parametrize("first", [0, 1, 2, 3])
 def test_folds_of_random_data_are_even_and_tear_no_group(first: int) -> None:
     """One kind of data each; `test_folds_of_a_thousand_random_data_sets` tries more of them."""
-    found = [check_random_folds(number) for number in range(first, 40, 4)]
-    assert sum(one is not None for one in found) >= 8
+    differences = [check_random_folds(number) for number in range(first, 40, 4)]
+    assert sum(difference is not None for difference in differences) >= 8
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_folds_of_a_thousand_random_data_sets() -> None:
-    found = [check_random_folds(number) for number in range(1000)]
+    differences = [check_random_folds(number) for number in range(1000)]
     for kind, name in enumerate(("one label", "one label, groups", "labels", "labels, groups")):
-        those = [one for one in found[kind::4] if one is not None]
-        spans = [max(one[which] for one in those) for which in (0, 1)]
-        refused = sum(one is None for one in found[kind::4])
+        those = [difference for difference in differences[kind::4] if difference is not None]
+        spans = [max(difference[which] for difference in those) for which in (0, 1)]
+        refused = sum(difference is None for difference in differences[kind::4])
         print(f"{name}: folds differ by {spans[0]}, classes by {spans[1]} at most; {refused} refused")
 
 
@@ -106,14 +106,14 @@ def test_classes_of_fewer_images_than_folds_leave_none_empty(
     tmp_path: Path, size: int, before: list[int]
 ) -> None:
     root = photos(tmp_path, [size] * 20)
-    found = [opened(root, fold, 5) for fold in range(5)]
-    tested = [one.splits["test"] for one in found]
+    cuts = [opened(root, fold, 5) for fold in range(5)]
+    tested = [cut.splits["test"] for cut in cuts]
     assert [len(samples) for samples in tested] == [4 * size] * 5
     keys = [samples.key(index) for samples in tested for index in range(len(samples))]
     assert len(set(keys)) == len(keys) == 20 * size
-    for one in found:
-        assert one.folds is not None and one.folds.even and one.folds.sizes == (4 * size,) * 5
-        assert (np.bincount(one.splits["train"].labels, minlength=20) > 0).all()
+    for cut in cuts:
+        assert cut.folds is not None and cut.folds.even and cut.folds.sizes == (4 * size,) * 5
+        assert (np.bincount(cut.splits["train"].labels, minlength=20) > 0).all()
     # What the rule of earlier runs cuts stays what it was, so that they go on to the same bits.
     old = opened(root, 4, 5, rule=2)
     assert old.folds is not None and list(old.folds.sizes) == before and not old.folds.even
@@ -123,8 +123,8 @@ def test_classes_of_fewer_images_than_folds_leave_none_empty(
 def test_folds_of_earlier_rules_are_cut_as_they_were(tmp_path: Path) -> None:
     """By the fingerprints of commit a7c5a4b."""
     root = photos(tmp_path, [7, 3, 1, 9])
-    found = [opened(root, fold, 3, rule=2).fingerprint()[:16] for fold in range(3)]
-    assert found == ["9f7d94523e9e0d01", "acb90a4301c69aa0", "96ae4f3f199a93ab"]
+    fingerprints = [opened(root, fold, 3, rule=2).fingerprint()[:16] for fold in range(3)]
+    assert fingerprints == ["9f7d94523e9e0d01", "acb90a4301c69aa0", "96ae4f3f199a93ab"]
 
 
 def test_a_class_that_no_fold_trains_on_and_tests_is_named(tmp_path: Path) -> None:

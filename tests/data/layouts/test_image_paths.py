@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import vitkit
-from tests.data.test_sources import image_bytes
+from tests.helpers.image_folders import image_bytes
 from vitkit.cli.main import run
 from vitkit.data.layouts.image_paths import find_images
 from vitkit.errors import VitkitError

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.data.test_sources import image_bytes
+from tests.helpers.image_folders import image_bytes
 from vitkit.data.check import check_data
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.layouts.stratify import stratify_label_sets
@@ -100,7 +100,7 @@ def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "header", "splits", "words"),
+    ("lines", "header", "splits", "message"),
     [
         ("a.png,cat\nb.png,dog", "path,labels", WHOLE, "leave out --task multi-label"),
         ('a.png,"cat,dog"\nb.png,dog', "path,labels", WHOLE, "--splits.label-separator ','"),
@@ -119,13 +119,13 @@ def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_doubtful_tables_are_refused(
-    tmp_path: Path, lines: str, header: str, splits: Splits, words: str
+    tmp_path: Path, lines: str, header: str, splits: Splits, message: str
 ) -> None:
     path = tmp_path / "labels.csv"
     path.write_text(f"{header}\n{lines}\n")
     with pytest.raises(VitkitError) as raised:
         opened(path, splits)
-    assert words in str(raised.value) and "Traceback" not in str(raised.value)
+    assert message in str(raised.value) and "Traceback" not in str(raised.value)
 
 
 def test_a_separator_needs_the_task(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "message"),
     [
         ({"a.png": None}, "none of 1 image has a text file"),
         ({"a.png": None, "a.txt": "0 0.5 0.5 0.25 0.125\n"}, "holds boxes"),
@@ -217,8 +217,8 @@ def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> No
         ({"a.png": None, "a.txt": "cat", "b.png": None, "b.txt": "dog"}, "leave out --task multi-label"),
     ],
 )
-def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str | None], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str | None], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         opened(plant(tmp_path, files))
 
 
@@ -237,11 +237,11 @@ def test_the_fingerprint_knows_every_label(tmp_path: Path) -> None:
 def test_check_counts_images_and_labels(tmp_path: Path) -> None:
     path = table(tmp_path, "a.png,cat;dog\nb.png,\nc.png,dog\nd.png,dog;cat\n")
     Image.open(tmp_path / "a.png").save(tmp_path / "c.png")  # equal pixels, other labels
-    found = check_data(opened(path))
-    assert found.images == {"train": 4} and found.counts == {"train": {"cat": 2, "dog": 3}}
-    ((first, second),) = found.contradictions
+    report = check_data(opened(path))
+    assert report.images == {"train": 4} and report.counts == {"train": {"cat": 2, "dog": 3}}
+    ((first, second),) = report.contradictions
     assert (first.label, second.label) == ("cat, dog", "dog")
-    assert "Labels with fewer than 10 training images: cat (2), dog (3)." in found.warnings
+    assert "Labels with fewer than 10 training images: cat (2), dog (3)." in report.warnings
 
 
 @pytest.mark.parametrize("workers", [0, 1])

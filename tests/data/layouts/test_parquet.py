@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.test_sources import image_bytes
+from tests.helpers.image_folders import image_bytes
 from vitkit.cli.main import run
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode.image import decode
@@ -82,9 +82,9 @@ ODD_LABELS: dict[str, tuple[Any, str]] = {
 def test_labels_that_are_none_are_refused(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    labels, words = ODD_LABELS[kind]
+    labels, message = ODD_LABELS[kind]
     write(tmp_path, labels, NAMES)
-    with pytest.raises(VitkitError, match=words) as caught:
+    with pytest.raises(VitkitError, match=message) as caught:
         read(tmp_path)
     assert "\n" not in str(caught.value)
     assert run(["data", "check", str(tmp_path)]) == 1
@@ -143,8 +143,8 @@ ODD_METADATA = {
 
 @pytest.mark.parametrize("kind", ODD_METADATA)
 def test_names_that_are_none_are_refused(kind: str, tmp_path: Path) -> None:
-    metadata, words = ODD_METADATA[kind]
-    with pytest.raises(VitkitError, match=words):
+    metadata, message = ODD_METADATA[kind]
+    with pytest.raises(VitkitError, match=message):
         read(write(tmp_path, [0, 1, 2], metadata=metadata))
 
 
@@ -207,7 +207,7 @@ def test_every_damage_is_one_sentence(tmp_path: Path) -> None:
     write(tmp_path, [0, 1, 2] * 5, NAMES, row_group_size=5)
     path = tmp_path / "train.parquet"
     whole = path.read_bytes()
-    words = set()
+    messages = set()
     draw = np.random.default_rng(0)
     for place in range(4, len(whole), 41):
         for data in (whole[:place], whole[:place] + draw.bytes(4) + whole[place + 4 :]):
@@ -218,8 +218,8 @@ def test_every_damage_is_one_sentence(tmp_path: Path) -> None:
                     samples.file(index)
             except VitkitError as error:
                 assert "\n" not in str(error)
-                words.add(str(error).partition(": ")[0])
-    assert f"{path} cannot be read as Parquet" in words
+                messages.add(str(error).partition(": ")[0])
+    assert f"{path} cannot be read as Parquet" in messages
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -329,14 +329,14 @@ def test_an_image_has_at_most_the_bytes_of_a_file() -> None:
 
 def head(*fields: tuple[int, int]) -> bytes:
     """The head of a page of whole numbers, in Thrift's compact protocol."""
-    found, last = b"", 0
+    encoded, last = b"", 0
     for number, value in fields:
         zigzag, digits = value << 1 ^ value >> 63, b""
         while zigzag > 127:
             digits, zigzag = digits + bytes([zigzag & 127 | 128]), zigzag >> 7
-        found += bytes([(number - last) << 4 | 5]) + digits + bytes([zigzag])
+        encoded += bytes([(number - last) << 4 | 5]) + digits + bytes([zigzag])
         last = number
-    return found + b"\0"
+    return encoded + b"\0"
 
 
 def sizes(*parts: bytes) -> list[tuple[int, int]]:
@@ -363,7 +363,7 @@ def test_the_heads_of_pages_say_what_they_become() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (head((1, 0)), "has no lengths"),
         (head((2, 5), (3, -1)), "has no lengths"),
@@ -375,8 +375,8 @@ def test_the_heads_of_pages_say_what_they_become() -> None:
         (b"\x19\x00", "a value of kind 9"),
     ],
 )
-def test_heads_of_pages_that_lie_are_refused(data: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_heads_of_pages_that_lie_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         sizes(data)
 
 
@@ -388,9 +388,9 @@ def test_the_heads_of_real_pages_are_understood(tmp_path: Path) -> None:
             for place in range(metadata.num_columns):
                 chunk = metadata.row_group(0).column(place)
                 start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-                found = list(page_sizes(stream, start, chunk.total_compressed_size, 100))
+                pages = list(page_sizes(stream, start, chunk.total_compressed_size, 100))
                 # The sums of the metadata count the heads as well.
-                assert 0 < sum(unpacked for unpacked, _ in found) < chunk.total_uncompressed_size
+                assert 0 < sum(unpacked for unpacked, _ in pages) < chunk.total_uncompressed_size
 
 
 # --- order and processes --------------------------------------------------------------------------

@@ -38,8 +38,8 @@ def split_of(data: ImageData) -> dict[str, str]:
 
 
 def torn(data: ImageData) -> int:
-    found = split_of(data)
-    return sum(found[key] != found[key.replace(".png", "-again.png")] for key in found if "again" not in key)
+    split = split_of(data)
+    return sum(split[key] != split[key.replace(".png", "-again.png")] for key in split if "again" not in key)
 
 
 def test_the_same_pixels_stay_in_one_split(copies: Path) -> None:
@@ -70,10 +70,10 @@ def test_of_many_bytes_equal_files_are_found(copies: Path, monkeypatch: pytest.M
     (copies / "a" / "bad-too.png").write_bytes(b"none")
     (copies / "a" / "same-size.png").write_bytes(b"nono")
     train = open_data(str(copies), Splits(0, 0)).splits["train"]
-    found = find_repeats([train])
-    assert found is not None
+    first_copies = find_repeats([train])
+    assert first_copies is not None
     keys = [train.key(i) for i in range(len(train))]
-    same = {keys[i]: keys[first] for i, first in enumerate(found.tolist()) if first != i}
+    same = {keys[i]: keys[first] for i, first in enumerate(first_copies.tolist()) if first != i}
     copied = {f"{label}/{i:02d}.png": f"{label}/{i:02d}-again.png" for label in "ab" for i in range(0, 30, 2)}
     assert same == copied | {"a/bad.png": "a/bad-too.png"}
 
@@ -91,8 +91,8 @@ def test_images_of_training_are_found_in_other_splits(tmp_path: Path) -> None:
             for label in "ab":
                 draw(tmp_path / split / label / f"{place}.png", seed + 1000 * (label == "b"))
     splits = dict(open_data(str(tmp_path)).splits)
-    found = repeats_of_training(splits, ["val", "test", "train", "none"])
-    assert {name: rows.tolist() for name, rows in found.items()} == {"val": [], "test": [0, 3, 4, 6, 9, 10]}
+    repeats = repeats_of_training(splits, ["val", "test", "train", "none"])
+    assert {name: rows.tolist() for name, rows in repeats.items()} == {"val": [], "test": [0, 3, 4, 6, 9, 10]}
 
 
 def write_patients(path: Path, column: str = "Patient") -> Path:
@@ -120,9 +120,9 @@ def patients_by_split(csv: Path, data: ImageData) -> dict[str, set[str]]:
 def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
     csv = write_patients(tmp_path)
     data = open_data(str(csv), Splits(group="patient", rule=2))
-    found = patients_by_split(csv, data)
-    assert not found["train"] & found["test"] and not found["train"] & found["val"]
-    assert not found["val"] & found["test"] and len(set().union(*found.values())) == 40
+    patients = patients_by_split(csv, data)
+    assert not patients["train"] & patients["test"] and not patients["train"] & patients["val"]
+    assert not patients["val"] & patients["test"] and len(set().union(*patients.values())) == 40
     total = sum(map(len, data.splits.values()))
     assert len(data.splits["test"]) == pytest.approx(0.2 * total, abs=0.03 * total)
     for samples in data.splits.values():
@@ -147,9 +147,9 @@ def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path, rule: int) ->
 def test_folders_below_the_classes_are_groups(tmp_path: Path) -> None:
     for i in range(60):
         draw(tmp_path / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
-    found = split_of(open_data(str(tmp_path), Splits(group="1")))
+    splits = split_of(open_data(str(tmp_path), Splits(group="1")))
     for patient in range(12):
-        assert len({split for key, split in found.items() if f"/p{patient}/" in key}) == 1
+        assert len({split for key, split in splits.items() if f"/p{patient}/" in key}) == 1
 
 
 @pytest.mark.parametrize("group", [None, "patient"])
@@ -162,8 +162,8 @@ def test_folds_hold_each_image_once(tmp_path: Path, group: str | None) -> None:
         total = sum(map(len, data.splits.values()))
         assert len(data.splits["test"]) == pytest.approx(total / 5, abs=6)
         if group:
-            found = patients_by_split(csv, data)
-            assert not found["test"] & (found["train"] | found["val"])
+            patients = patients_by_split(csv, data)
+            assert not patients["test"] & (patients["train"] | patients["val"])
     assert len(tests) == len(set(tests)) == total
 
 
@@ -183,19 +183,19 @@ def test_a_class_of_one_group_stays_whole() -> None:
 
 
 def test_groupings_are_joined_over_several_steps() -> None:
-    found = joined(np.array([0, 0, 1, 2, 3]), np.array([7, 8, 8, 9, 9]))
-    assert found.tolist() == [0, 0, 0, 1, 1]
+    groups = joined(np.array([0, 0, 1, 2, 3]), np.array([7, 8, 8, 9, 9]))
+    assert groups.tolist() == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("splits", "words"),
+    ("splits", "message"),
     [
         (Splits(group="scene"), "has no column 'scene' to keep groups together by"),
         (Splits(group="1"), "has no column '1'"),
     ],
 )
-def test_a_missing_column_is_named(tmp_path: Path, splits: Splits, words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_a_missing_column_is_named(tmp_path: Path, splits: Splits, message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         open_data(str(write_patients(tmp_path)), splits)
 
 

@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_sources import image_bytes, keys
+from tests.helpers.image_folders import WHOLE, image_bytes, keys, plant, write_csv
 from vitkit.cli.main import run
 from vitkit.data.check import check_data
-from vitkit.data.config import Splits
 from vitkit.data.layouts.tables import LONGEST_LABEL
 from vitkit.data.sources import ImageData, open_data
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import csv_line, read_csv_cell
 
-WHOLE = Splits(0, 0)
 DIGITS = "9" * 5000  # Python reads no whole number of more than 4,300 digits
 
 
@@ -68,10 +66,10 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_a_fault_of_a_table_is_refused_by_its_line(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, words = REFUSED[fault]
+    text, message = REFUSED[fault]
     path = tmp_path / "x.csv"
     path.write_bytes(text.encode())
-    with pytest.raises(VitkitError, match=words) as caught:
+    with pytest.raises(VitkitError, match=message) as caught:
         open_data(str(path), WHOLE)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
     assert run(["data", "check", str(path)]) == 1
@@ -89,10 +87,10 @@ SEVERAL: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("fault", SEVERAL)
 def test_a_fault_of_a_table_of_several_labels(fault: str, tmp_path: Path) -> None:
-    text, words = SEVERAL[fault]
+    text, message = SEVERAL[fault]
     path = tmp_path / "x.csv"
     path.write_bytes(b"path,labels\n" + text.encode())
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         open_data(str(path), WHOLE, multi_label=True)
 
 
@@ -107,12 +105,12 @@ LABEL_FILES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("fault", LABEL_FILES)
 def test_a_fault_of_a_label_file_is_refused_by_its_line(fault: str, tmp_path: Path) -> None:
-    data, words = LABEL_FILES[fault]
+    data, message = LABEL_FILES[fault]
     for name in "ab":
         (tmp_path / f"{name}.png").write_bytes(image_bytes())
     (tmp_path / "a.txt").write_bytes(data)
     (tmp_path / "b.txt").write_bytes(b"cat")
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         open_data(str(tmp_path), WHOLE, multi_label=True)
 
 
@@ -225,7 +223,7 @@ def test_labels_take_no_more_memory_than_they_have_characters(
     long = "x" * LONGEST_LABEL
     data = read(table(tmp_path, changed(3, f"3.png,{long}\n")))
     assert long in data.class_names and made
-    assert max(found.itemsize for found in made) < 100
+    assert max(array.itemsize for array in made) < 100
 
 
 def test_numbers_as_labels_are_what_they_were(tmp_path: Path) -> None:
@@ -260,3 +258,55 @@ def test_what_we_write_is_read_back_as_the_same_classes(tmp_path: Path) -> None:
     data = read(table(tmp_path, "\n".join(rows)))
     assert set(data.class_names) == set(names)
     assert check_data(data).bad == ()
+
+
+def test_csv(tmp_path: Path) -> None:
+    plant(tmp_path, {"images": 3})
+    spec = write_csv(
+        tmp_path / "birds.csv",
+        "\ufeffFileName, Label ,set\nimages/000.png,wren,train\n\nimages/001.png,owl,train\n"
+        "images/gone.png,owl,Valid\n"
+        '"images/002.png",wren,TEST\n',
+    )
+    data = open_data(spec)
+    assert (data.name, data.kind, data.class_names) == ("birds", "CSV", ("owl", "wren"))
+    assert keys(data, "train") == ["birds.csv line 2: images/000.png", "birds.csv line 4: images/001.png"]
+    assert data.splits["train"].labels.tolist() == [1, 0]
+    assert data.splits["train"].decode(1)[0, 0, 0] == 1
+    assert data.splits["val"].key(0) == "birds.csv line 5: images/gone.png"
+    with pytest.raises(DecodeError, match="no such file"):
+        data.splits["val"].decode(0)
+    assert len(data.splits["test"]) == 1
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_labels_that_are_numbers_are_in_the_order_of_numbers(delimiter: str, tmp_path: Path) -> None:
+    lines = ["path,class", "a,10", "b,9", "c,-1", "d,10"]
+    spec = write_csv(tmp_path / "x.csv", "\n".join(lines).replace(",", delimiter))
+    data = open_data(spec, WHOLE)
+    assert data.class_names == ("-1", "9", "10")
+    assert data.splits["train"].labels.tolist() == [2, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("picture,label\na,b\n", "no path column. Expected one of path, image"),
+        ("path,kind\na,b\n", "no label column"),
+        ("", "found nothing"),
+        ("path,label\n", "no images"),
+        ("path,label\na,b\nc,\n", "line 3: path or label is empty"),
+        ("path,label\na,b\nc\n", "line 3: path or label is empty"),
+        ("path,label,split\na,x,train\nb,y,holdout\n", "unknown split holdout"),
+        ("path,label,split\na,x,train\nb,y,train\nc,z,test\n", "test has labels that train lacks: z"),
+        ("path,label\na,x\nb,x\n", "one class, 'x'"),
+    ],
+)
+def test_csv_that_cannot_be_meant(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=message):
+        open_data(write_csv(tmp_path / "x.csv", text))
+
+
+def test_csv_in_another_encoding(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="UTF-8"):
+        open_data(write_csv(tmp_path / "x.csv", "path,label\nä,b\n", "latin-1"))

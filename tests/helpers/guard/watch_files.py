@@ -151,9 +151,9 @@ def install() -> None:
         record = os.environ.get(OFFENCES) if event in interesting else None
         if record is None or arguments[0] == record:
             return
-        words = offence(event, arguments, temporary_folders(os.environ.get(TEMPORARY, "")))
-        if words:
-            line = f"{words} in {' '.join(sys.orig_argv)[:200]}\n".encode(errors="replace")
+        message = offence(event, arguments, temporary_folders(os.environ.get(TEMPORARY, "")))
+        if message:
+            line = f"{message} in {' '.join(sys.orig_argv)[:200]}\n".encode(errors="replace")
             descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.write(descriptor, line)
             os.close(descriptor)

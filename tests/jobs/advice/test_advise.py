@@ -85,7 +85,7 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert "From scratch (recipe small-images, ViT-96x6x3/4 at 32x32" in words
     assert found.chosen is None and not found.can_go
     assert found.scratch.forecast is None and found.scratch.folded is not None
-    assert "nothing is foretold: no such runs were measured" in words
+    assert "there is no forecast: no such runs were measured" in words
     assert "enlarges these images, of about 13 pixels, to 224" in words
     assert "Train from scratch first" not in words
     with pytest.raises(VitkitError, match=r"do not train from scratch.*vit-s16-augreg-in21k --go"):
@@ -129,7 +129,7 @@ def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -
     assert option.seconds > 0 and option.memory > 10_000
     words = " ".join(found.sentences)
     assert f"Begin from {start}: {option.run.model} at 8x8, 202 steps of 32 images, about" in words
-    assert f"Expect {option.forecast.words} of the test images to be right" in words
+    assert f"Expect {option.forecast.percentages} of the test images to be right" in words
     assert "Freeze nothing: the new head learns 6 times as fast as the last layer" in words
     assert f"features by {start}" in hearing.loops
     json.dumps(found.to_json())
@@ -220,7 +220,7 @@ def test_imbalance_leaks_and_copies_are_said(tmp_path: Path, start: Path) -> Non
     assert found.check is not None and found.check.leaks["train-test"] == 5
     words = " ".join(found.sentences)
     assert "The classes are unbalanced, 11 to 1" in words and "--logit-adjustment 1" in words
-    assert "5 images of test are in train too, pixel for pixel, so that what comes out" in words
+    assert "5 images of test are in train too, pixel for pixel, so that the accuracy will look" in words
 
 
 def test_photos_that_are_too_many_to_look_at_are_compared_all_the_same(
@@ -262,10 +262,13 @@ def test_what_was_expected_is_kept_and_compared_with_what_came_out(
     accuracy = json.loads((folder / "evaluation" / "test.json").read_text())["accuracy"]
     sentence = compare_with_advice(folder)
     assert sentence.startswith(
-        f"Accuracy on the test images: expected {record.expected.words}, came out {100 * accuracy:.0f} %"
+        f"Accuracy on the test images: expected {record.expected.percentages}, "
+        f"came out {100 * accuracy:.0f} %"
     )
     told = [lines for heading, lines in hearing.rows if heading == "advice"]
-    assert told[0] == [f"expected by the advice before it: {record.expected.words} of the test images right"]
+    assert told[0] == [
+        f"expected by the advice before it: {record.expected.percentages} of the test images right"
+    ]
     assert told[-1] == [sentence]
     again = Hearing()
     assert follow(found, folder, listener=again) == folder, "the same advice goes on where it was"
@@ -303,7 +306,7 @@ def test_a_start_that_sees_less_than_small_pictures_is_not_advised(
         f"small pictures of 12x12 pixels alone tell {found.scratch.folded.accuracy:.0%} of 56 training images"
     )
     assert found.sentences[0] == (
-        f"No start is advised: {pixels} right, and {option.forecast.words} is expected of fine-tuning "
+        f"No start is advised: {pixels} right, and {option.forecast.percentages} is expected of fine-tuning "
         f"{useless}. Look for one that was trained on images more like these."
     )
     assert found.sentences[1].startswith("56 training images: do not train from scratch")
@@ -321,7 +324,7 @@ def test_8_of_10_are_promised_only_where_runs_were_measured(
         monkeypatch.setattr(advising, "parameters", lambda config: LARGEST_START + 1)
     words = " ".join(advise(str(photos), start, cache=False).sentences)
     assert ("8 of 10 runs should lie inside" in words) == measured
-    told = "a guess, 2 times as wide as the runs tell that were measured, which had 45 to 450 training images"
+    told = "a guess, 2 times as wide as for the runs that were measured, which had 45 to 450 training images"
     assert (told in words) != measured
 
 

@@ -21,13 +21,13 @@ from vitkit.jobs.advice.forecast import (
     evidence_of,
     extrapolate,
     fit,
+    fraction,
     log_odds,
     predict,
-    share,
 )
 from vitkit.runs.records import (
-    FORETOLD,
-    HELD,
+    FORECAST,
+    INSIDE,
     AdviceRecord,
     Forecast,
     compare_with_advice,
@@ -43,8 +43,8 @@ PLAIN = Relation(offset=0.0, doubling=0.0, spread=0.3, runs=1000)
 
 
 def test_shares_and_log_odds_are_inverse() -> None:
-    assert share(log_odds(699.5, 999)) == pytest.approx(0.7, abs=1e-3)
-    assert share(0.0) == 0.5 and share(-800.0) == 0.0 and share(800.0) == 1.0
+    assert fraction(log_odds(699.5, 999)) == pytest.approx(0.7, abs=1e-3)
+    assert fraction(0.0) == 0.5 and fraction(-800.0) == 0.0 and fraction(800.0) == 1.0
     assert math.isfinite(log_odds(0, 10)) and math.isfinite(log_odds(10, 10))
 
 
@@ -99,11 +99,11 @@ def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
     """A run whose accuracy follows a relation, with the counting of a probe and of a test set."""
     truth = draw.normal(0.5, 1.0)
     images, tested = int(draw.integers(FEWEST, MOST + 1)), int(draw.integers(300, 1000))
-    right = int(draw.binomial(images, share(truth)))
+    right = int(draw.binomial(images, fraction(truth)))
     final = truth + relation.offset + relation.doubling * math.log2(images / BASE_IMAGES)
     final += draw.normal(0, relation.spread)
     found = Evidence(images, right, right, images * 0.8)
-    return Outcome(found, images, int(draw.binomial(tested, share(final))), tested)
+    return Outcome(found, images, int(draw.binomial(tested, fraction(final))), tested)
 
 
 def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_relation() -> None:
@@ -115,7 +115,7 @@ def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_relati
     inside = []
     for _ in range(2000):
         run = simulated(draw, relation)
-        said = predict(run.found, run.images, run.tested, found)
+        said = predict(run.evidence, run.images, run.tested, found)
         inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.77 < np.mean(inside) < 0.83
 
@@ -126,7 +126,7 @@ def test_few_runs_make_a_relation_that_still_holds() -> None:
     for _ in range(60):
         found = fit([simulated(draw, relation) for _ in range(10)])
         for run in [simulated(draw, relation) for _ in range(10)]:
-            said = predict(run.found, run.images, run.tested, found)
+            said = predict(run.evidence, run.images, run.tested, found)
             inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.75 < np.mean(inside) < 0.9
 
@@ -184,15 +184,15 @@ def test_what_came_out_is_compared_in_words() -> None:
 def test_how_often_the_interval_held_is_what_was_measured() -> None:
     lines = [json.loads(line) for line in OUTCOMES.read_text().splitlines()]
     runs = [
-        Outcome(Evidence(**line["found"]), line["images"], line["right"], line["tested"], line["data"])
+        Outcome(Evidence(**line["evidence"]), line["images"], line["right"], line["tested"], line["data"])
         for line in lines
     ]
     inside = 0
     for run in runs:
         relation = fit([other for other in runs if other.data != run.data])
-        expected = predict(run.found, run.images, run.tested, relation)
+        expected = predict(run.evidence, run.images, run.tested, relation)
         inside += expected.low <= run.right / run.tested <= expected.high
-    assert (inside, len(runs)) == (HELD, FORETOLD)
+    assert (inside, len(runs)) == (INSIDE, FORECAST)
 
 
 @pytest.mark.parametrize("measured", [True, False])
@@ -200,7 +200,7 @@ def test_how_often_it_held_is_said_where_such_runs_were_measured(tmp_path: Path,
     keep_advice(tmp_path, AdviceRecord(Forecast(0.6, 0.52, 0.78, measured), 60.0, ()))
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": 0.6}')
-    held = " Of 32 runs that were foretold so, 25 came out inside." if measured else ""
+    held = " Of 32 runs with such a forecast, 25 came out inside." if measured else ""
     assert (
         compare_with_advice(tmp_path)
         == f"Accuracy on the test images: expected 52 to 78 %, came out 60 %.{held}"

@@ -14,12 +14,12 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
-from vitkit.jobs.bench import contestants as contestants
+from vitkit.jobs.bench import contestants
 from vitkit.jobs.bench import speed as bench_speed
-from vitkit.jobs.bench.bench import Memory, Response
-from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, vitkit_contestants
+from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, step_of, vitkit_contestants
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.speed import Speed, count_executed, headlines, products, step_of
+from vitkit.jobs.bench.records import Memory, Response, Speed
+from vitkit.jobs.bench.speed import count_executed, headlines, products
 from vitkit.jobs.bench.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory
@@ -162,8 +162,8 @@ def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[float] = []
 
     def measure(case: Any, phase: str) -> Any:
-        planned.append(case.timer.parts[0] * case.timer.planned)
-        assert case.timer.share() >= planned[-1] / 4  # whatever those before took
+        planned.append(case.budget.parts[0] * case.budget.planned)
+        assert case.budget.seconds_for_next() >= planned[-1] / 4  # whatever those before took
         return iter([phase])
 
     monkeypatch.setattr(job._Case, "measure", measure)
@@ -298,8 +298,23 @@ def test_a_training_step_learns() -> None:
 def test_headlines_compare_with_the_best_peer() -> None:
     def speed(name: str, library: str, seconds: float) -> Speed:
         return Speed(
-            *("m", (32, 32), "inference", name, library, "float32", 1, 3, 1 / seconds, (1.0, 1.0)),
-            *(seconds, seconds, name, 1.0, (1.0, 1.0), None, None),
+            model="m",
+            image_size=(32, 32),
+            name=name,
+            precision="float32",
+            phase="inference",
+            library=library,
+            batch_size=1,
+            rounds=3,
+            images_per_second=1 / seconds,
+            quartiles=(1.0, 1.0),
+            seconds=seconds,
+            least_seconds=seconds,
+            reference=name,
+            ratio=1.0,
+            ratio_quartiles=(1.0, 1.0),
+            mfu=None,
+            mfu_executed=None,
         )
 
     peers = [speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]

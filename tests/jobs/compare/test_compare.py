@@ -211,7 +211,7 @@ def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tm
         shutil.copy(runs[0] / name, given / name)
     found, heard = compared(runs[0], given, tmp_path / "out")
     assert evaluated(heard) == ["evaluating test"] and not found.is_told_apart
-    assert any("is not what the model says now" in note for note in heard.notes)
+    assert any("differs from the model's answers now" in note for note in heard.notes)
 
 
 def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
     found, _ = compared(models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv"))
-    assert (found.task, found.score, found.images) == ("multi-label", "share of labels right", 24)
+    assert (found.task, found.score, found.images) == ("multi-label", "fraction of labels right", 24)
     assert found.difference.flips.graded and [change.count for change in found.classes] == [24, 24, 24]
     mean = np.mean([change.gain for change in found.classes])
     assert found.difference.mean == pytest.approx(mean)

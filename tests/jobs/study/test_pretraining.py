@@ -1,7 +1,6 @@
 """Did the unlabelled images help: equal fine-tuning with and without, draw by draw, killed and continued."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,7 @@ def members(folder: Path) -> dict[str, dict[str, Any]]:
     return {str(path.parent.relative_to(folder)): json.loads(path.read_text())["run"] for path in paths}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def without_pages_of_runs() -> Iterator[None]:
-    """Write a word in place of the page of each run, whose pictures take longer than the run."""
-
-    def write_report(folder: Path, **_: Any) -> Path:
-        (folder / "report.html").write_text("a report")
-        return folder / "report.html"
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vitkit.jobs.train.write_report", write_report)
-        yield
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")

@@ -108,6 +108,7 @@ class TrainLoader:
         allowed = bad_files_allowed(len(self.samples), self.bad_quota)
         if len(self.rejects) <= allowed:
             return
+        # Five show the kind of damage; `vitkit data check` lists all.
         first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])
         raise VitkitError(
             f"{len(self.rejects)} of {len(self.samples)} training files cannot be read so far, more than the "

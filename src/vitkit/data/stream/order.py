@@ -95,7 +95,8 @@ def _permute(places: NDArray[np.uint64], keys: NDArray[np.uint64], size: int) ->
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Hash by the output function of SplitMix64 (Steele, Lea, Flood, 2014).
 
-    Every input bit changes every output bit with a probability of about one half.
+    The shifts and factors are that function's. Every input bit changes every output bit with a probability of
+    about one half.
     """
     values = values * np.uint64(_GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""The job of advice: what to expect of images and starts, before anyone waits for a run."""
+"""Advise, before anyone waits for a run, on the start to begin from and on the accuracy to expect."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,14 +15,15 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
-from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
+from vitkit.jobs.advice.choice import Advice, Option, advice_sentences, choose, refuse_to_go
 from vitkit.jobs.advice.default_start import measure_starts
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
 from vitkit.jobs.advice.step_time import count_images, measure_cost
-from vitkit.jobs.finetune import suit_run
-from vitkit.jobs.options import as_names, from_options
+from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
 from vitkit.listener import Listener
@@ -37,46 +38,46 @@ from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 
 CHECKED, CHECKED_PIXELS = 100_000, 2e9
-"""Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a
-minute of one core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
+"""Images, and pixels of all images, up to which each image is decoded to find copies, leaks and bad files:
+about a minute of a core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
 LARGER = 1.7
-"""The paper fine-tunes at 384 pixels what was pre-trained at 224."""
+"""The larger of two sizes: the paper pre-trains at 224 pixels and fine-tunes at 384."""
 UNTESTED = 1000
-"""Without test images the forecast is for so many others like these."""
+"""Test images of the forecast where the data has none."""
 PIXEL_SECONDS = 10.0
-"""Seconds at most in which small pictures are probed."""
+"""The most seconds for the probe of small pictures."""
 
 
 def run_advise(options: AdviseOptions) -> Advice:
-    """Say what to do with images and what to expect, before anyone waits for a run.
+    """Advise on how to train on images and on the accuracy to expect, before anyone waits for a run.
 
-    Images are counted and looked at, this machine's speed is measured by a few steps, and frozen features of
-    each start are probed on training images for `seconds` at most, by ridge regression and nearest neighbours
-    with cross-validation. `advice.chosen.run` is the run that is advised, for `vitkit.train`. Without a start
-    it is said what to look for.
+    The images are counted and checked, a few steps measure this machine's speed, and frozen features of each
+    start are probed on training images for `seconds` at most, by ridge regression and nearest neighbours with
+    cross-validation. `advice.chosen.run` is the advised run, for `vitkit.train`. Without a start, published
+    ones are compared by their cost.
 
     Raises:
-        VitkitError: there is no such data or start, or too little of it to say anything.
+        VitkitError: there is no such data or start, or too few images for a probe.
     """
     listener, device = options.listener, find_device(options.device)
     with listener.progress("looking at the starts"):
-        # A wrong start is refused at once.
-        asked = [_suited(options, start) for start in as_names(options.starts)]
+        # First, so that a wrong start is refused at once.
+        runs = [_fitted_run(options, start) for start in as_names(options.starts)]
     with listener.progress("listing images"):
         splits = options.cut if options.cut.rule else replace(options.cut, rule=NEWEST_RULE)
         data = find_task("classification").learning.open_data(options.data, splits, options.decode)
     sizes = sample_sizes(data.splits["train"])
     check, leaks = _look(data, sizes, listener)
-    variants = [sized for run in asked for sized in _with_sizes(run, data, sizes)]
-    share = options.seconds / max(len(variants), 1)
+    variants = [sized for run in runs for sized in _with_sizes(run, data, sizes)]
+    seconds = options.seconds / max(len(variants), 1)
     scratch = _scratch(options, data, sizes, device, listener)
-    found = tuple(_option(options, run, share, device, listener) for run in variants)
-    default = None if asked else measure_starts(Run(data=data.spec), data, lambda run: run, device, listener)
+    ways = tuple(_option(options, run, seconds, device, listener) for run in variants)
+    default = None if runs else measure_starts(Run(data=data.spec), data, lambda run: run, device, listener)
     begin = ""
     if default is not None:
-        found = tuple(one.option for one in default.candidates if one.option is not None)
+        ways = tuple(candidate.option for candidate in default.candidates if candidate.option is not None)
         begin = default.advice(data.spec)
-    chosen = choose(found, scratch.folded)
+    chosen = choose(ways, scratch.folded)
     return Advice(
         data=options.data,
         name=data.name,
@@ -84,10 +85,10 @@ def run_advise(options: AdviseOptions) -> Advice:
         images=len(data.splits["train"]),
         tested=count_images(data, "test"),
         check=check,
-        options=found,
+        options=ways,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch, begin)),
+        sentences=tuple(advice_sentences(data, sizes, leaks, ways, chosen, scratch, begin)),
         default="" if default is None else default.start.name,
     )
 
@@ -104,9 +105,9 @@ def follow(
     command: str = "",
     listener: Listener = AUTOMATIC,
 ) -> Path:
-    """Train as advised; what was expected is written into the run folder and compared with what came out.
+    """Train as advised; the run folder keeps the forecast, and the run ends with a comparison.
 
-    Without a start, and with enough images, that is training from scratch.
+    Without a start, and with enough images, it trains from scratch.
 
     Args:
         advice: by `advise`.
@@ -116,7 +117,7 @@ def follow(
         The run folder.
 
     Raises:
-        VitkitError: a start must be found first; else as `vitkit.train`.
+        VitkitError: the advice is to find a start first; else as `vitkit.train`.
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
@@ -134,7 +135,7 @@ def follow(
 def _look(
     data: ImageData, sizes: Sequence[tuple[int, int]], listener: Listener
 ) -> tuple[DataCheck | None, dict[str, int]]:
-    """Look at every image where that takes a minute at most; returns the leaks into each split as well."""
+    """Check every image where that takes a minute at most; return the check and the leaks into each split."""
     total = sum(map(len, data.splits.values()))
     pixels = total * np.prod(sizes, axis=1).mean() if sizes else 0.0
     if total <= CHECKED and pixels <= CHECKED_PIXELS:
@@ -149,23 +150,23 @@ def _look(
     return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
 
 
-def _suited(options: AdviseOptions, start: str) -> Run:
+def _fitted_run(options: AdviseOptions, start: str) -> Run:
     """Make the run that fine-tunes a start by default.
 
     Raises:
         VitkitError: it is no start, or has no features.
     """
-    asked = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.cut)
+    run = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.cut)
     request = Request()
-    reason = explain_no_features(request.start(asked).config)
+    reason = explain_no_features(request.start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    run = suit_run(asked, request).run
+    run = fit_run(run, request).run
     return replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
 
 
 def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> Iterator[Run]:
-    """Give a run at its start's size; and at a larger one, where the images have more to show."""
+    """Yield a run at its start's size; and at a larger size, if most images have as many pixels."""
     yield run
     height, width = run.preprocessing.image_size
     larger = tuple(round(LARGER * side / 32) * 32 for side in (height, width))
@@ -178,7 +179,7 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
-    """Give the configuration of the model that a run trains."""
+    """Return the configuration of the model that a run trains."""
     settled, record = settle_start(run, data.class_names, None, Request())
     if record is not None:
         return record.config
@@ -188,7 +189,7 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
 def _option(
     options: AdviseOptions, run: Run, seconds: float, device: torch.device, listener: Listener
 ) -> Option:
-    """Probe a start at a size, and measure what fine-tuning it costs."""
+    """Probe a start at a size, and measure the cost of fine-tuning it."""
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
     probe = probe_features(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
@@ -214,7 +215,7 @@ def _scratch(
     device: torch.device,
     listener: Listener,
 ) -> Option:
-    """Say what training from scratch by the recipe for these images would cost, and what pixels tell."""
+    """Measure the cost of training from scratch by the recipe for these images, and probe small pictures."""
     base = recipe("digits" if options.data == "digits" else suggest_recipe(sizes))
     run = replace(
         base,
@@ -227,6 +228,6 @@ def _scratch(
     config = _config(run, data)
     option = measure_cost(run, data, config, 0.0, device, listener)
     named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
-    if _config(named, data) != config:  # names have no words for a stem of convolutions
+    if _config(named, data) != config:  # a name cannot say a stem of convolutions
         named = run
     return replace(option, run=named, folded=probe.folded)

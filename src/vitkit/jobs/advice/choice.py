@@ -1,4 +1,4 @@
-"""The advice before training: ways to train, their cost, what to expect, and the choice; in words, too."""
+"""The advice before training: ways to train, their cost and forecast, the choice among them, in sentences."""
 
 import math
 import shlex
@@ -26,42 +26,42 @@ from vitkit.text import format_bytes, format_duration, format_size, pluralize
 from vitkit.weights.published import DEFAULT_SIDE
 
 MARGIN = 0.01
-"""Accuracies that differ by less are no reason to compute more."""
+"""A smaller difference of accuracies is no reason to compute more."""
 UNBALANCED = 10
-"""Most frequent class to rarest one, from which rare classes should weigh more in the loss."""
+"""The most frequent class over the rarest, above which rare classes should weigh more in the loss."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A way to train on the images: what it begins from, how long it takes, and what is to be expected."""
+    """A way to train on the images: its start, its cost and its forecast."""
 
     start: str
-    """The start as it was given; "" for new weights, or where a start is still to be found."""
+    """The start as it was given; "" for new weights and for a published start."""
     run: Run
     """The options of the run, with the name of its model."""
     steps: int
     seconds: float
-    """Seconds of the whole run, as far as this machine's speed tells it."""
+    """Seconds of the whole run, from the measured time of a step."""
     memory: int
-    """Bytes that a training step needs at most, beside PyTorch's own."""
+    """The most bytes of a training step, beside PyTorch's own."""
     flops: float
     """FLOPs of the forward pass of one image."""
     folded: Folded | None = None
-    """The probe: how well frozen features, or pixels, tell the classes apart. None where there is none."""
+    """The probe of frozen features, or of small pictures; None without one."""
     forecast: Forecast | None = None
-    """The forecast of the accuracy on the test images."""
+    """The forecast of the accuracy on the test images; None without one."""
     notes: tuple[str, ...] = ()
     published: str = ""
-    """The published start whose fine-tuning was measured and whose weights were not looked at."""
+    """The published start whose fine-tuning was measured, and whose weights were not fetched."""
 
     @property
     def where(self) -> str:
-        """Model and size in words: "ViT-S/16 at 224x224"."""
+        """Describe model and size: "ViT-S/16 at 224x224"."""
         return f"{self.run.model} at {format_size(self.run.preprocessing.image_size)}"
 
     @property
     def cost(self) -> str:
-        """Steps, time and memory in words."""
+        """Describe steps, time and memory."""
         return (
             f"{pluralize(self.steps, 'step')} of {pluralize(self.run.training.batch_size, 'image')}, about "
             f"{format_duration(self.seconds)}, {format_bytes(self.memory)} of memory"
@@ -82,15 +82,15 @@ class Advice(Shown):
     check: DataCheck | None
     """None where there are too many images to look at each."""
     options: tuple[Option, ...]
-    """The starts that were given, each at its sizes; without a start, published ones."""
+    """The given starts, each at its sizes; without a start, published ones."""
     chosen: Option | None
-    """The one that is advised; None where a start must be found first."""
+    """The advised option; None where a start must be found first."""
     scratch: Option
-    """Training from scratch by the recipe that fits the images; nothing was measured that foretells it."""
+    """Training from scratch by the recipe for the images; it has no forecast: no such runs were measured."""
     sentences: tuple[str, ...]
-    """The advice in words."""
+    """The advice."""
     default: str = ""
-    """The published start that is advised where none was given, by name; nothing of it was fetched."""
+    """The name of the published start that is advised where none was given; its weights were not fetched."""
 
     def in_words(self) -> str:
         """Tell the advice."""
@@ -102,50 +102,48 @@ class Advice(Shown):
 
     @property
     def can_go(self) -> bool:
-        """Whether it can be followed: it names a start, or none was given and there are enough images to do
-        without."""
+        """Whether it can be followed: it names a start, or none was given and the images suffice without."""
         given = any(option.start for option in self.options)
         return self.chosen is not None or not (given or advise_on_start(self.data, self.images, self.classes))
 
     @property
     def record(self) -> AdviceRecord | None:
-        """The record for the folder of a run that follows the advice; None where nothing is foretold."""
+        """Return the record for the folder of a run that follows the advice; None without a forecast."""
         if self.chosen is None or self.chosen.forecast is None:
             return None
         return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)
 
 
 def choose(options: tuple[Option, ...], pixels: Folded | None = None) -> Option | None:
-    """Choose among options: of those that cannot be told from the most accurate one, the cheapest.
+    """Choose the cheapest option whose forecast does not differ from the highest one.
 
-    A point, or one standard error of the best one's probe where that is more, is no difference. Cost is
-    counted in FLOPs, not in seconds, so that the same command chooses the same every time.
+    A point, or a standard error of the best option's probe where that is more, is no difference. Cost is
+    counted in FLOPs, not in seconds, so that the same command chooses the same option every time.
 
     Args:
         options: starts, each at a size.
         pixels: the probe of small pictures.
 
     Returns:
-        The option; None where nothing is foretold, or where small pictures alone tell more than is expected
-        of the most accurate one.
+        The option; None without any forecast, or where small pictures alone do better than the best forecast.
     """
-    foretold = [one for one in options if one.forecast is not None]
-    if not foretold:
+    best = max(options, key=_accuracy, default=None)
+    if best is None or best.forecast is None:
         return None
-    best = max(foretold, key=_accuracy)
-    share, images = _accuracy(best), best.folded.images if best.folded is not None else 0
-    if pixels is not None and pixels.interval[0] > share:
+    accuracy, images = best.forecast.accuracy, best.folded.images if best.folded is not None else 0
+    if pixels is not None and pixels.interval[0] > accuracy:
         return None
-    error = math.sqrt(share * (1 - share) / images) if images else 0.0
-    close = [one for one in foretold if _accuracy(one) >= share - max(MARGIN, error)]
-    return min(close, key=lambda one: one.flops)
+    error = math.sqrt(accuracy * (1 - accuracy) / images) if images else 0.0
+    close = [option for option in options if _accuracy(option) >= accuracy - max(MARGIN, error)]
+    return min(close, key=lambda option: option.flops)
 
 
 def _accuracy(option: Option) -> float:
-    return 0.0 if option.forecast is None else option.forecast.accuracy
+    """Return the accuracy of an option's forecast; without one, less than any forecast's."""
+    return -1.0 if option.forecast is None else option.forecast.accuracy
 
 
-def advice_words(
+def advice_sentences(
     data: ImageData,
     sizes: Sequence[tuple[int, int]],
     leaks: Mapping[str, int],
@@ -159,14 +157,14 @@ def advice_words(
     Args:
         data: the images.
         sizes: (height, width) of some of them, in pixels.
-        leaks: "train-test" and the like, and how many images of the second split are in the first one too.
+        leaks: the number of images of the second split that are in the first too, by "train-test" and so on.
         options: the starts, given or published.
-        chosen: the option that is advised.
+        chosen: the advised option.
         scratch: training from scratch.
-        begin: where none was given, a sentence on the published start to begin from.
+        begin: where no start was given, a sentence on the published start to begin from.
     """
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
-    given = any(one.start for one in options)
+    given = any(option.start for option in options)
     if chosen is None and given:
         yield from _none_is_good_enough(options, scratch)
     if few:
@@ -177,19 +175,19 @@ def advice_words(
     elif not given:
         yield from _begin_from_published(begin, usual_side(sizes), enough=not few)
     yield (
-        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) nothing is foretold: "
+        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) there is no forecast: "
         "no such runs were measured."
     )
     yield from _about_classes(class_numbers(data.splits["train"].labels))
     for pair, count in leaks.items():
         yield (
-            f"{describe_repeats(count, pair.split('-')[1])}, so that what comes out will look better than it "
+            f"{describe_repeats(count, pair.split('-')[1])}, so that the accuracy will look better than it "
             "is: vitkit data check names them."
         )
 
 
 def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
-    """Say what to begin from, how, and what to expect."""
+    """Say which start to begin from, how, and the accuracy to expect."""
     assert chosen.forecast is not None and chosen.folded is not None
     among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
     yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
@@ -201,7 +199,8 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
         )
     folded = chosen.folded
     yield (
-        f"Expect {chosen.forecast.words} of the test images to be right: {_how_sure(chosen.forecast)}. The "
+        f"Expect {chosen.forecast.percentages} of the test images to be right: "
+        f"{_how_sure(chosen.forecast)}. The "
         f"start's frozen features tell {folded.accuracy:.0%} of "
         f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
         "cross-validation)."
@@ -211,26 +210,26 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
 
 
 def _how_sure(forecast: Forecast) -> str:
-    """Say how often such an interval holds, where that was measured."""
+    """Say how often such an interval holds the accuracy."""
     if forecast.measured:
         return f"{LEVEL * 10:.0f} of 10 runs should lie inside"
     return (
-        f"a guess, {UNMEASURED:g} times as wide as the runs tell that were measured, which had {FEWEST} to "
+        f"a guess, {UNMEASURED:g} times as wide as for the runs that were measured, which had {FEWEST} to "
         f"{MOST} training images and starts of fewer than {LARGEST_START:,} parameters"
     )
 
 
 def _none_is_good_enough(options: Sequence[Option], scratch: Option) -> Iterator[str]:
-    """Say that no start is advised, because small pictures alone tell more than is expected of any."""
+    """Say that no start is advised, because small pictures alone do better than any forecast."""
     assert scratch.folded is not None
-    best = max((one for one in options if one.forecast is not None), key=_accuracy)
+    best = max(options, key=_accuracy)
     assert best.forecast is not None
     which = best.start if len(options) == 1 else f"{best.start}, the best of {len(options)} that were tried"
     yield (
         f"No start is advised: small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell "
         f"{scratch.folded.accuracy:.0%} of {pluralize(scratch.folded.images, 'training image')} right, and "
-        f"{best.forecast.words} is expected of fine-tuning {which}. Look for one that was trained on images "
-        "more like these."
+        f"{best.forecast.percentages} is expected of fine-tuning {which}. Look for one that was trained on "
+        "images more like these."
     )
 
 
@@ -246,11 +245,11 @@ def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
 
 
 def _begin_from_published(begin: str, side: int, enough: bool) -> Iterator[str]:
-    """Say what to begin from where no start was given, and what small images have of that.
+    """Say which published start to begin from, and what it gains on small images.
 
     Args:
         begin: the sentence on the start.
-        side: pixels of the usual image; 0: not known.
+        side: pixels of the usual image; 0 where no image could be read.
         enough: whether there are enough images to train from scratch.
     """
     small = 0 < side <= SMALL_SIDE
@@ -263,12 +262,12 @@ def _begin_from_published(begin: str, side: int, enough: bool) -> Iterator[str]:
     if small:
         yield (
             f"Such a start enlarges these images, of about {side} pixels, to {DEFAULT_SIDE}: that takes the "
-            "time of large ones and shows no more of them, so that only what it has learned before can help."
+            "time of large images and shows no more, so that only its earlier training can help."
         )
 
 
 def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
-    """Say what to do about classes that are much rarer than others."""
+    """Say how to train on classes that are much rarer than others."""
     counts = np.unique(labels, return_counts=True)[1]
     if counts.max() > UNBALANCED * counts.min():
         yield (
@@ -278,10 +277,10 @@ def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
 
 
 def refuse_to_go(advice: Advice) -> None:
-    """Refuse to train from scratch on too few images, and from a start that is not advised.
+    """Refuse to follow an advice that is to find a start first.
 
     Raises:
-        VitkitError: a start must be found first.
+        VitkitError: it is; the message says how to give one.
     """
     if not advice.can_go:
         raise VitkitError(

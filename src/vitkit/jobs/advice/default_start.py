@@ -1,4 +1,4 @@
-"""Choose what to begin from where nobody says it: among published weights, by the speed of this machine."""
+"""Choose a published start by the speed of this machine, where no start is given."""
 
 import re
 import shlex
@@ -31,18 +31,18 @@ from vitkit.weights.model_card import fit_preprocessing
 from vitkit.weights.published import PublishedStart, default_starts
 
 PATIENCE = 3600.0
-"""Seconds that fine-tuning may take where a start is chosen: more than an hour is no first attempt."""
+"""The most seconds of fine-tuning from a chosen start: a first attempt should end within an hour."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Published weights that a run may begin from, and what fine-tuning them costs here."""
+    """Published weights that a run may begin from, and the cost of fine-tuning them here."""
 
     start: PublishedStart
     memory: int
     """Bytes that a step needs at most."""
     option: Option | None
-    """The run with its measured time; None where it does not fit into memory: nothing was measured."""
+    """The run with its measured time; None where it does not fit into memory, and was not measured."""
 
     @property
     def is_quick(self) -> bool:
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def cost(self) -> str:
-        """Time and memory in words: "about 12 min, 1.2 GB of memory"."""
+        """Describe time and memory: "about 12 min, 1.2 GB of memory"."""
         if self.option is None:
             return f"{format_bytes(self.memory)} of memory, more than is free"
         return f"about {format_duration(self.option.seconds)}, {format_bytes(self.memory)} of memory"
@@ -63,26 +63,26 @@ class DefaultStart:
 
     start: PublishedStart
     begun: Path | None = None
-    """The folder of the run that the same request has begun from it already."""
+    """The folder of a run on the same images that began from it before."""
     candidates: tuple[Candidate, ...] = ()
-    """Those that were looked at, from the smallest; none where the run has begun."""
+    """The starts that were measured, from the smallest; none where the run has begun."""
 
     @property
     def is_here(self) -> bool:
-        """Whether its weights are on this machine, so that nothing has to be fetched."""
+        """Whether its weights are on this machine already."""
         return is_local(self.start.name)
 
     @property
     def size(self) -> str:
-        """The size of the download in words."""
+        """Describe the size of the download."""
         return f"about {self.start.megabytes:,.0f} MB"
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, in a sentence."""
+        """Say why it was chosen."""
         if self.begun is not None:
             return f"{self.begun} was begun from it: the run goes on from there."
-        chosen = next(each for each in self.candidates if each.start is self.start)
+        chosen = next(candidate for candidate in self.candidates if candidate.start is self.start)
         cost = chosen.cost if chosen.option is None else f"{chosen.option.cost}, measured here"
         sizes = pluralize(len(default_starts()), "size")
         if not chosen.is_quick:
@@ -91,8 +91,8 @@ class DefaultStart:
 
     @property
     def runner_up(self) -> Candidate | None:
-        """The next larger one, which was too much; else the next smaller one."""
-        others = [each for each in self.candidates if each.start is not self.start]
+        """Return the next larger start, which takes too long; else the next smaller one."""
+        others = [candidate for candidate in self.candidates if candidate.start is not self.start]
         return others[-1] if others else None
 
     def advice(self, spec: str) -> str:
@@ -108,7 +108,7 @@ class DefaultStart:
         )
 
     def rows(self) -> list[Row]:
-        """Say what was chosen, why, what the next best is, and what has to be fetched."""
+        """Describe the chosen start, why it was chosen, the next best, and the download."""
         start = self.start
         lines = [
             f"{start.name}: {start.model} at {start.image_size} pixels, trained on {start.data} "
@@ -124,8 +124,8 @@ class DefaultStart:
         """Make the error for weights that nobody has allowed to fetch.
 
         Args:
-            permit: what to type to allow it.
-            command: that names a start which is on this machine, for whoever has one.
+            permit: the command that allows it.
+            command: the command that begins from weights on this machine.
         """
         return VitkitError(
             f"{self.start.name} is not on this machine, and nobody has said that it may be fetched "
@@ -145,14 +145,14 @@ def choose_start(
 ) -> DefaultStart:
     """Choose the largest published start whose fine-tuning fits into memory and an hour; else the smallest.
 
-    Speed differs from day to day, so that a request which has begun keeps the start that its folder records.
+    Speed differs from day to day: a run that has begun on these images keeps the start of its record.
 
     Args:
-        run: what is asked for, without a start: data, splits, task, recipe.
-        out: its folder, where one is given; else those below `runs/` are looked at.
-        device: where it will be trained, and is measured.
-        complete: puts what is given over the options that suit a start; left out, nothing is given.
-        request: keeps the list of images.
+        run: the run without its start: data, splits, task, recipe.
+        out: its folder; left out, the folders below `runs/` are looked at.
+        device: where it is measured and will be trained.
+        complete: puts a person's options over the ones that are fitted to a start; left out, there are none.
+        request: holds the list of images.
         listener: hears the progress.
 
     Raises:
@@ -166,13 +166,13 @@ def choose_start(
     if begun is not None:
         name, folder = begun
         return DefaultStart(named[name], folder)
-    return measure_starts(run, data, complete or (lambda suited: suited), device, listener)
+    return measure_starts(run, data, complete or (lambda fitted: fitted), device, listener)
 
 
 def measure_starts(
     run: Run, data: ImageData, complete: Callable[[Run], Run], device: torch.device, listener: Listener
 ) -> DefaultStart:
-    """Choose by this machine's speed alone; the arguments are those of `choose_start`.
+    """Choose a start by this machine's speed alone; the arguments are the same as `choose_start` takes.
 
     Raises:
         VitkitError: no published start may be chosen.
@@ -186,17 +186,17 @@ def measure_starts(
     for start in starts:
         candidates.append(_measured(start, run, data, complete, device, listener))
         if not candidates[-1].is_quick:
-            break  # a larger one takes longer still
+            break  # larger starts take longer still
     quick = [candidate for candidate in candidates if candidate.is_quick]
     return DefaultStart((quick or candidates)[-1].start, None, tuple(candidates))
 
 
 def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tuple[str, Path] | None:
-    """Find a run or a series on these images that chose its start itself; its start, and its folder."""
+    """Return the start and the folder of a run or series on these images that chose its start itself."""
     folders = [out] if out is not None else sorted(Path("runs").glob(f"{escape(data_name)}-*"))
     for folder in folders:
         place, run, command = kind_of(folder), None, ""
-        with suppress(VitkitError):  # a damaged record is told of by who reads it for its own sake
+        with suppress(VitkitError):  # another command tells of a damaged record
             if place.kind == "series":
                 run = read_series(folder).run
             elif place.is_run:
@@ -215,17 +215,16 @@ def _measured(
     device: torch.device,
     listener: Listener,
 ) -> Candidate:
-    """Measure what fine-tuning a start costs; nothing of it is fetched."""
+    """Measure the cost of fine-tuning a start, without fetching its weights."""
     classes, side = max(len(data.class_names), 1), (start.image_size, start.image_size)
-    # Pixels are taken to be prepared as in the paper: what a file says of that does not change the time.
+    # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
     config = model_config(start.model, classes, side)
     base = recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
     base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
-    suited = fit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
-    suited = complete(suited)
-    sized = model_config(start.model, classes, suited.preprocessing.image_size)
-    memory, free = step_memory(suited, sized, device), free_memory(device)
+    fitted = complete(fit_images(base, config, len(data.splits["train"]), run.optimizer.freeze))
+    sized = model_config(start.model, classes, fitted.preprocessing.image_size)
+    memory, free = step_memory(fitted, sized, device), free_memory(device)
     if free is not None and memory > free:
         return Candidate(start, memory, None)
-    option = measure_cost(suited, data, sized, 0.0, device, listener)
+    option = measure_cost(fitted, data, sized, 0.0, device, listener)
     return Candidate(start, memory, replace(option, published=start.name))

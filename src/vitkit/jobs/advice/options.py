@@ -16,14 +16,14 @@ class AdviseOptions(CacheOptions, DeviceOptions, JobOptions):
     """images to train on: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv,
     or a folder of .parquet files."""
     starts: StrPaths = ()
-    """run folders, files or addresses of weights to begin from; of several the best one is advised."""
+    """run folders, files or addresses of weights to begin from; the best of several is advised."""
     _: KW_ONLY
     splits: Splits | None = None
     """how missing splits are made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
-    """how images are read where nothing is known of a start's own rule."""
+    """how images are read where a start records no rule of its own."""
     seconds: float = 60.0
-    """seconds for the features of all starts together: with more, more images are looked at."""
+    """seconds for the features of all starts together; with more seconds, more images are probed."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -36,5 +36,5 @@ class AdviseOptions(CacheOptions, DeviceOptions, JobOptions):
 
     @property
     def cut(self) -> Splits:
-        """The rule by which missing splits are made."""
+        """Return the rule by which missing splits are made."""
         return self.splits or Splits()

@@ -1,7 +1,6 @@
-"""Probe images before training: how well their classes are told apart by frozen features, or by pixels.
+"""Probe training images: how well frozen features, or small pictures, tell their classes apart.
 
-At most `MOST_IMAGES` training images are looked at, and of features as many as the given seconds allow. Test
-images are not touched.
+At most `MOST_IMAGES` training images take part, and only as many as some seconds allow. Test images do not.
 """
 
 import time
@@ -25,12 +24,12 @@ from vitkit.runs.config import StartConfig
 from vitkit.weights.files.cache import cache_folder
 
 MOST_IMAGES = 4_000
-"""More take seconds in every fit, and move the accuracy by less than what fine-tuning adds to it."""
+"""More images take seconds in every fit, and move the accuracy by less than fine-tuning adds to it."""
 LEAST_IMAGES = 2 * FOLDS
 CHUNK = 128
 """Images between two looks at the clock; each chunk has a file of its own in the cache."""
 PIXEL_SIDE = 12
-"""Side in pixels of the small pictures that the probe without a start looks at."""
+"""Side in pixels of the small pictures of the probe without a start."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Probe:
 
     folded: Folded
     image_seconds: float
-    """Time that an image took, from file to features; 0 where all came from the cache."""
+    """Seconds of an image, from file to features; 0 where all came from the cache."""
 
 
 def probe_features(
@@ -57,8 +56,8 @@ def probe_features(
     Args:
         start: the weights.
         data: the images.
-        preprocessing: from an image to the model's input, whose size the model gets.
-        seconds: after which no further images are looked at, once there are some.
+        preprocessing: the run's; the model is fitted to its image size.
+        seconds: after which no further chunk of images is begun.
         device: where the features are computed.
         cache: whether features are kept in the user's cache folder, and taken from it.
         listener: hears the progress.
@@ -69,10 +68,10 @@ def probe_features(
     with listener.progress(f"reading {start.start}"):
         model = load_model(start.start, image_size=preprocessing.image_size, num_heads=start.num_heads)
     extractor = FeatureExtractor(model.to(device), preprocessing, device)
-    kept = FeatureCache(cache_folder() / "features", listener.note) if cache else None
-    fingerprint = extractor.fingerprint() if kept is not None else ""
+    stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
+    fingerprint = extractor.fingerprint() if stored is not None else ""
 
-    def compute(samples: Samples, indices: NDArray[np.int64]) -> Looked:
+    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
         fresh = False
 
         def anew() -> Features:
@@ -80,17 +79,19 @@ def probe_features(
             fresh = True
             return extractor.compute(samples, indices, batch_size=CHUNK)
 
-        found = anew() if kept is None else cached_features(fingerprint, samples, indices, kept, anew)
-        return found.rows, found.readable, fresh
+        features = (
+            cached_features(fingerprint, samples, indices, stored, anew) if stored is not None else anew()
+        )
+        return features.rows, features.readable, fresh
 
     return _probe(data, compute, seconds, f"features by {start.start}", listener)
 
 
 def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Probe:
-    """Probe training images by their pixels, as small pictures: what can be told without any model."""
+    """Probe training images by their pixels, as small pictures: the accuracy without any model."""
     rule = Preprocessing((PIXEL_SIDE, PIXEL_SIDE))
 
-    def compute(samples: Samples, indices: NDArray[np.int64]) -> Looked:
+    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
         rejects: dict[str, str] = {}
         batches = list(evaluation_batches(samples, rule, CHUNK, rejects=rejects, indices=indices))
         readable = np.concatenate([batch.mask.numpy() for batch in batches])
@@ -100,41 +101,41 @@ def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Probe:
     return _probe(data, compute, seconds, "small pictures", listener)
 
 
-Looked = tuple[NDArray[np.float32], NDArray[np.bool_], bool]
-"""Rows of the readable images, which of all these are, and whether they were computed just now."""
+Chunk = tuple[NDArray[np.float32], NDArray[np.bool_], bool]
+"""The rows of the readable images of a chunk, whether each image is readable, and whether the rows were
+computed just now."""
 
 
 def _probe(
     data: ImageData,
-    compute: Callable[[Samples, NDArray[np.int64]], Looked],
+    compute: Callable[[Samples, NDArray[np.int64]], Chunk],
     seconds: float,
     what: str,
     listener: Listener,
 ) -> Probe:
-    """Look at training images until the time is over, and cross-validate."""
+    """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
     samples = data.splits["train"]
     labels = class_numbers(samples.labels)
     order = mixed_order(labels)[:MOST_IMAGES]
     rows: list[NDArray[np.float32]] = []
-    known: list[NDArray[np.int64]] = []
+    readable_indices: list[NDArray[np.int64]] = []
     spent, computed, started = 0.0, 0, time.monotonic()
     with listener.progress(what, len(order)) as progress:
         for first in range(0, len(order), CHUNK):
             if rows and time.monotonic() - started > seconds:
                 break
             chunk, now = order[first : first + CHUNK], time.monotonic()
-            found, readable, fresh = compute(samples, chunk)
+            chunk_rows, readable, fresh = compute(samples, chunk)
             if fresh:
                 spent, computed = spent + time.monotonic() - now, computed + len(chunk)
-            rows.append(found)
-            known.append(chunk[readable])
+            rows.append(chunk_rows)
+            readable_indices.append(chunk[readable])
             progress(first + len(chunk))
-    features, indices = np.concatenate(rows), np.concatenate(known)
+    features, indices = np.concatenate(rows), np.concatenate(readable_indices)
     if len(indices) < LEAST_IMAGES:
         raise VitkitError(
             f"Expected at least {LEAST_IMAGES} training images that can be read, found {len(indices)} in "
-            f"{data.spec}: nothing can be foretold from them. Add images, or look at them with vitkit data "
-            "check."
+            f"{data.spec}: no forecast can be made. Add images, or look at them with vitkit data check."
         )
     with listener.progress(f"cross-validation, {what}", fits()) as progress:
         folded = cross_validate(features, labels[indices], len(data.class_names), progress=progress)

@@ -1,4 +1,4 @@
-"""Measure what a run costs on this machine: the time of its steps, and the memory of one."""
+"""Measure the cost of a run on this machine: the time of its steps, and the memory of a step."""
 
 import statistics
 import time
@@ -8,8 +8,7 @@ import torch
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.jobs.advice.choice import Option
-from vitkit.jobs.bench.contestants import Contestant
-from vitkit.jobs.bench.speed import step_of
+from vitkit.jobs.bench.contestants import Contestant, step_of
 from vitkit.jobs.bench.timing import Clock
 from vitkit.kernels.block import Outline
 from vitkit.listener import Listener
@@ -21,9 +20,9 @@ from vitkit.runs.machine import choose_for, compute_as
 from vitkit.training.gradients import out_of_memory_explained
 
 ENOUGH_SECONDS = 0.5
-"""A step this long says enough; a shorter one is tried with more images, up to the batch."""
+"""A shorter step is timed again with more images, up to the batch."""
 FIRST_IMAGES = 2
-"""Images of the first step that is tried: so few that no model takes minutes over them."""
+"""Images of the first timed step: so few that no model takes minutes over them."""
 LOADED_IMAGES = 32
 """Training images that are decoded to measure the time of one."""
 
@@ -32,17 +31,17 @@ def measure_cost(
     run: Run,
     data: ImageData,
     config: ModelConfig,
-    looking: float,
+    evaluating: float,
     device: torch.device,
     listener: Listener,
 ) -> Option:
     """Measure the time of a run's steps, and estimate its memory.
 
     Args:
-        run: its options.
+        run: the options of the run.
         data: its images.
-        config: of its model.
-        looking: seconds that an image takes in evaluation, from file to features; 0: not known.
+        config: the configuration of its model.
+        evaluating: seconds of an image in evaluation, from file to features; 0 if not measured.
         device: where it would be trained.
         listener: hears the progress.
     """
@@ -52,15 +51,15 @@ def measure_cost(
         compute = _image_seconds(config, run, device)
         load = _loading_seconds(data.splits["train"], run)
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
-    looked = validations * count_images(data, "val") + count_images(data, "test")
-    # Where the time of an evaluation is not known: a forward pass is a third of a training step.
-    seconds = steps * training.batch_size * (compute + load) + looked * (looking or compute / 3)
+    evaluated = validations * count_images(data, "val") + count_images(data, "test")
+    # Where the time of an evaluation was not measured: a forward pass is a third of a training step.
+    seconds = steps * training.batch_size * (compute + load) + evaluated * (evaluating or compute / 3)
     memory = step_memory(run, config, device)
     return Option(run.start.start, run, steps, seconds, memory, float(forward_flops(config, head=True)))
 
 
 def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
-    """Estimate the bytes that a training step needs at most, beside PyTorch's own; nothing is built."""
+    """Estimate the most bytes of a training step, beside PyTorch's own, without building the model."""
     training = run.training
     chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
     batch = training.micro_batch_size or training.batch_size
@@ -89,18 +88,18 @@ def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float
     takes long enough to be measured.
 
     Args:
-        config: of the model.
-        run: whose batch size and precision are taken.
+        config: the configuration of the model.
+        run: gives batch size and precision.
         device: where it is measured.
 
     Raises:
-        VitkitError: it does not fit into memory.
+        VitkitError: the model does not fit into memory.
     """
     model = build_model(config).to(device)
     chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
     compute_as(model, chosen)
     contestant = Contestant(run.model, "vitkit", chosen.precision, model, model)
-    # As of several threads: by the clock on the wall, which a person waits by.
+    # Two threads mean wall time, for which a person waits.
     clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
     count, optimizers = min(FIRST_IMAGES, most), dict[torch.nn.Module, torch.optim.Optimizer]()
     while True:

@@ -1,7 +1,7 @@
-"""Who takes part in a benchmark: vitkit's ways to compute, and other libraries' models of the same sizes.
+"""The contestants of a benchmark: vitkit's ways to compute, and other libraries' models of the same sizes.
 
-Peers compute as their users would have them: exact GELU, and both forms of attention, of which the faster one
-counts. One model of each library is enough for all its ways.
+Peers compute with exact GELU, as their users do, and with both forms of attention, of which the faster one
+counts. All ways of a library share one model.
 """
 
 import tempfile
@@ -15,22 +15,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
+from vitkit.jobs.bench.timing import BenchPhase, Step
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Compute, Precision
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features
+from vitkit.training.config import OptimizerConfig
+from vitkit.training.optim import create_optimizer
 from vitkit.weights.peers import import_library
 
-BenchPhase = Literal["inference", "training"]
 TorchPrecision = Literal["float32", "bfloat16"]
+LEARNING_RATE = 1e-5
+"""Small, so that many steps on the same images change little."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,59 @@ class Contestant:
     library: str
     precision: EnginePrecision
     model: nn.Module | None
-    """None: an engine, which computes logits and cannot be trained."""
+    """None for an engine, which computes logits and cannot be trained."""
     logits: Callable[[Tensor], Any]
     """Normalised images `(B, 3, H, W)` to logits `(B, K)`."""
     prepare: Callable[[], None] = lambda: None
-    """Have the model, which others use as well, compute in this way."""
+    """Have the model, which other contestants share, compute in this way."""
+
+
+def step_of(
+    contestant: Contestant,
+    phase: BenchPhase,
+    images: Tensor,
+    optimizers: dict[nn.Module, torch.optim.Optimizer],
+) -> Step:
+    """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
+
+    A training step is forward, cross-entropy, backward and a fused AdamW.
+
+    Args:
+        contestant: the model and its way to compute.
+        phase: inference or training.
+        images: `(B, C, H, W)`, normalised.
+        optimizers: the optimiser of each model that has been trained already: contestants share models.
+    """
+    model, device = contestant.model, images.device
+    autocast = torch.autocast(
+        device.type, torch.bfloat16, enabled=model is not None and contestant.precision == "bfloat16"
+    )
+    if phase == "inference":
+        if model is not None:
+            model.eval()
+
+        def infer() -> None:
+            with torch.inference_mode(), autocast:
+                contestant.logits(images)
+
+        return infer
+    assert model is not None, "engines take no part in training"
+    model.train()
+    if model not in optimizers:
+        optimizers[model] = create_optimizer(model, OptimizerConfig())
+    optimizer = optimizers[model]
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
+    labels = torch.zeros(len(images), dtype=torch.long, device=device)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with autocast:
+            logits = contestant.logits(images)
+        F.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return train
 
 
 def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
@@ -59,7 +112,7 @@ def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchP
 def vitkit_contestants(
     config: ModelConfig, device: torch.device, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
 ) -> Iterator[Contestant]:
-    """Give what is chosen in each precision, and the plain way (`--exact`), last."""
+    """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
     model: ImageModel = build_model(config).to(device)
     chosen: list[tuple[str, str, TorchPrecision, Compute]] = [
         (
@@ -169,10 +222,10 @@ def graph_to_export(config: ViTConfig) -> ImageModel:
 
 
 def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Tensor) -> None:
-    """Refuse an engine that computes something else than the model it was made of.
+    """Refuse an engine that computes other logits than the model it was made of.
 
     Raises:
-        VitkitError: it does; bfloat16 is within two percent of the largest logit.
+        VitkitError: the logits differ by more than bfloat16 does, two percent of the largest.
     """
     with torch.inference_mode():
         expected = model(images)
@@ -244,7 +297,7 @@ def served_contestants(
         if engine == "onnxruntime" and precision != "float32":
             continue
         served = serve(model, engine, precision, torch.get_num_threads())
-        served(shown), served(shown)  # the second one of a size is compiled for it
+        served(shown), served(shown)  # the second batch of a size is compiled for it
         library = f"vitkit {engine}"
 
         def logits(images: Tensor, served: EngineModel = served) -> Any:
@@ -263,7 +316,7 @@ PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "vitkit-openvino": (partial(served_contestants, "openvino"), EXTRAS["openvino"]),
     "vitkit-onnxruntime": (partial(served_contestants, "onnxruntime"), EXTRAS["onnxruntime"]),
 }
-"""Libraries, and vitkit's own engines; who makes their contestants, and the packages that it imports."""
+"""Libraries, and vitkit's own engines: the function that makes their contestants, and its packages."""
 
 
 def installed_peers() -> tuple[list[str], list[str]]:
@@ -278,27 +331,27 @@ def peer_contestants(
     """Give the contestants of a peer, each of which has computed logits once.
 
     Args:
-        name: of the library.
-        config: the architecture; none but a plain ViT with class token and head has peers.
+        name: the library's.
+        config: the architecture; only a plain ViT with class token and head has peers.
         images: `(B, C, H, W)`, normalised, of the batch that is timed.
-        phase: what is timed; engines cannot be trained.
+        phase: inference or training; engines cannot be trained.
         precisions: the precisions.
 
     Raises:
-        VitkitError: it has no such model, or its installation does not work; the message says which.
+        VitkitError: the library has no such model, or its installation does not work.
     """
-    vit: Any = config  # what has tokens is a ViT or a hybrid
+    vit: Any = config  # a configuration with tokens is a ViT or a hybrid
     if config.num_tokens is None or vit.backbone or vit.pool != "token" or not config.num_classes:
         raise VitkitError(f"{name} is left out: it is compared on plain ViTs with class token and head.")
     try:
-        with warnings.catch_warnings():  # exporters warn of what they are told on purpose
+        with warnings.catch_warnings():  # exporters warn of options that are meant
             warnings.simplefilter("ignore")
             contestants = list(PEERS[name][0](vit, images, phase, precisions))
             for contestant in contestants:
                 contestant.prepare()
                 with torch.inference_mode():
                     contestant.logits(images[:1] if contestant.model else images)
-    except Exception as error:  # a broken installation, and a library that changed, raise what they like
+    except Exception as error:  # a broken installation, or a library that changed, may raise anything
         reason = " ".join(str(error).split())[:200]
         raise VitkitError(f"{name} is left out: {type(error).__name__}: {reason}") from error
     return contestants

@@ -22,7 +22,7 @@ class BenchOptions(JobOptions):
     """pixels a side: 224, or 64,128,224, or 64..512 for the paper's sizes between these; left out, 224 or the
     checkpoint's own."""
     batch_size: int = 8
-    """images at a time; fewer where a step would outlast its share of --minutes."""
+    """images at a time; fewer where a step would outlast its part of --minutes."""
     training: bool = True
     """time training steps as well as inference."""
     peers: bool = False
@@ -53,31 +53,31 @@ class BenchOptions(JobOptions):
 
     @property
     def phases(self) -> tuple[Literal["inference", "training"], ...]:
-        """The phases that are timed."""
+        """Return the phases that are timed."""
         return ("inference", "training") if self.training else ("inference",)
 
     @property
     def image_sizes(self) -> tuple[int, ...]:
-        """The sizes in pixels; empty where each model has its own.
+        """Return the sizes in pixels; empty where each model has its own.
 
         Raises:
-            VitkitError: they cannot be read.
+            VitkitError: `sizes` is no list and no range of numbers.
         """
         if not self.sizes:
             return ()
         first, dots, last = self.sizes.partition("..")
-        words = [first, last] if dots else self.sizes.split(",")
-        if not all(word.strip().isascii() and word.strip().isdigit() and int(word) for word in words):
+        sides = [first, last] if dots else self.sizes.split(",")
+        if not all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides):
             raise VitkitError(
                 f"sizes are pixels a side, as 224 or 64,128,224 or 64..512, found '{self.sizes}'."
             )
-        numbers = tuple(int(word) for word in words)
+        numbers = tuple(map(int, sides))
         if not dots:
             return tuple(dict.fromkeys(numbers))
         within = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[1])
         if not within:
             raise VitkitError(
-                f"{self.sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Name sizes "
+                f"{self.sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Give sizes "
                 "with commas between them."
             )
         return within

@@ -1,8 +1,7 @@
-"""Measure the speed of contestants in turn, beside the matrix products of the machine."""
+"""Measure the speed of contestants in turns, beside the machine's own matrix products."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,115 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.libraries import EnginePrecision
-from vitkit.jobs.bench.contestants import BenchPhase, Contestant
-from vitkit.jobs.bench.timing import Clock, Step, Ticking, Turn, spread, take_turns
+from vitkit.jobs.bench.contestants import Contestant, step_of
+from vitkit.jobs.bench.records import Speed
+from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
 from vitkit.models.zoo import ModelConfig
-from vitkit.training.config import OptimizerConfig
-from vitkit.training.optim import create_optimizer
-
-LEARNING_RATE = 1e-5
-"""Small, so that many steps on the same images change little."""
-
-
-@dataclass(frozen=True)
-class Timed:
-    """The model that a record is of."""
-
-    model: str
-    image_size: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Speed(Timed):
-    """The speed of one contestant."""
-
-    phase: BenchPhase
-    name: str
-    library: str
-    precision: EnginePrecision
-    batch_size: int
-    rounds: int
-    images_per_second: float
-    """The median of its rounds."""
-    quartiles: tuple[float, float]
-    """The spread of the images per second."""
-    seconds: float
-    """Seconds of a step, the median."""
-    least_seconds: float
-    reference: str
-    """The contestant that ratios are taken to."""
-    ratio: float
-    """Its speed to that of the reference, the median of the rounds."""
-    ratio_quartiles: tuple[float, float]
-    mfu: float | None
-    """FLOPs of the whole model in a second, to those of matrix products of its shapes in its precision,
-    measured in the same rounds; None where there are no such products."""
-    mfu_executed: float | None
-    """The same by the FLOPs that are executed: fewer where work is left out. None for engines."""
-
-
-def step_of(
-    contestant: Contestant,
-    phase: BenchPhase,
-    images: Tensor,
-    optimizers: dict[nn.Module, torch.optim.Optimizer],
-) -> Step:
-    """Return what is timed: one forward pass, or one training step, and set its model to that phase.
-
-    A training step is forward, cross-entropy, backward and a fused AdamW.
-
-    Args:
-        contestant: whose step.
-        phase: which of the two.
-        images: `(B, C, H, W)`, normalised.
-        optimizers: of the models that have one already: contestants share models.
-    """
-    model, device = contestant.model, images.device
-    autocast = torch.autocast(
-        device.type, torch.bfloat16, enabled=model is not None and contestant.precision == "bfloat16"
-    )
-    if phase == "inference":
-        if model is not None:
-            model.eval()
-
-        def infer() -> None:
-            with torch.inference_mode(), autocast:
-                contestant.logits(images)
-
-        return infer
-    assert model is not None, "engines take no part in training"
-    model.train()
-    if model not in optimizers:
-        optimizers[model] = create_optimizer(model, OptimizerConfig())
-    optimizer = optimizers[model]
-    for group in optimizer.param_groups:
-        group["lr"] = LEARNING_RATE
-    labels = torch.zeros(len(images), dtype=torch.long, device=device)
-
-    def train() -> None:
-        optimizer.zero_grad()
-        with autocast:
-            logits = contestant.logits(images)
-        F.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return train
 
 
 def products(
     config: ModelConfig, batch: int, device: torch.device, precision: EnginePrecision
 ) -> tuple[Step, int] | None:
-    """Return a step of the matrix products of one block of a ViT, and its FLOPs; None for a model without.
+    """Return a step of the matrix products of one block of a ViT, and its FLOPs.
 
-    They are the ceiling that utilisation is measured against: nothing but PyTorch's products, of qkv, the
-    output projection and the MLP, for all tokens of a batch at once. Of integers it has none.
-    Engines with products of their own may exceed it.
+    They are the ceiling that utilisation is measured against: PyTorch's products alone, of qkv, the output
+    projection and the MLP, for all tokens of a batch at once. None for a ResNet, which has no such block, and
+    for integers, of which PyTorch has no products.
     """
     dtype: torch.dtype = getattr(torch, precision)
     if config.num_tokens is None or not dtype.is_floating_point:
         return None
-    vit: Any = config  # what has tokens is a ViT or a hybrid
+    vit: Any = config  # a configuration with tokens is a ViT or a hybrid
     rows, width = batch * config.num_tokens, vit.width
     shapes = ((width, 3 * width), (width, width), (width, vit.mlp_dim), (vit.mlp_dim, width))
     pairs = [
@@ -163,17 +73,17 @@ def compare(
 ) -> Iterator[Speed]:
     """Time contestants in turns, with the matrix products of the model's shapes among them.
 
-    Who is interrupted gets what the rounds before tell, and then the interruption.
+    After an interruption (Ctrl-C) the records of the whole rounds come first, and then the interruption.
 
     Args:
-        model: as it is shown.
-        config: the architecture of all.
-        phase: what is timed.
-        contestants: who takes part.
+        model: the model's name in the records.
+        config: the architecture of all contestants.
+        phase: inference or training.
+        contestants: the models and their ways to compute.
         images: `(B, C, H, W)`, normalised.
-        clock: of the device.
-        seconds: that it should take.
-        flops: of the whole model's forward pass, for one image.
+        clock: the clock of the device.
+        seconds: the time for all of it.
+        flops: FLOPs of the whole model's forward pass, for one image.
         tick: called after every step.
     """
     batch, device = len(images), images.device
@@ -191,15 +101,33 @@ def compare(
     reference = best_name(contestants, times)
     # Every product of the forward pass has two of its size in the backward pass.
     passes = 3 if phase == "training" else 1
-
-    def utilization(contestant: Contestant, count: int | None) -> float | None:
-        rate, middle = rates.get(contestant.precision), statistics.median(times[contestant.name])
-        return None if rate is None or count is None else passes * count * batch / middle / rate
-
     for contestant in contestants:
-        mfu = utilization(contestant, flops), utilization(contestant, executed[contestant.name])
-        own, best = times[contestant.name], times[reference]
-        yield _speed(Timed(model, config.image_size), phase, contestant, batch, reference, own, best, mfu)
+        own, rate = times[contestant.name], rates.get(contestant.precision)
+        low, middle, high = spread(own)
+        ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
+        mfu, mfu_executed = (
+            None if rate is None or count is None else passes * count * batch / middle / rate
+            for count in (flops, executed[contestant.name])
+        )
+        yield Speed(
+            model=model,
+            image_size=config.image_size,
+            name=contestant.name,
+            precision=contestant.precision,
+            phase=phase,
+            library=contestant.library,
+            batch_size=batch,
+            rounds=len(own),
+            images_per_second=batch / middle,
+            quartiles=(batch / high, batch / low),
+            seconds=middle,
+            least_seconds=min(own),
+            reference=reference,
+            ratio=ratios[1],
+            ratio_quartiles=(ratios[0], ratios[2]),
+            mfu=mfu,
+            mfu_executed=mfu_executed,
+        )
     if interruption is not None:
         raise interruption
 
@@ -207,54 +135,20 @@ def compare(
 def _whole_rounds(
     turns: Mapping[str, Turn], clock: Clock, seconds: float, tick: Ticking
 ) -> tuple[dict[str, list[float]], KeyboardInterrupt | None]:
-    """Let contestants take turns; return their times, and the interruption after which there were no more."""
+    """Let contestants take turns; return the times of whole rounds, and the interruption that ended them."""
     times: dict[str, list[float]] = {}
     try:
         take_turns(turns, clock, seconds, times, tick)
     except KeyboardInterrupt as stopped:
         rounds = min((len(measured) for measured in times.values()), default=0)
-        if rounds < 2:  # of one there are no quartiles
+        if rounds < 2:  # a single round has no quartiles
             raise
         return {name: measured[:rounds] for name, measured in times.items()}, stopped
     return times, None
 
 
-def _speed(
-    timed: Timed,
-    phase: BenchPhase,
-    contestant: Contestant,
-    batch: int,
-    reference: str,
-    own: Sequence[float],
-    best: Sequence[float],
-    mfu: tuple[float | None, float | None],
-) -> Speed:
-    """Make the record of a contestant from its times and those of the reference, in seconds."""
-    ratios = spread([other / mine for mine, other in zip(own, best, strict=True)])
-    low, middle, high = spread(own)
-    return Speed(
-        model=timed.model,
-        image_size=timed.image_size,
-        phase=phase,
-        name=contestant.name,
-        library=contestant.library,
-        precision=contestant.precision,
-        batch_size=batch,
-        rounds=len(own),
-        images_per_second=batch / middle,
-        quartiles=(batch / high, batch / low),
-        seconds=middle,
-        least_seconds=min(own),
-        reference=reference,
-        ratio=ratios[1],
-        ratio_quartiles=(ratios[0], ratios[2]),
-        mfu=mfu[0],
-        mfu_executed=mfu[1],
-    )
-
-
 def headlines(speeds: Sequence[Speed]) -> list[str]:
-    """Say, by precision, how fast vitkit's fastest engine is over the best peer: of one model and size."""
+    """Say, by precision, the speed of vitkit's fastest engine over the best peer's; of one model and size."""
     lines = []
     for precision in dict.fromkeys(speed.precision for speed in speeds):
         timed = [s for s in speeds if s.precision == precision and s.library != "vitkit exact"]

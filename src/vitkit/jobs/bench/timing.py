@@ -1,4 +1,4 @@
-"""Timing of several steps in turns, and the most memory that one takes."""
+"""Time several steps in turns, and measure the most memory that a step takes."""
 
 import os
 import statistics
@@ -6,35 +6,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+BenchPhase: TypeAlias = Literal["inference", "training"]
 Step = Callable[[], Any]
 Ticking = Callable[[], None]
-"""Is called after every step, to say how far it is."""
+"""A function that is called after every step, to show progress."""
 
 LEAST_ROUNDS = 3
-"""Below this there is no median to speak of."""
+"""Fewer rounds have no median to speak of."""
 LEAST_FOR_P99 = 100
-"""Calls of which the slowest hundredth is at least one."""
+"""Calls of which the slowest hundredth is a call at least."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The means by which a device's time is measured.
-
-    A GPU's by its own events. A single thread's by the time of its processor, which other programs on the
-    machine do not lengthen; that of several threads by the clock on the wall, for they wait for one another.
-    """
+    """The clock of a device: a GPU's events; for a single thread the processor time, which other programs on
+    the machine do not lengthen; for several threads, which wait for one another, the wall time."""
 
     device: torch.device
     threads: int
 
     @property
     def name(self) -> str:
-        """In words, as records have it."""
+        """Return the name of the clock in records."""
         if self.device.type == "cuda":
             return "CUDA events"
         return "processor time" if self.threads == 1 else "wall time"
@@ -61,23 +59,23 @@ class Turn:
 
     step: Step
     prepare: Step = lambda: None
-    """Is called before, outside of the time: steps may share a model that computes in several ways."""
+    """Called before the step, untimed: steps may share a model that computes in several ways."""
 
 
 def take_turns(
     turns: Mapping[str, Turn],
     clock: Clock,
     seconds: float,
-    found: dict[str, list[float]],
+    times: dict[str, list[float]],
     tick: Ticking = lambda: None,
 ) -> None:
     """Time steps in turns, once in each round and in an order that rotates, so that a busy machine slows all.
 
     Args:
         turns: the steps by name; each runs once before, to warm up.
-        clock: of their device.
+        clock: the clock of their device.
         seconds: after which no further round begins, warming up counted; at least `LEAST_ROUNDS` are run.
-        found: receives the seconds of each step in each round; whoever is interrupted has those before.
+        times: receives the seconds of each step in each round, so that an interruption loses none.
         tick: called after every step.
     """
     end = time.perf_counter() + seconds
@@ -85,20 +83,20 @@ def take_turns(
         turn.prepare()
         turn.step()
         tick()
-    found.update({name: [] for name in turns})
+    times.update({name: [] for name in turns})
     names = list(turns)
-    number = 0
-    while number < LEAST_ROUNDS or time.perf_counter() < end:
-        first = number % len(names)
+    rounds = 0
+    while rounds < LEAST_ROUNDS or time.perf_counter() < end:
+        first = rounds % len(names)
         for name in names[first:] + names[:first]:
             turns[name].prepare()
-            found[name].append(clock.seconds(turns[name].step))
+            times[name].append(clock.seconds(turns[name].step))
             tick()
-        number += 1
+        rounds += 1
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile."""
+    """Return the lower quartile, the median and the upper quartile."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 
@@ -115,7 +113,7 @@ class Latency:
 
 
 def latency(step: Step, device: torch.device, seconds: float, tick: Ticking = lambda: None) -> Latency:
-    """Measure the latency of a step for so many seconds, by the clock on the wall: people wait by it."""
+    """Measure the latency of a step for some seconds, by wall time: a person waits for it."""
     for _ in range(2):
         step()
     times: list[float] = []
@@ -135,9 +133,9 @@ def latency(step: Step, device: torch.device, seconds: float, tick: Ticking = la
 
 
 def peak_memory(step: Step, device: torch.device) -> int:
-    """Return the most bytes that a step has at one time of what PyTorch allocates for it on top of before.
+    """Return the most bytes that PyTorch allocates for a step, on top of what was allocated before.
 
-    On a CPU the workspaces of its libraries are not among them, for nobody counts these.
+    On a CPU the workspaces of its libraries are left out: no counter has them.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -161,28 +159,28 @@ def peak_memory(step: Step, device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch that fits."""
+    """The largest batch that fits into memory."""
 
     images: int
-    """0 where not even one does."""
+    """0 where not even one image fits."""
     tried: bool
-    """Whether it was run; else it follows from the memory that smaller ones took, which is a line."""
+    """Whether it was run; else it follows from the memory of smaller batches, which grows by a line."""
 
 
 def largest_batch(
     step_of: Callable[[int], Step], device: torch.device, room: int, seconds: float, small: int = 2
 ) -> LargestBatch:
-    """Search the largest batch that fits.
+    """Search the largest batch that fits into memory.
 
-    A GPU runs ever larger ones, until one does not fit. A processor would swap or be killed: there the memory
-    of two small batches is measured, and what fits follows.
+    A GPU runs larger and larger batches, until one does not fit. A processor would swap or be killed: there
+    the memory of two small batches is measured, and the largest one follows from a line through them.
 
     Args:
         step_of: makes the step of a batch size.
-        device: where it runs.
-        room: bytes for what a step allocates, on a CPU.
-        seconds: after which a GPU's search ends with the largest that has fitted.
-        small: on a CPU, a batch whose images take more memory than what does not grow with them.
+        device: where the step runs.
+        room: bytes that a step may allocate, on a CPU.
+        seconds: after which a GPU's search ends with the largest batch that has fitted.
+        small: on a CPU, a batch whose images take more memory than what does not grow with the batch.
     """
     if device.type == "cuda":
         return _largest_tried(step_of, seconds)
@@ -208,7 +206,7 @@ def _largest_tried(step_of: Callable[[int], Step], seconds: float) -> LargestBat
 
 @contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Use so many threads while the block lasts: their number belongs to the process."""
+    """Compute with some number of threads while the block lasts: the number belongs to the process."""
     before = torch.get_num_threads()
     try:
         if count is not None:

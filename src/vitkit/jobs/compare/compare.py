@@ -3,7 +3,7 @@
 The folder of a comparison:
 
 compare.json                what is compared, by hashes, and the speeds that were measured
-first/evaluation/, second/evaluation/   numbers and logits, where no run folder holds them
+first/evaluation/, second/evaluation/   numbers and logits of evaluations made for the comparison
 report.html
 
 The same command again reads what is there, and ends with the same page.
@@ -34,7 +34,7 @@ from vitkit.jobs.compare.contenders import Contender, Tested, labels_by_name, lo
 from vitkit.jobs.compare.options import CompareOptions
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
 from vitkit.jobs.evaluate import find_among_others
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
@@ -49,10 +49,10 @@ from vitkit.weights.model_card import preprocessing_of
 
 RECORD = "compare.json"
 PARTS = ("first", "second")
-"""The folders of the evaluations that are made, within that of the comparison."""
+"""The folders of the two evaluations in the folder of the comparison."""
 SPEED_BATCH = 32
-"""Images of the batches whose time is taken: enough for the speed of large batches, and few enough for
-several rounds of a large model within seconds."""
+"""Images of a timed batch: enough for the speed of large batches, and few enough for several rounds of a
+large model within seconds."""
 
 CONFIRMED_BY = 16
 """Images by which a stored evaluation is compared with the model: enough to notice other weights."""
@@ -68,7 +68,7 @@ class Record:
 
     vitkit_version: str
     facts: Mapping[str, str]
-    """The hashes of models and images, and the split: what decides every number but the speeds."""
+    """The hashes of models and images, and the split, which decide every number but the speeds."""
     speeds: Speeds | None = None
     """None before they are measured."""
 
@@ -82,7 +82,7 @@ class _Evaluation:
     was_stored: bool
     """Whether it was read from a run folder."""
     trained_on_tested: int | None
-    """Images of those tested that the model was trained on; None where that is not known."""
+    """Number of tested images that the model was trained on; None where nobody could look."""
 
 
 def run_compare(options: CompareOptions) -> ModelComparison:
@@ -90,11 +90,11 @@ def run_compare(options: CompareOptions) -> ModelComparison:
 
     The stored evaluations of two runs are read if they are of the same test images. Otherwise both models
     are evaluated with the same loader, each with its own preprocessing. A page is written into the folder of
-    the comparison, with pictures of the images that one model alone is right on.
+    the comparison, with pictures of the images that one model alone gets right.
 
     Raises:
-        VitkitError: a model or the images are not there; the two have other tasks or classes, or read other
-            images; or `out` holds something else.
+        VitkitError: a model or the images are not there; the two models differ in task or classes, or could
+            not read the same images; or `out` holds something else.
     """
     require_threads(options.threads)
     if options.out is not None:
@@ -104,7 +104,7 @@ def run_compare(options: CompareOptions) -> ModelComparison:
             pair = load_contenders(options)
         with options.listener.progress("listing images"):
             tested = open_tested(pair, options)
-        facts = {name: one.fingerprint() for name, one in zip(PARTS, pair, strict=True)}
+        facts = {name: contender.fingerprint() for name, contender in zip(PARTS, pair, strict=True)}
         facts |= {"images": tested.fingerprint, "split": tested.split}
 
         def whose(folder: Path) -> Whose:
@@ -128,11 +128,12 @@ def _complete(
     """Compare two models in a folder that this process holds, and write the page."""
     remove_leftovers(folder)
     record = read_if_there(Record, folder / RECORD)
-    if record is None:  # before anything else, so that an interrupted comparison is known again
+    if record is None:  # first of all, so that the same command recognises an interrupted comparison
         record = Record(__version__, facts)
         replace_json(folder / RECORD, to_json(record))
     evaluations = [
-        _evaluate(one, number, tested, folder / PARTS[number], options) for number, one in enumerate(pair)
+        _evaluate(contender, number, tested, folder / PARTS[number], options)
+        for number, contender in enumerate(pair)
     ]
     _require_same_answers(pair, tested, evaluations)
     speeds = record.speeds
@@ -141,9 +142,13 @@ def _complete(
         replace_json(folder / RECORD, to_json(replace(record, speeds=speeds)))
     first, second = evaluations
     answering = pair[0].answering
-    scores = [answering.score_images(one.predictions) for one in evaluations]
-    sides = [_side(one, answering, evaluation) for one, evaluation in zip(pair, evaluations, strict=True)]
-    found = ModelComparison(
+    scores = [answering.score_images(evaluation.predictions) for evaluation in evaluations]
+    sides = [
+        _side(contender, answering, evaluation)
+        for contender, evaluation in zip(pair, evaluations, strict=True)
+    ]
+    both = ((first.result, first.predictions), (second.result, second.predictions))
+    comparison = ModelComparison(
         folder=folder,
         task=learned_by(pair[0].ready.model.card).name,
         score=answering.image_score,
@@ -154,32 +159,29 @@ def _complete(
         first=sides[0],
         second=sides[1],
         difference=model_difference(scores[0], scores[1]),
-        classes=compare_classes(
-            answering, (first.result, first.predictions), (second.result, second.predictions)
-        ),
+        classes=compare_classes(answering, *both),
         speeds=speeds if options.speed_seconds else None,
         options=_differing_options(pair),
-        notes=tuple(one.note for one in pair if one.note),
+        notes=tuple(contender.note for contender in pair if contender.note),
         command=_command(options),
     )
-    from vitkit.jobs.compare.page import render  # matplotlib: whoever is refused does not wait for it
+    from vitkit.jobs.compare.page import render  # imports matplotlib, for which a refusal does not wait
 
     with options.listener.progress("writing the page"):
-        both = ((first.result, first.predictions), (second.result, second.predictions))
-        page = render(found, answering, both, tested.samples(0))
-        replace_file(found.page, [page.encode()])
-    return found
+        page = render(comparison, answering, both, tested.samples(0))
+        replace_file(comparison.page, [page.encode()])
+    return comparison
 
 
 def _command(options: CompareOptions) -> str:
-    """Write the command of a comparison, as it is shown to others."""
+    """Write the command of a comparison as its page shows it."""
     named = {"--data": options.data, "--split": options.split}
-    given = [word for name, value in named.items() if value is not None for word in (name, value)]
+    given = [part for name, value in named.items() if value is not None for part in (name, value)]
     return shown_command(shlex.join(["vitkit", "compare", str(options.first), str(options.second), *given]))
 
 
 def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
-    """Say whether a folder holds this comparison, or may take it."""
+    """Return whether a folder holds this comparison or may take it; else the error that refuses it."""
     record = read_if_there(Record, folder / RECORD) if folder.is_dir() else None
     if record is not None:
         if record.facts == facts:
@@ -194,9 +196,9 @@ def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
 
 
 def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
-    """Yield the folders below `runs/` that a comparison may be kept in where none is given."""
-    # The name of a file, or of a folder of any depth, with whatever characters.
-    names = [re.sub(r"[^\w.+-]", "-", one.label) for one in pair]
+    """Yield folders below `runs/` for a comparison whose folder is not given."""
+    # A label is a file or a folder of any depth, with any characters.
+    names = [re.sub(r"[^\w.+-]", "-", contender.label) for contender in pair]
     name = f"compare-{'-'.join(names)}"
     for number in itertools.count(1):
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
@@ -205,14 +207,14 @@ def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
 def _evaluate(
     contender: Contender, number: int, tested: Tested, folder: Path, options: CompareOptions
 ) -> _Evaluation:
-    """Read the evaluation of a model, or make it and keep it in the folder.
+    """Read the evaluation of a model from its run folder or from the comparison's; else make it.
 
     Args:
         contender: the model.
-        number: 0 for the first, 1 for the second.
+        number: 0 for the first model, 1 for the second.
         tested: the images.
-        folder: its part of that of the comparison.
-        options: how it is computed.
+        folder: the model's folder in the comparison's, which keeps an evaluation that is made.
+        options: batch size and workers, and who hears the progress.
     """
     listener, answering = options.listener, contender.answering
     is_own = tested.is_of(contender, number)
@@ -232,8 +234,8 @@ def _evaluate(
             )
         elif place != folder and not _is_confirmed(contender, number, tested, predictions, options):
             listener.note(
-                f"The evaluation in {place} is not what the model says now: evaluated again. Its weights "
-                "have been replaced since."
+                f"The evaluation in {place} differs from the model's answers now: evaluated again. Its "
+                "weights have been replaced since."
             )
         else:
             return _Evaluation(result, predictions, place != folder, _trained_on(result, is_own, tested))
@@ -270,12 +272,12 @@ def _evaluate(
     )
     folder.mkdir(exist_ok=True)
     write_evaluation(folder, tested.split, result, predictions)
-    remove_leftovers(folder / "evaluation")  # of a kill: logits may be gigabytes
+    remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits
     return _Evaluation(result, predictions, False, _trained_on(result, is_own, tested))
 
 
 def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
-    """Return how many of the images a model was trained on; None where nobody could look."""
+    """Return the number of tested images that a model was trained on; None where nobody could look."""
     if is_own and parse_split(tested.split)[0] == "train":
         count: int = result.count
         return count
@@ -285,10 +287,10 @@ def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
 def _is_confirmed(
     contender: Contender, number: int, tested: Tested, predictions: Any, options: CompareOptions
 ) -> bool:
-    """Whether a model says of some of the images now what its stored evaluation holds of them.
+    """Whether a model still gives the logits of its stored evaluation, on some of the images.
 
-    A folder that was given away may hold the evaluation of other weights than those beside it. Where the
-    images are not at hand, nobody can tell.
+    A folder that was given away may hold the evaluation of other weights than the ones beside it. Where the
+    images are not at hand, nobody can check.
     """
     samples, model, answering = tested.samples(number), contender.ready.model, contender.answering
     if samples is None:
@@ -297,23 +299,18 @@ def _is_confirmed(
     batches = evaluation_batches(
         samples, preprocessing_of(model), options.batch_size, indices=predictions.ids[rows]
     )
-    now = answering.predict(
-        model,
-        batches,
-        device=contender.ready.device,
-        precision=contender.ready.precision,
-        learned=learned_by(model.card),
-    )
-    if not np.array_equal(now.ids, predictions.ids[rows]):  # one cannot be read any more
+    predict = answering.predictor(learned_by(model.card))
+    fresh = predict(model, batches, device=contender.ready.device, precision=contender.ready.precision)
+    if not np.array_equal(fresh.ids, predictions.ids[rows]):  # a file has become unreadable
         return False
     stored = predictions.logits[rows]
-    return bool(np.abs(now.logits - stored).mean() <= LOGIT_SLACK * stored.std())
+    return bool(np.abs(fresh.logits - stored).mean() <= LOGIT_SLACK * stored.std())
 
 
 def _is_of_these_images(
     contender: Contender, number: int, tested: Tested, result: Any, predictions: Any
 ) -> bool:
-    """Whether a stored evaluation is of the images and labels that are there, and as it would be made now."""
+    """Whether a stored evaluation has the images and labels that are there now, and today's form."""
     answering, model = contender.answering, contender.ready.model
     outdated = answering.explain_outdated(result, learned_by(model.card))
     names = contender.class_names if tested.data is None else tested.data[number].class_names
@@ -332,18 +329,18 @@ def _is_of_these_images(
 def _require_same_answers(
     pair: tuple[Contender, Contender], tested: Tested, evaluations: list[_Evaluation]
 ) -> None:
-    """Refuse evaluations of other images or labels than one another."""
-    one, other = (evaluation.predictions for evaluation in evaluations)
-    if not np.array_equal(one.ids, other.ids):
-        alone = [len(np.setdiff1d(a, b)) for a, b in ((one.ids, other.ids), (other.ids, one.ids))]
+    """Refuse two evaluations whose images or labels differ."""
+    first, second = (evaluation.predictions.ids for evaluation in evaluations)
+    if not np.array_equal(first, second):
+        alone = [len(np.setdiff1d(first, second)), len(np.setdiff1d(second, first))]
         raise VitkitError(
             f"The two models could not read the same {tested.split} images: {alone[0]:,} were read for "
             f"{pair[0].label} alone and {alone[1]:,} for {pair[1].label} alone. Repair those files, or give "
             "other images with --data."
         )
     truths = [
-        one.answering.truth(evaluation.predictions, evaluation.result.class_names)
-        for one, evaluation in zip(pair, evaluations, strict=True)
+        contender.answering.truth(evaluation.predictions, evaluation.result.class_names)
+        for contender, evaluation in zip(pair, evaluations, strict=True)
     ]
     if {*evaluations[0].result.class_names} != {*evaluations[1].result.class_names} or not np.array_equal(
         truths[0], truths[1]
@@ -355,7 +352,7 @@ def _require_same_answers(
 
 
 def _side(contender: Contender, answering: Any, evaluation: _Evaluation) -> Side:
-    """Describe one of the models by its architecture and its evaluation."""
+    """Describe a model by its architecture and its evaluation."""
     model = contender.ready.model
     return Side(
         given=contender.given,
@@ -373,12 +370,14 @@ def _side(contender: Contender, answering: Any, evaluation: _Evaluation) -> Side
 
 
 def _differing_options(pair: tuple[Contender, Contender]) -> tuple[str, ...] | None:
-    """List the options in which two runs differ; None where one of the two is no run."""
-    one, other = (contender.place for contender in pair)
-    if not (one.is_run and other.is_run):
+    """List the options in which two runs differ; None where either model is no run."""
+    first, second = (contender.place for contender in pair)
+    if not (first.is_run and second.is_run):
         return None
-    recorded, config = (without_places(place.require_config()) for place in (one, other))
-    changes = changed_options(recorded["run"], str(one.path / "config.json"), parse_run(config, other.path))
+    recorded, config = (without_places(place.require_config()) for place in (first, second))
+    changes = changed_options(
+        recorded["run"], str(first.path / "config.json"), parse_run(config, second.path)
+    )
     return tuple(name_options(changes))
 
 
@@ -386,14 +385,14 @@ def _measure_speeds(pair: tuple[Contender, Contender], options: CompareOptions) 
     """Time both models in turns, each on images of its own size and kind."""
     device = torch.device(pair[0].ready.device)
     clock = Clock(device, torch.get_num_threads())
-    if any(isinstance(one.ready.model, EngineModel) for one in pair):
+    if any(isinstance(contender.ready.model, EngineModel) for contender in pair):
         clock = Clock(torch.device("cpu"), max(2, clock.threads))  # engines have threads of their own
-    turns = {name: Turn(_step(one)) for name, one in zip(PARTS, pair, strict=True)}
+    turns = {name: Turn(_step(contender)) for name, contender in zip(PARTS, pair, strict=True)}
     times: dict[str, list[float]] = {}
     with options.listener.progress("measuring the speed of both"):
         take_turns(turns, clock, options.speed_seconds, times)
     first, second = (times[name] for name in PARTS)
-    low, ratio, high = spread([one / other for one, other in zip(first, second, strict=True)])
+    low, ratio, high = spread([a / b for a, b in zip(first, second, strict=True)])
     medians = [SPEED_BATCH / spread(rounds)[1] for rounds in (first, second)]
     return Speeds(
         images_per_second=(medians[0], medians[1]),
@@ -408,7 +407,7 @@ def _measure_speeds(pair: tuple[Contender, Contender], options: CompareOptions) 
 
 
 def _step(contender: Contender) -> Any:
-    """Make the step whose time is taken: a batch of images to logits, as an evaluation computes it."""
+    """Make the timed step: a batch of images to logits, as an evaluation computes it."""
     model, device = contender.ready.model, torch.device(contender.ready.device)
     shape = (SPEED_BATCH, model.config.in_channels, *model.config.image_size)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -38,28 +38,28 @@ class Contender:
     label: str
     """Its name in tables and sentences."""
     place: Place
-    """The path of the model itself: of a series, of its first run."""
+    """The path of the model itself; where a series was given, its first run."""
     ready: Ready
     note: str = ""
-    """A sentence on what was chosen of what the person named; empty where nothing was."""
+    """A sentence on the run of a series that was taken; empty where a model was given."""
 
     @property
     def answering(self) -> Answering[Any, Any]:
-        """Return what the model answers."""
+        """Return the answering half of the model's task."""
         return answering_of(self.ready.model.card)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Return the names of the classes; none where the model does not say them."""
+        """Return the names of the classes; none where the model records none."""
         return self.ready.model.card.class_names
 
     @property
     def trained_on(self) -> TrainingData | None:
-        """Return what the card says of the training images."""
+        """Return the training images as the card records them."""
         return card_of(self.ready.model).data
 
     def fingerprint(self) -> str:
-        """Hash all that its logits depend on beside the images."""
+        """Hash everything beside the images that the logits depend on."""
         model = self.ready.model
         if isinstance(model, EngineModel):  # the description holds the hashes of the graph's files
             return hash_file(self.place.path / DESCRIPTION)[1]
@@ -81,13 +81,12 @@ class Tested:
     name: str
     """The name of the data set."""
     whole: bool
-    """Whether the data has no splits and is not the training data: `split` says "train" but means all of
-    it."""
+    """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
     fingerprint: str
     """The hash of all keys and labels of the data set."""
     data: tuple[ImageData, ImageData] | None
-    """The listing for each model, by its own classes and its own rule of decoding; None where the images are
-    not at hand, and stored evaluations alone are compared."""
+    """The listing for each model, with its own classes and decoding rule; None where the images are not at
+    hand, and stored evaluations alone are compared."""
 
     def samples(self, number: int) -> Samples | None:
         """Return the images as the first (0) or second (1) model reads them."""
@@ -112,7 +111,7 @@ def load_contenders(options: CompareOptions) -> tuple[Contender, Contender]:
         for given, label in zip((options.first, options.second), labels, strict=True)
     )
     first, second = pair
-    tasks = [learned_by(one.ready.model.card).name for one in pair]
+    tasks = [learned_by(contender.ready.model.card).name for contender in pair]
     if tasks[0] != tasks[1]:
         raise VitkitError(
             f"Two models are compared by one task: {first.given} learned {tasks[0]} and {second.given} "
@@ -127,14 +126,14 @@ def make_labels(first: str, second: str) -> tuple[str, str]:
     """Shorten two paths to their last parts, as many as it takes to tell them apart."""
     parts = [name.rstrip("/").split("/") for name in (first, second)]
     for count in range(1, 1 + max(map(len, parts))):
-        one, other = ("/".join(part[-count:]) for part in parts)
-        if one != other:
-            return one, other
+        labels = "/".join(parts[0][-count:]), "/".join(parts[1][-count:])
+        if labels[0] != labels[1]:
+            return labels
     return f"{parts[0][-1]} (first)", f"{parts[1][-1]} (second)"
 
 
 def _load(given: str, label: str, options: CompareOptions) -> Contender:
-    """Load a model; a series stands for its first run."""
+    """Load a model; of a series, the first run's."""
     place, note = kind_of(given), ""
     if place.kind == "series":
         series = read_series(given)  # which has compared the names of folders with what its options make
@@ -167,47 +166,45 @@ def _load(given: str, label: str, options: CompareOptions) -> Contender:
 def _require_same_classes(
     first: Contender, second: Contender, names: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
-    """Refuse two models that know different classes; their order may differ."""
-    alone = [sorted({*one} - {*other}) for one, other in ((names, others), (others, names))]
-    if any(alone):
-        told = [
-            f"{one.label} alone has {join_names(missing, 5)}"
-            for one, missing in zip((first, second), alone, strict=True)
-            if missing
-        ]
+    """Refuse two models of different classes; the order of the classes may differ."""
+    alone = (first.label, {*names} - {*others}), (second.label, {*others} - {*names})
+    if {*names} != {*others}:
+        sides = [f"{label} alone has {join_names(sorted(extra), 5)}" for label, extra in alone if extra]
         raise VitkitError(
-            f"Two models are compared on the same classes, matched by their names: {'; '.join(told)}. Name "
+            f"Two models are compared on the same classes, matched by their names: {'; '.join(sides)}. Name "
             "two models of the same classes."
         )
 
 
 def open_tested(pair: tuple[Contender, Contender], options: CompareOptions) -> Tested:
-    """Open the images of a comparison, cut as the first model that was trained on them had them cut.
+    """Open the images of a comparison, with the splits of the first model that was trained on them.
 
     Raises:
-        VitkitError: neither model says which images it knows and none are given; they are not there, or have
+        VitkitError: no images are given and neither model records its own; the images are not there, or have
             other classes than the models; or there is no such split.
     """
     owner, opened = _open_own(pair, options.data)
-    if owner is None:  # nobody was trained on them, so that all of them are there to test on
+    if owner is None:  # neither was trained on them, so that all of them may be tested
         assert options.data is not None
-        data = [open_model_data(one.ready.model, options.data) for one in pair]
+        data = [open_model_data(contender.ready.model, options.data) for contender in pair]
     elif opened is None:
         return _not_at_hand(pair, owner, options)
     else:
-        data = [opened if one is owner else _open_as(one, owner, options.data) for one in pair]
-    for one, listed in zip(pair, data, strict=True):
-        outputs = one.ready.model.config.num_classes
+        data = [
+            opened if contender is owner else _open_as(contender, owner, options.data) for contender in pair
+        ]
+    for contender, listed in zip(pair, data, strict=True):
+        outputs = contender.ready.model.config.num_classes
         if len(listed.class_names) != outputs:
             raise VitkitError(
-                f"{one.given} has {outputs:,} outputs and no class names, and the images have "
+                f"{contender.given} has {outputs:,} outputs and no class names, and the images have "
                 f"{len(listed.class_names):,} classes: expected one class for each output. Give other images "
                 "with --data."
             )
     _require_same_classes(*pair, data[0].class_names, data[1].class_names)
-    given, known = options.data is not None, owner is not None
-    (images, split), (others, _) = (choose_split(listed, options.split, given, known) for listed in data)
-    whole = not known and split == "train" and list(images.splits) == ["train"]
+    given, trained_on = options.data is not None, owner is not None
+    (images, split), (others, _) = (choose_split(listed, options.split, given, trained_on) for listed in data)
+    whole = not trained_on and split == "train" and list(images.splits) == ["train"]
     tested = Tested(split, images.name, whole, images.fingerprint(), (images, others))
     _require_same_images(tested, images, others)
     return tested
@@ -216,33 +213,33 @@ def open_tested(pair: tuple[Contender, Contender], options: CompareOptions) -> T
 def _open_own(
     pair: tuple[Contender, Contender], spec: str | None
 ) -> tuple[Contender | None, ImageData | None]:
-    """Find the first model that was trained on the images, and open them as they were cut for it.
+    """Find the first model that was trained on the images, and open them with the splits of its training.
 
     Returns:
-        None for the model where nobody was trained on them; None for the images where they are not at hand.
+        The model, or None where neither was trained on them; the images, or None where they are not at hand.
 
     Raises:
-        VitkitError: no images are named, and neither model knows any.
+        VitkitError: no images are given, and neither model records its own.
     """
     if spec is not None:
-        owner = next((one for one in pair if is_training_data(one.ready.model.card, spec)), None)
+        owner = next((model for model in pair if is_training_data(model.ready.model.card, spec)), None)
         return owner, None if owner is None else open_model_data(owner.ready.model, spec)
-    owners = [one for one in pair if one.trained_on is not None]
+    owners = [contender for contender in pair if contender.trained_on is not None]
     if not owners:
         raise VitkitError(
             f"Neither {pair[0].given} nor {pair[1].given} says which images it was trained on: give "
             "images to test on with --data."
         )
-    for one in owners:
+    for owner in owners:
         try:
-            return one, open_model_data(one.ready.model)
+            return owner, open_model_data(owner.ready.model)
         except VitkitError:
             continue
     return owners[0], None
 
 
 def _open_as(contender: Contender, owner: Contender, spec: str | None) -> ImageData:
-    """Open the images of another model by a model's own classes and rule of decoding, cut in the same way."""
+    """Open the images of another model with its splits, but a model's own classes and decoding rule."""
     trained_on = owner.trained_on
     assert trained_on is not None  # it is the owner of the images
     splits: Splits = trained_on.splits
@@ -256,26 +253,26 @@ def _not_at_hand(pair: tuple[Contender, Contender], owner: Contender, options: C
     """Compare by stored evaluations alone, where both models were trained and tested on the same images.
 
     Raises:
-        VitkitError: they were not, as the opening of the images has it.
+        VitkitError: they were not; the message is that of opening the images.
     """
-    one, other = (contender.trained_on for contender in pair)
+    first, second = (contender.trained_on for contender in pair)
     split = options.split or "test"
     stored = all((contender.place.path / "evaluation" / f"{split}.json").is_file() for contender in pair)
-    if one is None or other is None or one.fingerprint != other.fingerprint or not stored:
-        open_model_data(owner.ready.model)  # which says what is wrong with them
+    if first is None or second is None or first.fingerprint != second.fingerprint or not stored:
+        open_model_data(owner.ready.model)  # raises the error that says why
         raise VitkitError(f"The images of {owner.given} have just come back: run the same command again.")
     options.listener.note(
         "Without pictures: the images are not where they were, or have changed. The stored evaluations of "
         "both are compared."
     )
-    return Tested(split, one.name, False, one.fingerprint, None)
+    return Tested(split, first.name, False, first.fingerprint, None)
 
 
-def _require_same_images(tested: Tested, one: ImageData, other: ImageData) -> None:
+def _require_same_images(tested: Tested, first: ImageData, second: ImageData) -> None:
     """Refuse two listings of the same data that differ in their images or labels."""
-    pair = [images.splits[tested.split] for images in (one, other)]
+    pair = [images.splits[tested.split] for images in (first, second)]
     keys = [[samples.key(index) for index in range(len(samples))] for samples in pair]
-    names = [images.class_names for images in (one, other)]
+    names = [images.class_names for images in (first, second)]
     labels = [labels_by_name(*samples) for samples in zip(pair, names, strict=True)]
     if keys[0] != keys[1] or not np.array_equal(labels[0], labels[1]):
         raise VitkitError(

@@ -14,10 +14,10 @@ class CompareOptions(BatchOptions, PrecisionOptions, MachineOptions, JobOptions)
     first: StrPath
     """a run folder, a series, any checkpoint, a folder of vitkit export, an address or a published name."""
     second: StrPath
-    """another one, for the same classes: differences are its numbers less those of the first."""
+    """another model of the same classes; differences are its numbers minus the first model's."""
     data: str | None = None
     """other images than those that the models were trained with: digits, a folder, a .csv or .parquet files;
-    left out, the images of the first model that knows its own."""
+    left out, the images of the first model that records its own."""
     _: KW_ONLY
     split: str | None = None
     """images that both are tested on: test, val or train, or a part of them such as "test[:10%]"; left out,

@@ -1,4 +1,4 @@
-"""Few-shot accuracy of checkpoints: how much their features know of images they were not trained for."""
+"""Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,12 +42,12 @@ from vitkit.jobs.fewshot.result import (
     remarks,
     short_names,
 )
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.listener import SILENT
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
-from vitkit.runs.processes import await_word, join_processes, lost_processes_explained, take_threads
+from vitkit.runs.processes import await_message, join_processes, lost_processes_explained, take_threads
 from vitkit.runs.trained_model import is_training_data
 from vitkit.text import pluralize, without_places
 from vitkit.weights.files.cache import cache_folder
@@ -59,20 +59,19 @@ from vitkit.world import World, prepared_together
 def run_fewshot(options: FewShotOptions) -> FewShot:
     """Measure how well classes are learned from a few images of each, by the features of frozen checkpoints.
 
-    Features come through each model once, for the images that are drawn, the same for every checkpoint, and
-    those tested on: the test split, else the validation split, else a fifth of the images, cut off with seed
-    0. The protocol of "ridge" is the paper's (4.1), as big_vision `evaluators/fewshot_lsr.py` has it.
+    The shots are drawn once for all checkpoints. The test images are the test split, else the validation
+    split, else a fifth of the images, cut off with seed 0. Each model computes the features of these images
+    once. The protocol of "ridge" is the paper's (4.1), as in big_vision `evaluators/fewshot_lsr.py`.
 
     Each of the processes that torchrun starts computes a part of the features, the first one learns from
     them, and all of them get the same numbers.
 
     Raises:
-        VitkitError: a checkpoint cannot be loaded or has no pooling; the data is not there, or leaves nothing
-            to test on.
+        VitkitError: a checkpoint cannot be loaded or has no pooling; or there is no data, or no test image.
     """
     world = join_processes(options.listener.warn)
     if not world.writes:
-        options = replace(options, listener=SILENT)  # process 0 speaks
+        options = replace(options, listener=SILENT)  # process 0 alone shows messages
     listener, options = options.listener, replace(options, shots=sorted(set(options.shots)))
     take_threads(world)
     with lost_processes_explained(world):
@@ -100,7 +99,7 @@ def run_fewshot(options: FewShotOptions) -> FewShot:
             else:
                 _compute_parts(options, decoded, extractor, world)
         if not world.writes:
-            return from_json(FewShot, await_word(world), "the numbers of process 0")
+            return from_json(FewShot, await_message(world), "the numbers of process 0")
         fewshot = _summarise(options, data, measured)
         world.tell(fewshot.to_json())
     for sentence in remarks(fewshot):
@@ -115,12 +114,12 @@ def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = No
     """Write the numbers as JSON, the accuracy against the number of shots as PNG and SVG, and a page of both.
 
     Args:
-        options: those that the numbers were measured with.
-        found: the numbers.
+        options: of the measurement.
+        fewshot: the numbers.
         out: the folder; left out, fewshot/ in the run folder, or in the working folder.
 
     Returns:
-        The files; none if the folder that was chosen here may not be written.
+        The files; none if the default folder cannot be written.
 
     Raises:
         OSError: the folder of `out` cannot be written.
@@ -147,18 +146,19 @@ def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = No
     except OSError as error:
         if out is not None:
             raise
-        options.listener.note(f"Not kept in {folder}: {error.strerror}. Choose a folder with --out.")
-        return []
+        options.listener.note(f"Not written to {folder}: {error.strerror}. Choose a folder with --out.")
     except VitkitError as error:
         if out is not None:
             raise
-        options.listener.note(f"Not kept: {error}")
-        return []
+        options.listener.note(f"Not written: {error}")
+    return []
 
 
 def _without_places(fewshot: FewShot) -> FewShot:
-    """Give the numbers as they may be given away; names of classes and keys of images are no places, though
-    they may begin with a slash."""
+    """Remove the paths of checkpoints and data, so that the numbers may be given away.
+
+    Names of classes and keys of images stay, though they may begin with a slash.
+    """
     models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
     return replace(fewshot, data=without_places(fewshot.data), models=models)
 
@@ -179,7 +179,7 @@ class _Checkpoint:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A checkpoint's accuracy, and what was found out about the images on the way."""
+    """The accuracy of a checkpoint; its shots, test labels and rejected files."""
 
     model: FewShotModel
     shots: Shots
@@ -189,7 +189,7 @@ class _Measured:
 
 
 def _identify(options: FewShotOptions) -> list[_Checkpoint]:
-    """Find out what the checkpoints are, before time is spent on any.
+    """Describe the checkpoints, before time is spent on any.
 
     Raises:
         VitkitError: one cannot be loaded, or has no pooling.
@@ -200,18 +200,16 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        record, rule = (
-            identity.card.data,
-            fit_preprocessing(identity.card.preprocessing, identity.config).decode,
-        )
+        record = identity.card.data
+        rule = fit_preprocessing(identity.card.preprocessing, identity.config).decode
         same = is_training_data(identity.card, options.data)
-        if record is not None and same:  # which of several is found by its place
+        if record is not None and same:  # the images may have been moved since
             record = replace(record, spec=absolute_spec(options.data))
         architecture = identity.card.name or identity.config.family
         images = pretraining_images(start, identity.card)
         models.append(_Checkpoint(start, name, rule, record, same, architecture, images))
-    # An image that is too large for one checkpoint is left out for all: the shots must be the same.
-    smallest = min(checkpoint.rule.max_pixels for checkpoint in models)
+    # An image that is too large for a checkpoint is left out for all: the shots must be the same.
+    smallest = min(model.rule.max_pixels for model in models)
     return [replace(model, rule=replace(model.rule, max_pixels=smallest)) for model in models]
 
 
@@ -222,7 +220,7 @@ def _measure(
     extractor: FeatureExtractor,
     world: World,
 ) -> _Measured:
-    """Measure one checkpoint; the other processes compute their parts of the features meanwhile."""
+    """Measure a checkpoint, while the other processes compute their parts of the features."""
     listener = options.listener
     compute = _feature_computer(options, checkpoint, extractor, world)
     draws = data.draws(options.seeds)
@@ -261,7 +259,7 @@ def _measure(
 def _load_extractor(
     options: FewShotOptions, checkpoint: _Checkpoint, device: torch.device
 ) -> FeatureExtractor:
-    """Load a model whose features are computed."""
+    """Load the model of a checkpoint, to compute its features."""
     model = load_model(checkpoint.start, image_size=options.image_size, num_heads=options.num_heads)
     preprocessing = replace(preprocessing_of(model), decode=checkpoint.rule)
     return FeatureExtractor(model.to(device), preprocessing, device, options.precision)
@@ -270,9 +268,9 @@ def _load_extractor(
 def _compute_parts(
     options: FewShotOptions, data: FewShotData, extractor: FeatureExtractor, world: World
 ) -> None:
-    """Compute parts of the features of a checkpoint, as long as process 0 names images."""
-    while (named := await_word(world)) is not None:
-        which, indices = named
+    """Compute parts of the features of a checkpoint, until process 0 sends no more images."""
+    while (message := await_message(world)) is not None:
+        which, indices = message
         samples = data.test if which == data.test_split else data.pool
         extractor.compute(
             samples,
@@ -286,7 +284,7 @@ def _compute_parts(
 def _feature_computer(
     options: FewShotOptions, checkpoint: _Checkpoint, extractor: FeatureExtractor, world: World
 ) -> ComputeFeatures:
-    """Make the function that gives the features of a checkpoint, from the cache where they are kept."""
+    """Make the function that computes the features of a checkpoint, or reads them from the cache."""
     listener = options.listener
     cache = FeatureCache(cache_folder() / "features", listener.note) if options.cache else None
     fingerprint = extractor.fingerprint() if cache is not None else ""
@@ -310,7 +308,7 @@ def _feature_computer(
 
 
 def _summarise(options: FewShotOptions, data: FewShotData, measured: Sequence[_Measured]) -> FewShot:
-    """Put together what was found; shots and test images are those of the first checkpoint and of all."""
+    """Make the result of all checkpoints, which have the same shots and test images."""
     first, names = measured[0], data.data.class_names
     readable = np.bincount(data.pool.labels, minlength=data.classes)
     bad = data.pool.labels[np.array(list(first.shots.unreadable), np.int64)]

@@ -36,7 +36,7 @@ class FewShotOptions(CheckpointOptions, PrecisionOptions, BatchOptions, CacheOpt
     l2: float = L2
     """strength of the L2 penalty of ridge; the original code uses 1024."""
     neighbours: int | None = None
-    """number of neighbours that knn asks; left out, it is chosen on the shots."""
+    """number of neighbours of knn; left out, it is chosen on the shots."""
 
     def __post_init__(self) -> None:
         if not self.checkpoints:

@@ -1,4 +1,4 @@
-"""The result of a few-shot evaluation, what is to be said of it, and its page."""
+"""Show the result of a few-shot evaluation: remarks, figures, and a page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ class FewShotModel:
     """The few-shot accuracy of one checkpoint."""
 
     start: str
-    """The path or address as it was given."""
+    """The given path or address."""
     name: str
-    """Short, unlike that of the other checkpoints."""
+    """A short name, different from the other checkpoints'."""
     features: int
-    """D, how many there are of an image."""
+    """D, the number of features of an image."""
     trained_on_these: bool
     """Whether the model was trained on this data."""
     scores: tuple[FewShotScore, ...]
-    """The scores of each method, and in it of each number of shots."""
+    """The scores of each method and number of shots."""
     architecture: str = ""
     """The name of the model, such as "ViT-B/16"."""
     pretraining_images: int | None = None
-    """Images that its weights were first trained on; None where it is not known."""
+    """Number of images of the first training of its weights; None if unknown."""
 
     def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
         """Return the scores of one method, by the number of shots."""
@@ -42,7 +42,7 @@ class FewShotModel:
 
     @property
     def best(self) -> FewShotScore:
-        """The best score of the most shots."""
+        """The best score among the methods, with the most shots."""
         most = max(score.shots for score in self.scores)
         return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
 
@@ -52,31 +52,31 @@ class FewShot(Shown):
     """The few-shot accuracy of checkpoints, all with the same shots and the same test images."""
 
     data: str
-    """The path or address as it was given."""
+    """The given path or address."""
     data_name: str
     class_names: tuple[str, ...]
     test_split: str
     test_images: int
-    """The number of images that could be read."""
+    """Test images that could be read."""
     chance: float
-    """Accuracy of guessing among all classes alike."""
+    """Accuracy of guessing every class with the same probability."""
     majority: float
     """Accuracy of always naming the most frequent class of the test images."""
     shots: tuple[int, ...]
     seeds: int
     fewer: Mapping[str, int]
-    """Classes with fewer readable images than the most shots, and how many they have: all are shots."""
+    """Number of readable images in classes with fewer than the most shots: all of them are shots."""
     repeated: int
     """Test images that are among the shots, pixel for pixel."""
     rejects: Mapping[str, str]
-    """Key and reason of images that could not be read: others of their class stood in for the shots among
-    them, test images were left out."""
+    """Key and reason of images that could not be read: shots were replaced by others of their class, test
+    images left out."""
     notes: tuple[str, ...]
     """Sentences about the data."""
     models: tuple[FewShotModel, ...]
 
     def in_words(self) -> str:
-        """Name the best accuracy of each checkpoint."""
+        """Give the best accuracy of each checkpoint."""
         best = "; ".join(
             f"{model.name} {model.best.mean:.1%} ({model.best.method}, {pluralize(model.best.shots, 'shot')})"
             for model in self.models
@@ -108,9 +108,9 @@ def _between(interval: tuple[float, float] | None) -> str:
 
 
 def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
-    """Order the checkpoints whose pre-training is known by its size, for each architecture.
+    """Order the checkpoints of each architecture by the number of images of their pre-training.
 
-    Empty where fewer than two sizes are known: there is nothing to compare then.
+    Empty where fewer than two such numbers are known.
     """
     sized = [(entry.pretraining_images, entry) for entry in fewshot.models if entry.pretraining_images]
     if len({images for images, _ in sized}) < 2:
@@ -122,8 +122,10 @@ def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotMod
 
 
 def short_names(starts: Sequence[str]) -> list[str]:
-    """Name checkpoints by the last part of their path or address; where that does not tell them apart, by the
-    whole, or of an absolute path by as many of its last parts as do."""
+    """Name checkpoints by the last part of their path or address.
+
+    Where these are equal, an address is the name, or as many last parts of an absolute path as are unique.
+    """
     names = [PurePath(start).name or start for start in starts]
     return [
         name if names.count(name) == 1 else _distinct_end(start, starts)
@@ -132,7 +134,7 @@ def short_names(starts: Sequence[str]) -> list[str]:
 
 
 def _distinct_end(start: str, starts: Sequence[str]) -> str:
-    """Give the shortest end of an absolute path that no other one has; other names as they are."""
+    """Return the shortest end of an absolute path that no other path has; other names as they are."""
     path = PurePath(start)
     if not path.is_absolute():
         return start
@@ -145,7 +147,7 @@ def _distinct_end(start: str, starts: Sequence[str]) -> str:
 
 
 def remarks(fewshot: FewShot) -> Iterator[str]:
-    """Say in sentences what makes the numbers another thing than they seem."""
+    """Yield sentences that a reader of the numbers should know: few images, copies, poor fits."""
     most = max(fewshot.shots)
     if fewshot.fewer:
         shown = join_names([f"{name} ({count})" for name, count in fewshot.fewer.items()])
@@ -168,12 +170,12 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
         if interval is not None and interval[0] <= max(fewshot.chance, fewshot.majority):
             yield (
                 f"{model.name}: by these draws, the best of its numbers with "
-                f"{pluralize(model.best.shots, 'shot')} cannot be told from guessing."
+                f"{pluralize(model.best.shots, 'shot')} is not significantly better than guessing."
             )
 
 
 def fewshot_page(fewshot: FewShot) -> str:
-    """Make the page of a result: a whole HTML document."""
+    """Make the page of a result, as an HTML document."""
     images = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
     curves = {model.name: model.scores for model in fewshot.models}
     best = max(fewshot.models, key=lambda model: model.best.mean)
@@ -195,7 +197,7 @@ def fewshot_page(fewshot: FewShot) -> str:
             ),
             remarks=list(remarks(fewshot)),
             figure=fewshot_plot(curves, images, fewshot.chance, fewshot.seeds),
-            alt="; ".join(_in_words(model) for model in fewshot.models),
+            alt="; ".join(_describe(model) for model in fewshot.models),
             by_images=pretraining_figure(fewshot),
             by_images_alt="; ".join(
                 f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
@@ -203,7 +205,7 @@ def fewshot_page(fewshot: FewShot) -> str:
                 for images, model in models
             ),
             headings=["method", *(["checkpoint"] if several else []), *map(_shots, fewshot.shots)],
-            words=1 + several,
+            text_columns=1 + several,
             rows=rows,
             names=[
                 f"{model.name} ({model.best.method}, {_shots(model.best.shots)})" for model in fewshot.models
@@ -215,7 +217,7 @@ def fewshot_page(fewshot: FewShot) -> str:
 
 
 def pretraining_figure(fewshot: FewShot) -> Figure | None:
-    """Draw accuracy against the images of the pre-training; None where fewer than two sizes are known."""
+    """Draw accuracy against the number of images of the pre-training; None where fewer than two are known."""
     curves = pretraining_curves(fewshot)
     if not curves:
         return None
@@ -251,13 +253,13 @@ def _cell(score: FewShotScore) -> str:
     return f"{score.mean:.1%}{deviation}{interval}"
 
 
-def _in_words(model: FewShotModel) -> str:
+def _describe(model: FewShotModel) -> str:
     best = model.best
     return f"{model.name}: {best.mean:.1%} with {_shots(best.shots)} by {best.method}"
 
 
 def _classes(fewshot: FewShot) -> Sequence[Sequence[str]]:
-    """Make a row for each class, the hardest for the first checkpoint first."""
+    """Make a row for each class, in rising order of the first checkpoint's accuracy."""
     accuracies = [model.best.class_accuracy for model in fewshot.models]
     order = sorted(
         range(len(fewshot.class_names)),

@@ -1,6 +1,6 @@
-"""Collect what other verbs make of a checkpoint, for the page of a figure or table.
+"""Collect the results of other verbs for a checkpoint, for the page of a figure or table.
 
-One of these functions is called for each item of `items.py` that trains no arms: `COLLECTORS` says which.
+`COLLECTORS` has the function of each item of `items.py` that trains no arms.
 """
 
 import base64
@@ -11,9 +11,9 @@ from typing import Any
 
 from vitkit.config import from_json, to_json
 from vitkit.durable import read_json, refuse_link
-from vitkit.jobs.bench.bench import Memory, bench, keep
+from vitkit.jobs.bench.bench import bench, keep
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.speed import Speed
+from vitkit.jobs.bench.records import Memory, Speed
 from vitkit.jobs.cost import table6
 from vitkit.jobs.fewshot.fewshot import run_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions
@@ -29,14 +29,14 @@ from vitkit.tasks.page import Number, Table, fraction_cell
 
 @dataclass(frozen=True)
 class Collected:
-    """The contents of a page that no training of ours stands behind."""
+    """The contents of the page of an item that trains no arms."""
 
     answer: tuple[str, ...]
     sections: tuple[SeriesSection, ...]
     numbers: Any
     """The same as plain data."""
     folders: tuple[str, ...] = ()
-    """Runs within the study's folder that have a page of their own."""
+    """Folders within the study's, of runs that have a page of their own."""
 
 
 TITLES = {
@@ -49,7 +49,7 @@ TITLES = {
 
 
 def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
-    """Make the function that collects some of the pictures of `vitkit inspect`, of each start."""
+    """Make a function that collects some of the pictures of `vitkit inspect` for each start."""
 
     def collect(options: ReproduceOptions, folder: Path) -> Collected:
         sections, answer, numbers = [], [], []
@@ -59,17 +59,17 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
             images = tuple(options.images) or None
             drawn = draw_pictures(InspectOptions(start, images, place, listener=options.listener))
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
-            shown = [stem for stem in stems if stem in files]
-            pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in shown]
+            present = [stem for stem in stems if stem in files]
+            pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in present]
             absent = [stem for stem in stems if stem not in files]
             sentences = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
             if drawn.without_attention and any("attention" in stem for stem in absent):
                 sentences.append(f"Without attention: {drawn.without_attention}.")
             sections.append(SeriesSection(name, tuple(sentences), pictures=tuple(pictures)))
-            numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in shown]})
+            numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in present]})
             answer += sentences
         if any(entry["pictures"] for entry in numbers):
-            answer.insert(0, "The pictures below are this model's; what they show is for the eye to judge.")
+            answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
         return Collected(tuple(answer), tuple(sections), numbers)
 
     return collect
@@ -81,7 +81,7 @@ def _picture(path: Path, alt: str) -> Picture:
 
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
-    """Fine-tune a start on the tasks of VTAB-1k that are there."""
+    """Fine-tune a start on the tasks of VTAB-1k that have a folder."""
     refuse_link(folder / "vtab")  # the study may be somebody else's
     result = run_vtab(
         VtabOptions(
@@ -96,7 +96,7 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     )
     headings = ("group", "task", "accuracy", *PAPER_MODELS)
     rows: list[tuple[str | Number, ...]] = [
-        (group, name, fraction_cell(score.accuracy), *(fraction_cell(share) for share in paper))
+        (group, name, fraction_cell(score.accuracy), *map(fraction_cell, paper))
         for group, name, score, paper in result.table()
     ]
     mean = result.mean()
@@ -111,12 +111,12 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
 
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
-"""Models that are timed where none is given: the smallest of the paper's ViTs and of its ResNets."""
+"""Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
 RECORDS: Mapping[str, type[Speed] | type[Memory]] = {"speed": Speed, "memory": Memory}
 
 
 def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
-    """Time models at the paper's image sizes, once: what was measured stays."""
+    """Time models at the paper's image sizes, unless `bench.json` has the times already."""
     path = folder / "bench.json"
     if not path.exists():
         models = options.starts or TIMED
@@ -160,7 +160,7 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
 
 
 def _read_bench(path: Path) -> tuple[str, list[Speed | Memory]]:
-    """Read back what was measured: the device, speeds and memory.
+    """Read `bench.json`: the device, speeds and memory.
 
     Raises:
         VitkitError: the file is damaged.
@@ -211,7 +211,7 @@ def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
 
 
 SHOTS = (5, 10)
-"""Images of each class that the frozen features are judged by: the paper's numbers (4.1)."""
+"""Images of each class from which the classes are learned, as in the paper (4.1)."""
 
 
 def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, Path]) -> Collected:
@@ -220,7 +220,7 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
     Args:
         options: of the study.
         data: the images with labels.
-        models: run folders by the words that tell of them.
+        models: run folders by the labels of their arms.
     """
     starts = tuple(str(path) for path in models.values())
     measured = run_fewshot(
@@ -262,4 +262,4 @@ COLLECTORS: Mapping[ItemName, Callable[[ReproduceOptions, Path], Collected]] = {
     "table6": collect_compute,
     "table9": collect_vtab,
 }
-"""The figures and tables that are collected."""
+"""The figures and tables that train no arms."""

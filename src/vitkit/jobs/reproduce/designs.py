@@ -25,23 +25,23 @@ class Base:
     """The run that the arms of a study are made from."""
 
     run: Run
-    """A ViT that has all of its shape in its name, as `base_of` makes it; for checkpoints any run."""
+    """The run of a ViT whose name has all of its shape, made by `base_of`; for checkpoints any run."""
     num_classes: int
     num_images: int
     """Training images."""
     tested: float
-    """Images that a finished run is evaluated on, over those of a validation."""
+    """Images that a finished run is evaluated on, over the validation images."""
     folder: Path
-    """The study's, absolute: arms may begin from others."""
+    """The study's folder, absolute: arms may begin from others."""
 
     @property
     def shape(self) -> ViTConfig:
-        """Give the shape of the base's ViT."""
+        """Return the configuration of the base's ViT."""
         return vit_config(self.run.model, self.num_classes, self.run.preprocessing.image_size)
 
 
 def base_of(run: Run, num_classes: int, num_images: int, tested: float, folder: Path) -> Base:
-    """Make the base of a study of a run whose model is a plain ViT; the others are the fields of `Base`.
+    """Make the base of a study from a run of a plain ViT; the other arguments are the fields of `Base`.
 
     Raises:
         VitkitError: it is no ViT, or one with another stem, pooling or position than a plain one.
@@ -59,7 +59,7 @@ def base_of(run: Run, num_classes: int, num_images: int, tested: float, folder: 
 
 @dataclass(frozen=True)
 class Variant:
-    """An arm of a study whose length is not known yet."""
+    """An arm of a study before its number of steps is chosen."""
 
     name: str
     """Its folder."""
@@ -70,39 +70,39 @@ class Variant:
     x: float = 0.0
     """Its place on the axis."""
     length: float = 1.0
-    """Its steps over those of the base."""
+    """Its steps over the base's steps."""
     rates: tuple[float, ...] = ()
     """Learning rates that it tries on held-out images; none: its own."""
     seeds: int | None = None
-    """Runs of the arm, where it is not as many as the study has seeds."""
+    """Runs of the arm; None: as many as the study has seeds."""
 
 
 @dataclass(frozen=True)
 class Claim:
     """A conclusion of the paper, or a question of today, about the arms of a study.
 
-    Arms are named by their folders. A name that ends in * stands for one of the arms whose names begin so:
-    the one that does best on the validation images.
+    Arms are named by their folders. A name that ends in * stands for the arm with the best validation among
+    the arms whose names begin so.
     """
 
     statement: str
     """A sentence without its full stop."""
     more: tuple[str, ...]
-    """The arms whose scores are added up."""
+    """The arms whose scores are added."""
     less: tuple[str, ...]
-    """The arms, as many, whose scores are taken off."""
+    """The arms, as many, whose scores are subtracted."""
     kind: Literal["more", "alike", "open"] = "more"
-    """more: the difference is above 0; alike: it is within a margin; open: the paper says nothing."""
+    """more: the difference is above 0; alike: it is within a margin; open: the paper concludes nothing."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """The arms of a study, and what they are about."""
+    """The arms of a study, and the claims about them."""
 
     variants: tuple[Variant, ...]
     claims: tuple[Claim, ...]
     shared: str
-    """A sentence that says what the arms share."""
+    """A sentence about the options that are the same in all arms."""
     axis: str = ""
     """Label of the figure's axis; "": the figure shows differences from the first arm."""
     is_logarithmic: bool = True
@@ -114,7 +114,7 @@ def flops(run: Run, num_classes: int) -> int:
 
 
 def named(shape: ViTConfig, patch: str = "") -> str:
-    """Name a ViT by its shape, ViT-64x4x4x128/4; with another patch, or a hybrid's total stride."""
+    """Name a ViT by its shape, ViT-64x4x4x128/4; a hybrid has its total stride as `patch`."""
     height, width = shape.patch_size
     own = str(height) if height == width else format_size(shape.patch_size)
     return f"ViT-{shape.width}x{shape.depth}x{shape.num_heads}x{shape.mlp_dim}/{patch or own}"
@@ -127,21 +127,22 @@ SUBSETS_3 = (1 / 16, 1 / 4, 1.0)
 SUBSETS_4 = (0.03, 0.1, 0.3, 1.0)
 """The paper's subsets of JFT-300M, 9, 30, 90 and 300 million, as fractions of it (4.3, Figure 4)."""
 REGULARISATION = ((0.03, 0.0, 0.1), (0.03, 0.1, 0.0), (0.3, 0.0, 0.0), (0.3, 0.1, 0.1))
-"""Weight decay, dropout and label smoothing, which the paper optimised for Figure 3: of each a low and a high
-value, the ends of Table 3 for the first two. Half of the eight combinations: each value of one is tried with
-both of every other."""
+"""Weight decay, dropout and label smoothing, which the paper optimised for Figure 3: a low and a high value
+of each, for the first two the ends of Table 3. Half of the eight combinations: each value of an option is
+tried with both values of each other option."""
 WITHOUT_DROPOUT = ((0.03, 0.0, 0.0), (0.03, 0.0, 0.1), (0.3, 0.0, 0.0), (0.3, 0.0, 0.1))
 """The same for a ResNet, which has no dropout: all four combinations."""
 UNITS = ((1, 1), (2, 2), (1, 1, 1), (2, 2, 2), (3, 4, 6, 3))
 WIDTHS = (0.5, 1.0)
 SCALES = (1, 2)
-"""Units by stage and widths of ResNets, and how far images are enlarged for them, because their root leaves a
-quarter of each side. Of those that keep half of the ViT's positions along each side, the model of the nearest
-cost is taken: on images so small a usual ResNet would end with a single position."""
+"""Units by stage and widths of ResNets, and factors by which images are enlarged for them, because their root
+leaves a quarter of each side. Of the models that keep at least half of the ViT's positions along each side,
+the
+one of the nearest cost is taken: on images so small a usual ResNet would end with a single position."""
 
 
 def _families(base: Base) -> dict[str, tuple[str, Run]]:
-    """Give label and run of a ViT, a BiT ResNet and a hybrid of about the same FLOPs an image.
+    """Make a ViT, a BiT ResNet and a hybrid of about the same FLOPs an image; returns label and run of each.
 
     Raises:
         VitkitError: the images are too small for a ResNet.
@@ -194,7 +195,7 @@ def _model(base: Base, name: str, scale: int) -> Run:
 
 
 def _on_subset(run: Run, fraction: float) -> Run:
-    """Train on a part of the training images, and take the best weights by validation, as the paper stops."""
+    """Have a run train on a part of the images, and take the best weights by validation (early stopping)."""
     return with_options(
         run, {"splits.subset": None if fraction == 1.0 else f"{fraction:g}", "select": "best"}
     )
@@ -348,8 +349,8 @@ def positions(base: Base) -> Design:
 
 
 RATES_7 = {"sgd": (0.03, 0.1, 0.3)}
-"""Rates that SGD tries; those of the others are 1/3, 1 and 3 times the base's. Weight decay is decoupled, so
-that SGD's higher rates would decay more: it has a hundredth of the base's."""
+"""Rates that SGD tries; the other optimisers try 1/3, 1 and 3 times the base's rate. Weight decay is
+decoupled, so that SGD's higher rates would decay more: its weight decay is a hundredth of the base's."""
 MULTIPLES_7 = (1 / 3, 1.0, 3.0)
 
 
@@ -413,7 +414,7 @@ def heads(base: Base) -> Design:
 def _scaled(
     shape: ViTConfig, depth: float = 1, width: float = 1, mlp: float = 1, finer: int = 1
 ) -> ViTConfig:
-    """Scale a ViT; width brings more heads, so that their own width stays, and `finer` halves patches."""
+    """Scale a ViT; a larger width has more heads of the same width, and `finer` divides the patch size."""
     heads = max(1, round(width * shape.num_heads))
     return replace(
         shape,
@@ -493,9 +494,9 @@ def finetuning(base: Base) -> Design:
 
 
 LABELLED = 0.1
-"""Fraction of the training images that keep their labels: with all of them little is left to gain."""
+"""Fraction of the training images that keep their labels: with all labels little is left to gain."""
 PRETRAINING = 3.0
-"""Steps of a pre-training over those of the fine-tuning after it."""
+"""Steps of a pre-training over the steps of the fine-tuning after it."""
 TARGETS = {
     "mean-colour": ("mean colour, 50 % corrupted", MaskedPatchesConfig()),
     "4x4-colours": ("4x4 colours, 50 % corrupted", MaskedPatchesConfig(target="4x4-colours")),
@@ -505,8 +506,7 @@ TARGETS = {
 
 
 def self_supervision(base: Base) -> Design:
-    """Make 4.6: the three targets and the smaller share, each fine-tuned on a few labels, against from
-    scratch."""
+    """Make 4.6: three targets and a smaller mask fraction, fine-tuned on few labels, against scratch."""
     # The prediction of patches teaches the class token nothing: all arms read the mean of the patches.
     run = with_options(base.run, {"pool": "mean"})
     labelled = replace(run, splits=replace(run.splits, subset=f"{LABELLED:g}"))
@@ -518,7 +518,7 @@ def self_supervision(base: Base) -> Design:
                 run,
                 task="masked-patches",
                 objective=objective,
-                # Decay and rate of B.1.2 are a long training's; these are the base's, for as short a one.
+                # The decay and rate of B.1.2 are for a long training; this short one has the base's.
                 training=replace(run.training, select="last", evaluate_test=False),
             ),
             "pretrain",

@@ -1,10 +1,10 @@
-"""The figures and tables of the paper that can be reproduced: what each is, needs, and concludes.
+"""List the figures and tables of the paper that can be reproduced, with their needs and conclusions.
 
-An item has a design, whose arms are trained here, or `collect.py` collects what other verbs make.
+An item has a design, whose arms are trained here, or `collect.py` collects the results of other verbs for it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitkit.jobs.reproduce import designs, paper
 from vitkit.jobs.reproduce.designs import Base, Design
@@ -21,22 +21,22 @@ class Item:
 
     title: str
     conclusion: str
-    """The paper's, in words."""
+    """The paper's conclusion."""
     needs: str
     at_paper_size: str
     """The compute that the paper's own size would need."""
     setting: tuple[tuple[str, str], ...]
-    """The paper's data, model and so on, beside which those here are shown: a word and its value each."""
+    """The paper's data, model and so on, which the page shows beside ours: a topic and its value each."""
     paper: tuple[PaperTable, ...] = ()
-    """The paper's numbers; none where it shows a curve alone."""
+    """The paper's numbers; none where it shows a curve without numbers."""
     design: Callable[[Base], Design] | None = None
     seeds: int = 3
     needs_start: bool = False
-    """Whether it is about a checkpoint that somebody gives."""
+    """Whether it is about a given checkpoint."""
     timed: bool = False
     """Whether the speed of training is part of the result."""
     here: str = "--minutes, 30 if none are given"
-    """How long it takes on this machine."""
+    """The time that it takes on this machine."""
 
 
 PRETRAINED_224 = ("image size", "224 pixels")
@@ -44,18 +44,40 @@ BATCH = ("batch", "4,096 images")
 JFT = ("data", "JFT-300M: 303 million images, 18 thousand classes")
 TRAINED_MODEL = "a trained model (--start); images (--images), unless it is a run with test images"
 ONE_RUN = "one pre-training of ViT-B/16 on JFT-300M is 224 exaFLOPs (Table 6)"
+JFT_MODELS = (("model", "ViT-H/14, ViT-L/16"), JFT)
+FIVE_SHOT = ("measured", "5-shot accuracy on ImageNet")
+FINE_TUNED = ("measured", "top-1 accuracy after fine-tuning")
+FINE_TUNING_STEPS = ("steps", "20,000 for ImageNet, 10,000 for CIFAR, 500 for Pets and Flowers")
+
+VTAB = Item(
+    "Table 9 (D.10): the 19 tasks of VTAB-1k",
+    "ViT-H/14 pre-trained on JFT-300M has the best mean, 77.6 %.",
+    "a trained model (--start) and the folder of VTAB-1k's tasks (--data)",
+    "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
+    (*JFT_MODELS, ("image size", "384 pixels")),
+    (paper.TABLE_9,),
+    here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
+    needs_start=True,
+)
+ATTENTION = Item(
+    "Figure 6: attention from the class token to the image",
+    "The model attends to the parts of the image that matter for its class.",
+    TRAINED_MODEL,
+    "one trained ViT-L/16; then a minute",
+    (("model", "ViT-L/16"),),
+    here="about a minute",
+    needs_start=True,
+)
 
 ITEMS: Mapping[ItemName, Item] = {
-    "fig2": Item(
-        "Figure 2: VTAB by group of tasks",
-        "ViT-H/14 is ahead of BiT-R152x4 and other methods on the natural and structured tasks; on the "
-        "specialized ones the first two are alike.",
-        "a trained model (--start) and the folder of VTAB-1k's tasks (--data)",
-        "ViT-H/14 on JFT-300M: 4,262 exaFLOPs (Table 6), 2,500 TPUv3-core-days (Table 2)",
-        (("model", "ViT-H/14"), JFT, ("image size", "384 pixels")),
-        (paper.FIGURE_2,),
-        here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
-        needs_start=True,
+    "fig2": replace(
+        VTAB,
+        title="Figure 2: VTAB by group of tasks",
+        conclusion="ViT-H/14 is ahead of BiT-R152x4 and other methods on the natural and structured tasks; "
+        "on the specialized ones the first two are alike.",
+        at_paper_size="ViT-H/14 on JFT-300M: 4,262 exaFLOPs (Table 6), 2,500 TPUv3-core-days (Table 2)",
+        setting=(("model", "ViT-H/14"), JFT, ("image size", "384 pixels")),
+        paper=(paper.FIGURE_2,),
     ),
     "fig3": Item(
         "Figure 3: transfer by the size of the pre-training data, with regularisation tuned",
@@ -105,24 +127,14 @@ ITEMS: Mapping[ItemName, Item] = {
         (paper.TABLE_6_WHOLE,),
         designs.matched_compute,
     ),
-    "fig6": Item(
-        "Figure 6: attention from the class token to the image",
-        "The model attends to the parts of the image that matter for its class.",
-        TRAINED_MODEL,
-        "one trained ViT-L/16; then a minute",
-        (("model", "ViT-L/16"),),
-        here="about a minute",
-        needs_start=True,
-    ),
-    "fig7": Item(
-        "Figure 7: filters, position embeddings and attention distance",
-        "The filters look like a basis of the fine structure of a patch; near patches have similar position "
-        "embeddings; some heads attend globally already in the lowest layers.",
-        TRAINED_MODEL,
-        "trained ViT-L/32 and ViT-L/16; then a minute",
-        (("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
-        here="about a minute",
-        needs_start=True,
+    "fig6": ATTENTION,
+    "fig7": replace(
+        ATTENTION,
+        title="Figure 7: filters, position embeddings and attention distance",
+        conclusion="The filters look like a basis of the fine structure of a patch; near patches have "
+        "similar position embeddings; some heads attend globally already in the lowest layers.",
+        at_paper_size="trained ViT-L/32 and ViT-L/16; then a minute",
+        setting=(("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
     ),
     "fig8": Item(
         "Figure 8 (D.2): scaling dimensions of the ViT",
@@ -145,24 +157,22 @@ ITEMS: Mapping[ItemName, Item] = {
         (("learning rates", "3e-4 and 8e-4"), PRETRAINED_224, BATCH),
         design=designs.heads,
     ),
-    "fig10": Item(
-        "Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
-        "Neighbouring patches have similar position embeddings; the pattern depends on the hyper-parameters "
-        "of the training.",
-        "trained models, one for each setting (--start A B C)",
-        "several trained models; then a minute",
-        (("settings", "learning rate, weight decay, epochs"),),
-        here="about a minute",
-        needs_start=True,
+    "fig10": replace(
+        ATTENTION,
+        title="Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
+        conclusion="Neighbouring patches have similar position embeddings; the pattern depends on the "
+        "hyper-parameters of the training.",
+        needs="trained models, one for each setting (--start A B C)",
+        at_paper_size="several trained models; then a minute",
+        setting=(("settings", "learning rate, weight decay, epochs"),),
     ),
-    "fig11": Item(
-        "Figure 11 (D.7): size of the attended area by head and depth",
-        "Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are so local.",
-        TRAINED_MODEL,
-        "trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
-        (("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
-        here="about a minute",
-        needs_start=True,
+    "fig11": replace(
+        ATTENTION,
+        title="Figure 11 (D.7): size of the attended area by head and depth",
+        conclusion="Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are "
+        "so local.",
+        at_paper_size="trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
+        setting=(("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
     ),
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",
@@ -181,20 +191,12 @@ ITEMS: Mapping[ItemName, Item] = {
             ("model", "Axial-ViT-B/32 and B/16, AxialResNet50"),
             PRETRAINED_224,
             BATCH,
-            ("measured", "5-shot accuracy on ImageNet"),
+            FIVE_SHOT,
         ),
         design=designs.axial,
         timed=True,
     ),
-    "fig14": Item(
-        "Figure 14 (D.8): attention maps of more images",
-        "The model attends to the parts of the image that matter for its class.",
-        TRAINED_MODEL,
-        "one trained ViT-L/16; then a minute",
-        (("model", "ViT-L/16"),),
-        here="about a minute",
-        needs_start=True,
-    ),
+    "fig14": replace(ATTENTION, title="Figure 14 (D.8): attention maps of more images"),
     "table2": Item(
         "Table 2: comparison with the state of the art",
         "ViT-H/14 pre-trained on JFT-300M is ahead of BiT-L and Noisy Student on all data sets, at a "
@@ -202,11 +204,10 @@ ITEMS: Mapping[ItemName, Item] = {
         "a trained model (--start) and the data set (--data), with --recipe finetune-imagenet or another",
         "ViT-H/14 on JFT-300M: 4,262 exaFLOPs, 2,500 TPUv3-core-days; then 20,000 steps of 512 images",
         (
-            ("model", "ViT-H/14, ViT-L/16"),
-            JFT,
+            *JFT_MODELS,
             ("image size", "384 pixels; for ImageNet 512 (L/16) and 518 (H/14)"),
             ("batch", "512 images"),
-            ("steps", "20,000 for ImageNet, 10,000 for CIFAR, 500 for Pets and Flowers"),
+            FINE_TUNING_STEPS,
         ),
         (paper.TABLE_2,),
         designs.finetuning,
@@ -222,7 +223,7 @@ ITEMS: Mapping[ItemName, Item] = {
             ("data", "ImageNet, ImageNet-21k, JFT-300M: 1.3, 14 and 303 million images"),
             ("image size", "384 pixels"),
             ("batch", "512 images"),
-            ("steps", "20,000 for ImageNet, 10,000 for CIFAR, 500 for Pets and Flowers"),
+            FINE_TUNING_STEPS,
         ),
         (paper.TABLE_5,),
         designs.finetuning,
@@ -247,7 +248,7 @@ ITEMS: Mapping[ItemName, Item] = {
             ("model", "R50x1, R152x2"),
             PRETRAINED_224,
             BATCH,
-            ("measured", "top-1 accuracy after fine-tuning"),
+            FINE_TUNED,
         ),
         (paper.TABLE_7,),
         designs.optimisers,
@@ -257,20 +258,11 @@ ITEMS: Mapping[ItemName, Item] = {
         "Without a position embedding the accuracy is lower; the kinds and places are alike.",
         TRAINED,
         f"eight pre-trainings of ViT-B/16; {ONE_RUN}",
-        (("model", "ViT-B/16"), PRETRAINED_224, BATCH, ("measured", "5-shot accuracy on ImageNet")),
+        (("model", "ViT-B/16"), PRETRAINED_224, BATCH, FIVE_SHOT),
         (paper.TABLE_8,),
         designs.positions,
     ),
-    "table9": Item(
-        "Table 9 (D.10): the 19 tasks of VTAB-1k",
-        "ViT-H/14 pre-trained on JFT-300M has the best mean, 77.6 %.",
-        "a trained model (--start) and the folder of VTAB-1k's tasks (--data)",
-        "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
-        (("model", "ViT-H/14, ViT-L/16"), JFT, ("image size", "384 pixels")),
-        (paper.TABLE_9,),
-        here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
-        needs_start=True,
-    ),
+    "table9": VTAB,
     "ssl": Item(
         "Section 4.6 (B.1.2): masked patch prediction",
         "ViT-B/16 after masked patch prediction is 2 % ahead of training from scratch and 4 % behind "

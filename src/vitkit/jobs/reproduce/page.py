@@ -1,4 +1,4 @@
-"""The answer of a study of the paper, and its page: our numbers beside the paper's, and why they differ."""
+"""Show the result of a study of the paper on a page: our numbers beside the paper's, and why they differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from vitkit.jobs.reproduce.verdict import ALIKE, Finding
 from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot
 from vitkit.report.template import SeriesSection, render_series
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, describe_images, points, share
+from vitkit.tasks.page import Number, Plot, Table, describe_images, points, shown_score
 from vitkit.text import pluralize
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmRow:
-    """An arm in numbers; scores are from 0 to 1."""
+    """The options, cost and scores of an arm; scores are from 0 to 1."""
 
     name: str
     label: str
@@ -49,11 +49,11 @@ class Answer:
     findings: tuple[Finding, ...]
     arms: tuple[ArmRow, ...]
     collected: Any = None
-    """The numbers of other verbs, as plain data."""
+    """The numbers of other verbs as plain data."""
     tested: ScoredArms | None = None
     seeds: int = 0
     setting: tuple[tuple[str, str], ...] = ()
-    """The data, model and so on: a word and its value each."""
+    """The data, model and so on: a topic and its value each."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -71,8 +71,7 @@ class Answer:
 
 
 def say(finding: Finding, tested: ScoredArms) -> str:
-    """Tell a finding in a sentence: the outcome, the difference with its interval, what could have been
-    found."""
+    """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
         return f"{claim.statement}: cannot be told, because training diverged in every run of an arm."
@@ -103,9 +102,9 @@ def study_sections(
     """Make the sections of a study's own numbers.
 
     Args:
-        answer: what came of it.
+        answer: of the study.
         design: decides the axis of its figure.
-        comparison: of its arms with the first one, which is shown where the figure has no axis.
+        comparison: of its arms with the first one, for a figure without an axis.
         timed: whether the scores are drawn against the speed of training too.
     """
     assert answer.tested is not None  # of a study that was trained
@@ -141,8 +140,8 @@ def _arm_table(answer: Answer) -> Table:
                 Number(f"{arm.steps:,}", arm.steps),
                 _number("{:,.0f}", arm.images_per_second),
                 _number("{:g}", arm.learning_rate),
-                "–" if arm.mean is None else Number(share(tested, arm.mean), arm.mean),
-                "–" if low is None else f"{share(tested, low)} to {share(tested, high)}",
+                "–" if arm.mean is None else Number(shown_score(tested, arm.mean), arm.mean),
+                "–" if low is None else f"{shown_score(tested, low)} to {shown_score(tested, high)}",
             )
         )
     headings = ("arm", "million FLOPs", "steps", "images a second", "rate", tested.score, "95 % interval")
@@ -154,11 +153,11 @@ def _number(form: str, value: float | None) -> str | Number:
 
 
 def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot | None:
-    """Draw the lines of a figure; of several arms at one point the one that does best by validation.
+    """Draw the lines of a figure; of several arms at the same point the best by validation.
 
     Args:
-        answer: the arms.
-        places: of those that are drawn, by name, on the axis.
+        answer: has the arms.
+        places: the place on the axis of each arm that is drawn, by name.
         axis: its label.
     """
     from vitkit.analysis.study_figures import interval_lines
@@ -193,16 +192,18 @@ def render(
 
     Args:
         item: the figure or table.
-        answer: what came of it.
+        answer: of the study.
         setting: our data, model and so on.
         sections: of our numbers.
-        folders: of the runs that have a page of their own, within the study's.
+        folders: within the study's folder, of runs that have a page of their own.
         name: of the study's folder.
-        command: the one that made it.
+        command: that made the study.
     """
-    theirs = [SeriesSection(numbers.source, (), numbers.table()) for numbers in item.paper]
     curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
-    theirs.insert(0, SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)))
+    theirs = [
+        SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
+        *(SeriesSection(numbers.source, (), numbers.table()) for numbers in item.paper),
+    ]
     here = dict(setting)
     topics = list(dict.fromkeys([*(topic for topic, _ in item.setting), *here]))
     rows = tuple((topic, dict(item.setting).get(topic, "–"), here.get(topic, "–")) for topic in topics)
@@ -210,6 +211,6 @@ def render(
         f"The numbers differ because data, model and training do. The paper's size would need: "
         f"{item.at_paper_size}.",
     )
-    differ = SeriesSection("Why they differ", why, Table(("", "paper", "here"), rows))
-    shown = [*sections, *theirs, differ]
-    return render_series(f"{item.title} ({name})", answer.sentences, shown, folders, shown_command(command))
+    difference = SeriesSection("Why they differ", why, Table(("", "paper", "here"), rows))
+    page = [*sections, *theirs, difference]
+    return render_series(f"{item.title} ({name})", answer.sentences, page, folders, shown_command(command))

@@ -1,7 +1,7 @@
 """The paper's numbers as plain data: arXiv 2010.11929v2, tables as numbered there.
 
-Two of its tables stand where they are computed: the compute of Table 6 in `jobs/cost.py`, and Table 9 in
-`jobs/vtab/result.py`. They are put together with the rest here, and copied nowhere.
+The compute of Table 6 stands in `jobs/cost.py`, and Table 9 in `jobs/vtab/result.py`, where they are compared
+with our numbers; here they are used, and not copied.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ class PaperTable:
     """A table of the paper."""
 
     source: str
-    """The table, and what its numbers are."""
+    """The table, and the quantity and unit of its numbers."""
     headings: tuple[str, ...]
     rows: Mapping[str, tuple[float | None, ...]]
-    """PaperTable by the words in the first column, a number or nothing for each other heading."""
+    """The numbers of each row by its label; None where the paper has none."""
     digits: int = 2
     """Digits after the point that the paper prints."""
 
@@ -147,13 +147,13 @@ TABLE_9 = PaperTable(
 
 
 def _group_mean(group: Group) -> tuple[float, ...]:
-    """Take the means of a group's tasks from Table 9, whose own means are these."""
+    """Compute the means of a group's tasks in Table 9, as the paper does."""
     rows = [PAPER[task.folder] for task in tasks_of(group)]
     return tuple(sum(column) / len(column) for column in zip(*rows, strict=True))
 
 
 FIGURE_2 = PaperTable(
-    "Table 9, its means by group, in per cent: the ViTs of Figure 2, whose other methods are drawn alone",
+    "Table 9, its means by group, in per cent: the ViTs of Figure 2, which has no numbers of other methods",
     ("group", *PAPER_MODELS),
     {group: _group_mean(group) for group in GROUPS},
     digits=1,

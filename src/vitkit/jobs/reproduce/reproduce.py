@@ -1,8 +1,8 @@
-"""Reproduce a figure or a table of the paper: train its arms or look at a checkpoint; say what holds here.
+"""Reproduce a figure or a table of the paper: train its arms, or measure a checkpoint, and compare.
 
-OUT/study.json    what was asked for, the arms, and the steps that this machine has time for, written first
+OUT/study.json    the options, the arms, and the steps that this machine has time for, written first
 OUT/ARM/          the series of runs of each arm (`jobs/study/study.py`)
-OUT/result.json   what came of it, OUT/report.html the same beside the paper's numbers
+OUT/result.json   the result, OUT/report.html the same beside the paper's numbers
 """
 
 import math
@@ -17,15 +17,15 @@ from vitkit.config import describe_value, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import paired_difference
-from vitkit.jobs.options import from_options
+from vitkit.evaluation.paired import Scores, paired_difference
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot, collect_vtab
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_sections
-from vitkit.jobs.reproduce.verdict import Finding, Scores, judge, summarise
+from vitkit.jobs.reproduce.verdict import Finding, judge, summarise
 from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
     RECORD,
@@ -54,20 +54,20 @@ from vitkit.training.config import OptimizerConfig
 from vitkit.world import ALONE
 
 VALIDATIONS = 10
-"""Validations of a run that takes the best weights: enough to stop early by. The others have one, at the end.
-All of them write as many checkpoints: what a kill loses is a tenth of a run."""
+"""Validations of a run that takes its best weights: enough to stop early by. Other runs validate at the end
+alone. Every run writes ten checkpoints, so that a kill loses a tenth of a run."""
 FINISHING = 6.0
-"""Seconds of a run beside its steps and validations, for its start, its test and its page: measured on two
-cores for models of a megabyte (digits)."""
+"""Seconds of a run for its start, its test and its page: measured on two cores for models of a megabyte
+(digits)."""
 SPARE = 0.85
-"""Fraction of the minutes that is planned with: the rest is for timing the arms, and for a machine that is
-slower later on."""
+"""Fraction of the minutes that is spent by the plan: the rest is for timing the arms, and for a machine that
+becomes slower."""
 FEW_STEPS = 100
 """Steps below which small ViTs have hardly left chance."""
 ONE_START = ("fig2", "table2", "table5", "table9")
-"""Items that fine-tune a checkpoint; those that draw pictures take several."""
+"""Items that fine-tune a single checkpoint; items that draw pictures take several."""
 SMALL_SIDE = 32
-"""Pixels a side of images other than the digits: what a base of two minutes can learn from."""
+"""Pixels a side of images other than the digits: small enough for a base of two minutes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,22 +80,22 @@ class Reproduction(Shown):
     answer: Answer
 
     def in_words(self) -> str:
-        """Tell what came out here."""
+        """Give the conclusions here."""
         return f"{self.item.title}. {' '.join(self.answer.sentences)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what result.json holds: plain data that names no place on this machine."""
+        """Return the contents of result.json, without paths of this machine."""
         return {"title": self.item.title, "conclusion": self.item.conclusion, **self.answer.to_json()}
 
 
 @dataclass(frozen=True)
 class Length:
-    """The measured part of a study's options: fixed when it begins."""
+    """The measured options of a study, fixed when it begins."""
 
     length: int
     """Steps of the base."""
     speed: Mapping[str, float]
-    """Images a second in training, of the arms that were timed; those like them have none of their own."""
+    """Images a second in training, of each arm that was timed."""
 
     def __post_init__(self) -> None:
         if self.length < 1 or not all(0 < speed < math.inf for speed in self.speed.values()):
@@ -104,13 +104,13 @@ class Length:
 
 def run_reproduce(
     options: ReproduceOptions,
-    command: str = "vitkit.reproduce(...)",  # what somebody types to go on, which the folder keeps
+    command: str = "vitkit.reproduce(...)",  # continues the study; its record has it
 ) -> Reproduction:
-    """Reproduce a figure or a table of the paper at the size of this machine, and say what holds here.
+    """Reproduce a figure or a table of the paper at the size of this machine, and test its conclusions here.
 
-    Studies train all of their arms with the same seeds on the same images; what is about a checkpoint is made
-    of `start`. Calling it again with the same arguments goes on where it was, and repeats nothing that has
-    ended. `report.html` in the folder shows our numbers beside the paper's.
+    Studies train all of their arms with the same seeds on the same images; items about a checkpoint need
+    `start`. The same call continues an interrupted study, and repeats nothing that has ended. `report.html`
+    in the folder shows our numbers beside the paper's.
 
     Returns:
         The result, and the folder.
@@ -118,7 +118,7 @@ def run_reproduce(
     Raises:
         VitkitError: a start or images are needed and were not given, an arm cannot be trained, or `out` holds
             something else.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     require_threads(options.threads)
     item, folder = ITEMS[options.item], study_folder(options)
@@ -132,17 +132,17 @@ reproduce = from_options(ReproduceOptions)(run_reproduce)
 
 
 def study_folder(options: ReproduceOptions) -> Path:
-    """Give the folder of a study, absolute: some arms begin from others in it."""
+    """Return the absolute path of a study's folder: some arms begin from others in it."""
     name = Path(str(options.starts[0] if options.starts else options.data)).name or "data"
     given = options.out if options.out is not None else Path("runs") / f"reproduce-{options.item}-{name}"
     return Path(given).absolute()
 
 
 def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
-    """Refuse an item that needs a start or a folder which was not given.
+    """Refuse an item whose start or folder is missing, or which takes a single start.
 
     Raises:
-        VitkitError: it says what is needed.
+        VitkitError: it names what the item needs.
     """
     if not options.starts and item.needs_start:
         raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
@@ -159,7 +159,7 @@ def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
 
 
 def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
-    """Collect what other verbs make of a start."""
+    """Collect the results of other verbs for a start."""
     described = {
         "item": options.item,
         "start": list(options.starts),
@@ -207,10 +207,12 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     study = new_study(_kind(options), command, {**given, **to_json(length)}, arms)
     with claim_study(study, folder):
         completed = complete_arms(study.arms, folder, options, command)
-        before = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
-        # One that diverged has no weights.
-        before = {label: path for label, path in before.items() if (path / "model.safetensors").exists()}
-        frozen = None if not before else collect_few_shot(options, base.run.data, before)
+        pretrained = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
+        # A run that diverged has no weights.
+        pretrained = {
+            label: path for label, path in pretrained.items() if (path / "model.safetensors").exists()
+        }
+        frozen = None if not pretrained else collect_few_shot(options, base.run.data, pretrained)
         with listener.progress("comparing the arms"):
             reproduction = _analyse(
                 options, item, base, design, study.arms, completed, length, folder, frozen
@@ -220,12 +222,12 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
 
 
 def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
-    """Read the length that a study began with, so that nothing is measured again; None of one that begins.
+    """Read the length of a study that has begun, so that nothing is measured again; None for a new study.
 
-    Any length does for a folder that holds something else: `claim_study` refuses the folder.
+    For a folder that holds something else any length will do: `claim_study` refuses the folder.
 
     Raises:
-        VitkitError: the record is damaged, or has the speed of an arm that is none of the study's.
+        VitkitError: the record is damaged, or has the speed of an arm that the study lacks.
     """
     path = folder / RECORD
     if not path.exists():
@@ -277,8 +279,8 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
         )
     validated = len(data.splits.get("val", data.splits.get("test", ())))
     tested = sum(len(data.splits.get(split, ())) for split in ("val", "test")) / validated
-    about = (len(data.class_names), len(data.splits["train"]), tested, folder)
-    base = Base(run, *about) if item.needs_start else base_of(run, *about)
+    sizes = (len(data.class_names), len(data.splits["train"]), tested, folder)
+    base = Base(run, *sizes) if item.needs_start else base_of(run, *sizes)
     design = item.design(base)
     names = [variant.name for variant in design.variants]
     for name in options.only:
@@ -289,10 +291,10 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
 
 
 def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
-    """Give the run of the base: a small ViT, or the paper's fine-tuning of the start.
+    """Make the run of the base: a small ViT, or the paper's fine-tuning of the start.
 
     Raises:
-        VitkitError: no such recipe.
+        VitkitError: there is no such recipe, or it does not suit a study.
     """
     given = options.recipe
     run = (
@@ -308,7 +310,7 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
     if given is None:
         run = replace(
             run,
-            # The MLP of the recipe's width, in the name: the arms change it with the rest of the shape.
+            # The recipe's model with the width of its MLP in the name: the arms change all of the shape.
             model="ViT-64x4x4x128/4",
             architecture=Architecture(),
             splits=Splits(),  # a tenth for validation: it chooses rates, regularisation and weights
@@ -327,8 +329,8 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
 
 def _at_higher_resolution(run: Run, request: Request) -> Run:
     """Give a run Table 2's fine-tuning on ImageNet: 512 pixels, 518 for patches of 14; Polyak averaging."""
-    settled = settle_start(run, request.images(run).class_names, None, request)[0]
-    patch = getattr(model_config(settled.model), "patch_size", (16, 16))
+    model = settle_start(run, request.images(run).class_names, None, request)[0].model
+    patch = getattr(model_config(model), "patch_size", (16, 16))
     side = 518 if patch == (14, 14) else 512
     return replace(
         run,
@@ -340,11 +342,11 @@ def _at_higher_resolution(run: Run, request: Request) -> Run:
 def make_arms(
     options: ReproduceOptions, item: Item, base: Base, design: Design, length: int
 ) -> tuple[Arm, ...]:
-    """Make the arms of a study whose base has so many steps."""
+    """Make the arms of a study whose base trains for `length` steps."""
     arms = []
     for variant in design.variants:
         steps = max(1, round(length * variant.length))
-        # By the base's images: an arm on fewer of them has the same part of its steps as warm-up.
+        # By the base's images: an arm on fewer images has the same fraction of its steps as warm-up.
         run = with_steps(variant.run, steps, base.num_images)
         training = replace(
             run.training,
@@ -370,13 +372,13 @@ def _validations(run: Run) -> int:
 
 
 def measure(options: ReproduceOptions, design: Design, request: Request) -> dict[str, Pace]:
-    """Time the arms, each of those that train alike once, by the name of the first of them."""
-    take_threads(ALONE, options.threads)  # as many as will train
+    """Time the arms; of arms that train alike only the first is timed, and the key is its name."""
+    take_threads(ALONE, options.threads)  # the threads of the training
     paces: dict[str, Pace] = {}
     for variant, like in _timed(design):
         if variant.name != like:
             continue
-        # An arm that begins from another of the study is timed before that one is there.
+        # An arm that begins from another arm of the study is timed with new weights: the other has not begun.
         run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
         plan = plan_run(run, None, device=options.device, request=request, listener=options.listener)
         with options.listener.progress(f"measuring the speed of {variant.label}"):
@@ -385,7 +387,7 @@ def measure(options: ReproduceOptions, design: Design, request: Request) -> dict
 
 
 def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
-    """Yield each arm with the first one's name that trains as fast: same model, image size and optimiser."""
+    """Yield each arm with the name of the first arm of the same model, image size and optimiser."""
     firsts: list[tuple[Run, str]] = []
     for variant in design.variants:
         run = variant.run
@@ -408,7 +410,7 @@ def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
 def _choose_length(
     options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
 ) -> Length:
-    """Choose the steps of the base so that all runs together take the minutes that were given."""
+    """Choose the steps of the base so that all runs together take the given minutes."""
     batch = design.variants[0].run.training.batch_size
     speed = {name: batch / pace.step for name, pace in paces.items()}
     if options.steps is not None:
@@ -427,21 +429,22 @@ def _choose_length(
 
 @dataclass(frozen=True)
 class Expected:
-    """The time that an arm takes, in seconds where nothing else is said."""
+    """The expected time of an arm."""
 
     runs: int
-    """Those of a sweep too."""
+    """The runs of the arm, its sweep included."""
     length: float
-    """Steps over those of the base."""
+    """Its steps over the base's steps."""
     step: float
+    """Seconds of a step."""
     beside: float
-    """The time of each run that is not spent on its steps."""
+    """Seconds of a run for everything but its steps."""
 
 
 def _expected(
     options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
 ) -> Iterator[Expected]:
-    """Yield the time of each arm."""
+    """Yield the expected time of each arm."""
     for variant, like in _timed(design):
         pace = paces[like]
         runs = _seeds(options, item) if variant.seeds is None else variant.seeds
@@ -452,7 +455,7 @@ def _expected(
 
 @dataclass(frozen=True)
 class Planned:
-    """An arm as a plan tells it."""
+    """An arm in a plan: the number of its runs, the steps of each, and the seconds of all."""
 
     name: str
     label: str
@@ -462,7 +465,7 @@ class Planned:
 
 
 def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
-    """Say what a study will train, with the speed of this machine as measured now; nothing is kept.
+    """Plan the arms of a study, with the speed of this machine as measured now; nothing is written.
 
     Raises:
         VitkitError: as `run_reproduce`, before it trains.
@@ -498,7 +501,7 @@ def _analyse(
     folder: Path,
     frozen: Collected | None,
 ) -> Reproduction:
-    """Compare the arms of a study, and hold the paper's conclusions against them."""
+    """Compare the arms of a study, and test the paper's conclusions with them."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     tested = read_scores(folder, [arm for arm, _ in pairs], [series for _, series in pairs])
     scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
@@ -544,7 +547,7 @@ def _is_tested(arm: Arm) -> bool:
 
 
 def _validated(folder: Path, arm: Arm, series: Series) -> float:
-    """Give the mean score of an arm on the validation images; -1 where there are none."""
+    """Compute the mean score of an arm on the validation images; -1 where there are none."""
     answering = find_task(arm.run.task).answering
     assert answering is not None
     means = []
@@ -564,11 +567,12 @@ def _arm_row(
     base: Base,
     speed: float | None,
 ) -> ArmRow:
-    """Put together what is told of an arm."""
+    """Make the row of an arm: its options, its cost and its scores."""
     mean, interval = None, None
     if scores:
         rows = np.stack(list(scores.values()))
-        score = paired_difference(np.zeros_like(rows), rows)  # from nothing: the mean, by seeds and images
+        # The difference from zeros is the mean, with an interval over seeds and images.
+        score = paired_difference(np.zeros_like(rows), rows)
         mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
     cost = flops(arm.run, base.num_classes) if arm.run.model else None
     return ArmRow(
@@ -588,7 +592,7 @@ def _arm_row(
 
 
 def _chosen(finding: Finding, labels: Mapping[str, str]) -> str:
-    """Say which arms the validation chose for a claim that leaves it open."""
+    """Name the arms that the validation chose for a claim about the best of several."""
     names = [*finding.claim.more, *finding.claim.less]
     chosen = [*finding.more, *finding.less]
     open_names = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
@@ -596,7 +600,7 @@ def _chosen(finding: Finding, labels: Mapping[str, str]) -> str:
 
 
 def _numbers_alone(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: ScoredArms) -> list[str]:
-    """Tell the accuracy of each arm, where nothing is compared."""
+    """Give the accuracy of each arm in a sentence, where nothing is compared."""
     if findings:
         return []
     return [
@@ -608,7 +612,7 @@ def _numbers_alone(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: 
 
 
 def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str], ...]:
-    """Give the concrete numbers of a study, to stand beside the paper's."""
+    """List the data, model and sizes of a study, to show them beside the paper's."""
     run = base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
     height, width = run.preprocessing.image_size

@@ -1,104 +1,75 @@
-"""Does a conclusion of the paper hold here? Three outcomes: it holds, it does not hold, it cannot be told."""
+"""Decide whether a conclusion of the paper holds here: it holds, it does not hold, or it cannot be told."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vitkit.evaluation.paired import SURE, PairedDifference, holm, paired_difference
+from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.reproduce.designs import Claim
 from vitkit.text import join_names
 
 Outcome = Literal["holds", "does not hold", "cannot be told"]
 ALIKE = 0.01
 """Two arms are alike where the whole interval of their difference is within one point. The positions of
-Table 8 that the paper calls alike are at most 0.33 points apart, which a few hundred images cannot tell."""
-Scores = Mapping[int, NDArray[np.float64]]
-"""The scores of an arm by seed, each `(N,)` from 0 to 1."""
+Table 8 that the paper calls alike are at most 0.33 points apart, too little to measure on a few hundred
+images."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result for a claim."""
+    """The outcome of a claim."""
 
     claim: Claim
     more: tuple[str, ...]
-    """The arms that were compared, where the claim leaves it to the validation."""
+    """The arms of `Claim.more`, with the validation's choice in place of each name that ends in *."""
     less: tuple[str, ...]
     difference: PairedDifference | None
     """None where training diverged in every run of an arm."""
     adjusted_p: float | None = None
-    """Its p by Holm over the claims that are tested against no difference; None of those that are not."""
+    """Its p by Holm over all claims but of the kind "alike", which have None."""
     outcome: Outcome | None = None
-    """None where the paper says nothing."""
+    """None where the paper concludes nothing."""
 
 
 def judge(
     claims: Sequence[Claim], scores: Mapping[str, Scores], validation: Mapping[str, float]
 ) -> list[Finding]:
-    """Hold each claim against the scores of the arms; claims about arms that are not there are left out.
+    """Test each claim with the scores of the arms; claims about arms that were not trained are left out.
 
     Args:
         claims: of a study.
         scores: of its arms by name, on the same test images.
-        validation: mean score of the validation images by arm, which chooses among arms.
+        validation: mean score of the validation images by arm, by which an arm is chosen.
     """
     findings = []
     for claim in claims:
-        more, less = (tuple(_choose(name, scores, validation) for name in side) for side in _sides(claim))
+        more, less = (
+            tuple(_choose(name, scores, validation) for name in side) for side in (claim.more, claim.less)
+        )
         if "" in (*more, *less):
             continue
-        findings.append(Finding(claim, more, less, _difference(more, less, scores)))
-    tested = [
-        number
-        for number, finding in enumerate(findings)
-        if finding.difference is not None and finding.claim.kind != "alike"
-    ]
-    ps = [
-        finding.difference.p
-        for finding in findings
-        if finding.difference is not None and finding.claim.kind != "alike"
-    ]
-    for number, adjusted in zip(tested, holm(ps), strict=True):
-        findings[number] = replace(findings[number], adjusted_p=adjusted)
+        difference = compare_scores([scores[arm] for arm in less], [scores[arm] for arm in more])
+        findings.append(Finding(claim, more, less, difference))
+    tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
+    findings = [replace(finding, adjusted_p=p) for finding, p in zip(findings, adjust(tested), strict=True)]
     return [replace(finding, outcome=_outcome(finding)) for finding in findings]
 
 
-def _sides(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return claim.more, claim.less
-
-
 def _choose(name: str, scores: Mapping[str, Scores], validation: Mapping[str, float]) -> str:
-    """Find the arm of a name: itself, or the best by validation of those that begin so; "" where none is."""
+    """Return the arm of a name, of several arms the best by validation; "" where there is no such arm."""
     if not name.endswith("*"):
         return name if name in scores else ""
-    among = [arm for arm in scores if arm.startswith(name[:-1])]
-    # The first of equals, in the order of the arms: the same one every time.
-    return max(among, key=lambda arm: validation.get(arm, -1.0), default="")
-
-
-def _difference(
-    more: Sequence[str], less: Sequence[str], scores: Mapping[str, Scores]
-) -> PairedDifference | None:
-    """Compare the sum of some arms with that of others, over the seeds that finished in all of them."""
-    seeds = [seed for seed in scores[more[0]] if all(seed in scores[arm] for arm in (*more, *less))]
-    if not seeds:
-        return None
-    second, first = (
-        np.stack([np.sum([scores[arm][seed] for arm in side], axis=0) for seed in seeds])
-        for side in (more, less)
-    )
-    return paired_difference(first, second)
+    arms = [arm for arm in scores if arm.startswith(name[:-1])]
+    # Of equal scores the first, in the order of the arms: the same arm every time.
+    return max(arms, key=lambda arm: validation.get(arm, -1.0), default="")
 
 
 def _outcome(finding: Finding) -> Outcome | None:
-    """Decide whether a claim holds, which it never does where its interval says that it cannot be told."""
+    """Decide whether a claim holds, by the interval of its difference or its adjusted p."""
     difference = finding.difference
     if finding.claim.kind == "open":
         return None
-    # One seed is about one pair of weights, however many images they are tested on.
+    # A single seed is about these weights alone, on however many images they are tested.
     if difference is None or difference.seed_variance is None:
         return "cannot be told"
     low, high = difference.interval
@@ -127,4 +98,4 @@ COUNTED: Mapping[Outcome, tuple[str, str]] = {
     "does not hold": ("does not hold", "do not hold"),
     "cannot be told": ("cannot be told", "cannot be told"),
 }
-"""The words for one of an outcome, and for several."""
+"""The verb of an outcome, singular and plural."""

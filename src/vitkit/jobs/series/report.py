@@ -15,7 +15,7 @@ SPLIT_NAMES = {"val": "validation", "test": "test"}
 def write_series_report(folder: Path, series: Series, *, listener: Listener = SILENT) -> Path:
     """Write `report.html` into the folder of a series.
 
-    If the series is unfinished, the listener hears which of its runs to use in place of a final model.
+    If the series is unfinished, the listener is told which of its runs to use in place of a final model.
 
     Returns:
         The page.
@@ -45,8 +45,7 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
 
 
 def rate_table(series: Series) -> Table:
-    """Make the table of a sweep: rate, score with its interval, loss (which decides between equal scores) and
-    a remark."""
+    """Make the table of a sweep: rate, score with its interval, the loss that decides ties, and a remark."""
     metric = series.metric.replace("_", " ")
     headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
     return Table(
@@ -69,57 +68,62 @@ def member_table(series: Series) -> Table:
 
 
 def conclusions(series: Series) -> list[str]:
-    """Say what a series came to, in sentences."""
-    said = []
+    """Write the result of a series in sentences."""
+    sentences = []
     if series.options.sweeps and series.chosen is not None:
-        said.append(f"The learning rate is {series.chosen:g}.")
+        sentences.append(f"The learning rate is {series.chosen:g}.")
     if not series.ended:
-        return [*said, "Not all runs have ended yet: vitkit train --resume continues the series."]
+        return [*sentences, "Not all runs have ended yet: vitkit train --resume continues the series."]
     spread, metric = series.spread, series.metric.replace("_", " ")
     scores = [member.score for member in series.members if member.score is not None]
     if spread is None and scores:
         where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
-        return [*said, f"{metric.capitalize()} is not defined on the {where} images: no label is among them."]
-    lost = sum(bool(member.diverged) for member in series.members)
+        undefined = f"{metric.capitalize()} is not defined on the {where} images: they have no labels."
+        return [*sentences, undefined]
+    diverged = sum(bool(member.diverged) for member in series.members)
     if spread is None:
-        if lost:
-            said.append(f"Training diverged in {lost} of {len(series.members)} runs.")
-        if lost < len(series.members):
-            said.append("There are no test images, so the final model is not evaluated.")
-        return said
+        if diverged:
+            sentences.append(f"Training diverged in {diverged} of {len(series.members)} runs.")
+        if diverged < len(series.members):
+            sentences.append("There are no test images, so the final model is not evaluated.")
+        return sentences
     where = SPLIT_NAMES.get(spread.split, spread.split)
     ended = [score for score in scores if score.value is not None]
     if spread.deviation is None:  # there is a single score
         (score,) = ended
         interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
-        said.append(
+        sentences.append(
             f"{shown_value(series.run, spread.mean)} {metric} on {score.count:,} {where} images{interval}."
         )
     else:
-        what = "folds" if series.options.cross_validate is not None else "seeds"
+        noun = "folds" if series.options.cross_validate is not None else "seeds"
         numbers = (spread.mean, spread.deviation, spread.lowest, spread.highest)
-        mean, deviation, lowest, highest = (shown_value(series.run, member) for member in numbers)
-        said.append(
-            f"{mean} {metric} on {where} images, the mean of {spread.runs} {what}; standard deviation "
+        mean, deviation, lowest, highest = (shown_value(series.run, number) for number in numbers)
+        sentences.append(
+            f"{mean} {metric} on {where} images, the mean of {spread.runs} {noun}; standard deviation "
             f"{deviation}, from {lowest} to {highest}."
         )
         if spread.pooled is not None:
             right, images = spread.pooled.right, spread.pooled.images
-            said.append(
+            sentences.append(
                 f"Of the {images:,} tested images together {right:,} are right: {right / images:.2%} (95 % "
                 f"interval {_interval(spread.pooled.interval)}, over other images like these and not over "
                 "other trainings)."
             )
         if series.options.cross_validate is not None:
             images = sum(score.count for score in scores)
-            said.append(f"Each of {images:,} images was tested once, by a run that had not trained on it.")
-    if lost:
-        said.append(f"Training diverged in {lost} of {len(series.members)} runs, which the mean leaves out.")
-    return said
+            sentences.append(
+                f"Each of {images:,} images was tested once, by a run that had not trained on it."
+            )
+    if diverged:
+        sentences.append(
+            f"Training diverged in {diverged} of {len(series.members)} runs, which the mean leaves out."
+        )
+    return sentences
 
 
 def _cells(series: Series, member: Member) -> tuple[str, str, str, str]:
-    """Write score, interval and loss of a member, and a remark."""
+    """Write score, interval, loss and remark of a member."""
     score = member.score
     remark = "chosen" if member in series.rates and member.learning_rate == series.chosen else ""
     if member.diverged:
@@ -139,7 +143,7 @@ def _interval(interval: Sequence[float]) -> str:
 
 
 def _plot(series: Series) -> Plot | None:
-    """Draw the scores against the rates; None where fewer than two rates have one, or none is chosen yet."""
+    """Draw the scores against the rates; None where fewer than two have a score, or no rate is chosen yet."""
     from vitkit.analysis.study_figures import rate_plot
 
     scored = [(m.learning_rate, m.score) for m in series.rates if m.score and m.score.value is not None]

@@ -1,15 +1,14 @@
-"""The job of training a series of runs: a sweep over learning rates, several seeds, or all folds.
+"""Train a series of runs: a sweep over learning rates, several seeds, or all folds.
 
-A series is asked for with one run, and its members are made from it: `_run_of_sweep` tries a rate;
-`_run_after_sweep` is tested, with a seed or a fold of its own where there are several; `_member_run` makes
-the right one of these for a member. They are ordinary runs, trained one after another by `vitkit.train`, each
-in a run folder within that of the series. `runs/series_record.py` says what else is there.
+The members of a series are made from a single run by `_member_run`: `_run_of_sweep` tries a rate;
+`_run_after_sweep` is tested, with a seed or a fold of its own where there are several. They are ordinary
+runs, trained one after another by `vitkit.train`, each in a run folder within the folder of the series.
+`runs/series_record.py` lists its other files.
 """
 
 import hashlib
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.data_record import read_record, require_same_images
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, numbered_folders
+from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request, settle_minutes, settle_start, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
@@ -52,10 +51,11 @@ from vitkit.runs.series_record import (
 )
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
+from vitkit.text import pluralize
 
 HELD_OUT = 0.1
-"""Fraction of the training images that a sweep holds out where the run says none: the default of `Splits` for
-validation."""
+"""Fraction of the training images that a sweep holds out where the run gives none: the default validation
+fraction of `Splits`."""
 
 
 def train_series(
@@ -75,14 +75,14 @@ def train_series(
 
     A sweep trains each rate on a part of the training images, evaluates it on the images that are held out,
     and leaves the test images alone; then it trains on all training images with the best rate, and evaluates
-    that on the test images (paper, Table 4). Calling it again with the same options and folder goes on where
-    it was: members that have ended are not repeated. The checkpoints of a member are removed when it has
-    finished and its result is recorded; its model, log, evaluation and report stay.
+    that on the test images (paper, Table 4). The same call continues an interrupted series: members that have
+    ended are not repeated. The checkpoints of a member are removed when it has finished and its result is
+    recorded; its model, log, evaluation and report stay.
 
     Args:
         run: the run configuration.
         out: the folder of the series; left out, one below `runs/`.
-        options: which runs; left out, a sweep.
+        options: sweep, number of runs or folds; left out, a sweep.
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
         device, threads, command, request, quiet, listener: as for `vitkit.train`.
@@ -93,7 +93,7 @@ def train_series(
 
     Raises:
         VitkitError: as `vitkit.train`; or the folder holds something else.
-        InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
+        InterruptedTraining: a signal stopped it, as in `vitkit.train`.
     """
     listener = hushed(listener, quiet)
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
@@ -109,18 +109,18 @@ def train_series(
     run = _with_model_name(with_absolute_paths(run), given, request)
     if options.cross_validate is not None:
         # A new series cuts folds by the newest rule, even if the run or its start on the same images brings
-        # an earlier one, by which folds may be uneven. One that has begun keeps its rule.
+        # an earlier rule, by which folds may be uneven. A series that has begun keeps its rule.
         run = replace(run, splits=replace(run.splits, rule=None))
     numbered = partial(_numbered, run, options, request)
     whose = partial(_whose, run=run, options=options, resume=resume)
     planned = None
-    if not _is_begun(given, numbered, whose):  # what can be refused is refused before a folder is made
+    if not foresee(given, numbered, whose)[1]:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, command, request, listener)
             _check_first(run, planned, device, threads, request)
     with claim(given, numbered, whose) as folder:
         remove_leftovers(folder)
-        # A series that had begun may be locked by another process, or gone, by now: then this is a new one.
+        # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
             write_series(folder, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
@@ -144,7 +144,7 @@ def check_series(
     threads: int | None = None,
     request: Request | None = None,
 ) -> None:
-    """Refuse what `train_series` would refuse of a new series before it makes a folder.
+    """Refuse a new series as `train_series` would before it makes a folder.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow the series.
@@ -155,51 +155,39 @@ def check_series(
 
 
 def _check_first(run: Run, planned: Series, device: str, threads: int | None, request: Request) -> None:
-    """Refuse what the first run of a series would be refused for."""
+    """Refuse a series whose first run would be refused."""
     first = _member_run(run, planned, planned.all_members[0])
     check_run(first, device=device, threads=threads, request=request)
 
 
 def recorded_run(folder: Path) -> Run | None:
-    """Read the run that a series was begun with; None where there is none."""
+    """Read the run that a series was begun with; None where a folder holds no series."""
     return read_series(folder).run if kind_of(folder).kind == "series" else None
 
 
 def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
-    """Fill in the name of the model where the run leaves it to its start: from the record of a series that
-    has begun, else from the start."""
+    """Fill in the name of the start's model, from the record of a series that has begun, else from the start.
+
+    A run that names its model is returned as it is.
+    """
     if run.model or not run.start.start:
         return run
     begun = None if folder is None else recorded_run(folder)
-    if begun is not None:  # its start may be gone by now
+    if begun is not None:  # its start may have been removed
         return replace(run, model=begun.model)
     return settle_start(run, request.images(run).class_names, None, request)[0]
 
 
 def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:
-    """Yield the folders below `runs/` that a series may be kept in where none is given."""
+    """Yield the default folders of a series below `runs/`."""
     return numbered_folders(run, request.images(run).name, options.ending)
 
 
-def _is_begun(
-    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
-) -> bool:
-    """Whether the given folder, or where none is given one below `runs/`, holds this series already.
-
-    Raises:
-        VitkitError: the given folder holds another series, or something else.
-    """
-    if given is None:
-        return any(whose(folder) == "mine" for folder in itertools.takewhile(Path.is_dir, numbered()))
-    identity = whose(given)
-    if isinstance(identity, VitkitError):
-        raise identity
-    return identity == "mine"
-
-
 def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
-    """Return whose a folder is: "mine" where it holds a series with these options, "new" where one may begin;
-    else the error that refuses it, not raised, so that `claim` may go on to the next folder."""
+    """Decide whether a folder holds this series, may take it, or is refused.
+
+    The error is returned, not raised, so that `claim` may go on to the next folder.
+    """
     kind = kind_of(folder)
     if kind.kind == "series":
         changes = _changes(folder, run, options, moved=resume)
@@ -220,16 +208,14 @@ def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whos
 
 
 def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
-    """List the options in which a series differs from the one in a folder; with `moved`, the paths of images
-    and start may."""
+    """List the options that differ from the series in a folder; with `moved`, none of images and start."""
     there = read_series(folder)
     changed: Sequence[str] = difference(to_json(there.options), to_json(options))
-    where = str(folder / RECORD)
-    return [*changed, *changed_options(to_json(there.run), where, run, moved)]
+    return [*changed, *changed_options(to_json(there.run), str(folder / RECORD), run, moved)]
 
 
 def _plan(run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener) -> Series:
-    """Decide which runs a series is made of.
+    """Plan the runs of a series that begins.
 
     Raises:
         VitkitError: the images do not allow them.
@@ -273,8 +259,8 @@ def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: 
         raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
     if _splits_of_start(run, request) is not None:
         listener.warn(
-            f"{run.start.start} was trained on these images, those of the folds' test splits among them: "
-            "the figures are too good."
+            f"{run.start.start} was trained on these images, the test images of the folds among them: the "
+            "figures are too good."
         )
 
 
@@ -284,10 +270,10 @@ def _refuse_sweep(
     """Refuse a sweep that its images or options do not allow, and warn if its start saw held-out images.
 
     Args:
-        run: as it was asked for.
-        options: which runs.
+        run: that the members are made from.
+        options: of the series.
         data: the images of the run after the sweep.
-        request: what was looked at already.
+        request: the images and starts that were read already.
         listener: is warned.
     """
     if run.training.patience is not None and "val" not in data.splits:
@@ -295,7 +281,7 @@ def _refuse_sweep(
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
-    # Any run of the sweep: neither its rate nor whether it validates changes its images.
+    # Any rate will do here, and any choice of weights: neither changes the images.
     tried = _run_of_sweep(run, options, False, run.optimizer.learning_rate)
     held_out = request.images(tried)
     if held_out.class_names != data.class_names:
@@ -312,14 +298,14 @@ def _refuse_sweep(
     # A validation split that the data has itself is never trained on, so no start has seen its images.
     if before is not None and "val" not in data.splits and before != _cut(tried.splits):
         listener.warn(
-            f"{run.start.start} was trained on these images, held-out ones probably among them: the sweep "
-            "cannot be trusted to choose."
+            f"{run.start.start} was trained on these images, held-out images probably among them: do not "
+            "trust the choice of the sweep."
         )
 
 
 def _splits_of_start(run: Run, request: Request) -> Splits | None:
-    """Give the cut by which the start was trained on the run's images; None where it was trained on others,
-    or there is no start."""
+    """Give the splits of the run's images that its start was trained with; None where it has no start, or the
+    start was trained on other images."""
     card = request.start(run).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
@@ -327,7 +313,7 @@ def _splits_of_start(run: Run, request: Request) -> Splits | None:
 
 
 def _cut(splits: Splits) -> Splits:
-    """Give splits with only the fields that decide which images are held out, to compare two cuts."""
+    """Keep of splits only the fields that decide which images are held out, to compare two cuts."""
     rule = splits.rule or FIRST_RULE
     # Rule 3 differs from rule 2 in folds alone.
     rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
@@ -335,13 +321,16 @@ def _cut(splits: Splits) -> Splits:
 
 
 def _uncut(splits: Splits) -> Splits:
-    """Give the splits that leave all images together, but for those that the data itself keeps apart."""
+    """Make the splits that cut nothing; splits of the data's own stay."""
     return Splits(0, 0, label_separator=splits.label_separator)
 
 
 def _run_for_members(run: Run, series: Series) -> Run:
-    """Give the run that the members are made from: that of this call, cut by the rule that the series began
-    with. Where the images are and how they are loaded may have changed since, as in a single run."""
+    """Make the run that the members are made from: the run of this call, cut by the rule of the record.
+
+    The path of the images and the options of loading may have changed since the series began, as in a single
+    run.
+    """
     return replace(run, splits=replace(run.splits, rule=series.run.splits.rule))
 
 
@@ -350,8 +339,8 @@ def _member_run(base: Run, series: Series, member: Member) -> Run:
 
     Args:
         base: the run that the members are made from.
-        series: decides which runs there are.
-        member: one of its members.
+        series: the record.
+        member: of the series.
     """
     if member in series.rates:
         return _run_of_sweep(base, series.options, series.validates, member.learning_rate)
@@ -369,16 +358,16 @@ def _member_run(base: Run, series: Series, member: Member) -> Run:
 
 
 def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float) -> Run:
-    """Make a run that tries a rate: it is judged on held-out images and never sees the test images.
+    """Make a run that tries a rate: it is scored on held-out images and never sees the test images.
 
     Args:
-        run: as it was asked for.
-        options: say where the images are, if the sweep has images of its own.
+        run: that the members are made from.
+        options: of the series; the sweep may have images of its own.
         validates: whether the run after the sweep has validation images.
         rate: the learning rate.
     """
-    # A rate is judged by the weights of the last step: the run after the sweep has no validation images to
-    # choose better ones by, unless the data has a validation split of its own.
+    # A rate is scored by the weights of the last step: the run after the sweep has no validation images to
+    # choose better weights by, unless the data has a validation split of its own.
     select = run.training.select if validates else "last"
     splits = replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT)
     if options.sweep_data:  # no run is tested on these images
@@ -393,8 +382,7 @@ def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float
 
 
 def _run_after_sweep(run: Run, options: SeriesOptions) -> Run:
-    """Make the run that is tested: where rates are tried, even a single one, it trains on the held-out images
-    too; else it is the run as given."""
+    """Make the run that is tested: after a sweep, even of a single rate, it trains on held-out images too."""
     if not options.sweeps:
         return run
     return replace(run, splits=replace(run.splits, val_fraction=0.0))
@@ -409,26 +397,26 @@ def _train_members(
     threads: int | None,
     listener: Listener,
 ) -> Series:
-    """Train the members that have not ended, one after another, and write down the result of each."""
+    """Train the members that have not ended, one after another, and record the result of each."""
     base = _run_for_members(run, series)
     total = len(series.all_members)
     for number in range(total):
-        # The sweep has ended: the members after it get the rate that did best.
+        # The sweep has ended: the members after it get the best rate.
         if series.rates and number == len(series.rates) and series.chosen is None:
             series = choose_rate(series)
             write_series(folder, series)
             listener.show([("chosen", list(series.reasons))])
         member = series.all_members[number]
         # A finished run whose model file is gone or damaged is trained again. A run of the sweep is not: only
-        # its score is needed, and VTAB-1k removes the weights of its 76.
+        # its score is needed, and studies remove its weights.
         tested = member.finished and member not in series.rates
         is_lost = tested and not model_is_whole(folder / member.folder)
         if member.ended and not is_lost:
-            tidy(folder / member.folder, member.finished, listener)  # if the process was killed before it
+            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before it
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
-        # The images are compared before each run: they may change in the days that a series takes, and a run
-        # records only those that it reads itself.
+        # The images are compared before each run: they may change in the days that a series takes, and the
+        # record of a run has only its own images.
         request = Request()
         _check_images(folder, base, series, request, listener)
         member_run = _member_run(base, series, member)
@@ -461,7 +449,7 @@ def _train_members(
 
 
 def _describe(series: Series, member: Member) -> str:
-    """Say in a few words what a member of a series is."""
+    """Describe a member of a series by its rate, and its seed or fold."""
     if member in series.rates:
         return f"learning rate {member.learning_rate:g} on a part of the training images ({member.folder})"
     parts = [f"learning rate {member.learning_rate:g}"] if series.options.sweeps else []
@@ -470,8 +458,8 @@ def _describe(series: Series, member: Member) -> str:
 
 
 def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
-    """Read what a member is judged by: the held-out images in a sweep, the test images of a fold; else the
-    test images if there are any, and the validation images where there are none."""
+    """Read the score of a member: on held-out images in a sweep, on the test images of a fold, else on test
+    images if there are any, and on validation images if not."""
     splits = ("val",) if member in series.rates else ("test",) if member.fold is not None else ("test", "val")
     for split in splits:
         score = read_score(folder, split, run)
@@ -481,16 +469,16 @@ def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | No
 
 
 def _check_images(folder: Path, base: Run, series: Series, request: Request, listener: Listener) -> None:
-    """Write down the images of a series that begins, or make sure that they are still the same.
+    """Record the images of a series that begins, or make sure that they are still the same.
 
-    Recorded are all images, and a hash of how its first run and, after a sweep, its last one cut them: folds
-    and groups may change without a change to the names and labels of images.
+    Recorded are all images, and a hash of the splits of the first run and, after a sweep, of the last one:
+    folds and groups may change without a change to the names and labels of images.
 
     Raises:
-        VitkitError: they are others, or nothing says which they were.
+        VitkitError: the images have changed, or no record of them is there.
     """
     with listener.progress("listing images"):
-        whole = request.images(replace(base, splits=_uncut(base.splits)))
+        all_images = request.images(replace(base, splits=_uncut(base.splits)))
         first, last = series.all_members[0], series.members[-1]
         cuts = [
             request.images(_member_run(base, series, member))
@@ -498,7 +486,7 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
         ]
     if series.rates and series.validates != ("val" in cuts[-1].splits):
         raise VitkitError(
-            f"{folder / RECORD}: validates: expected {not series.validates}, as its images are, found "
+            f"{folder / RECORD}: validates: expected {not series.validates} for these images, found "
             f"{series.validates}. Put the original file back, or begin again with another --out."
         )
     digest = hashlib.sha256()
@@ -508,20 +496,20 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
             digest.update(cut.folds.fold_of.astype("<i8").tobytes())
     if read_record(folder) is None:
         _compare_with_members(folder, base, series, request, listener)
-    require_same_images(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
+    require_same_images(folder, all_images, digest.hexdigest(), base.loading.check_images, listener)
 
 
 def _compare_with_members(
     folder: Path, base: Run, series: Series, request: Request, listener: Listener
 ) -> None:
-    """Hold the images against the records of the runs that have begun, where the series has no record.
+    """Compare the images with the records of the runs that have begun, where the series has no record.
 
-    An early version wrote none for it; of a new series no run has begun either.
+    An early version wrote no record for the series; in a new series no run has begun either.
 
     Raises:
-        VitkitError: they are others, or no run says which they were.
+        VitkitError: the images have changed, or no run has a record of them.
     """
-    begun = [each for each in series.all_members if read_record(folder / each.folder) is not None]
+    begun = [member for member in series.all_members if read_record(folder / member.folder) is not None]
     for member in begun:
         data = request.images(_member_run(base, series, member))
         require_same_images(
@@ -529,18 +517,18 @@ def _compare_with_members(
         )
     if begun:
         listener.note(
-            f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."
+            f"{folder} had no record of its images: the records of its {pluralize(len(begun), 'run')} were "
+            "compared."
         )
-    elif any(each.ended for each in series.all_members):
+    elif any(member.ended for member in series.all_members):
         raise VitkitError(
-            f"{folder} and its runs do not say which images they began with: expected a data.json, found "
-            "none. Begin again with another --out."
+            f"{folder} and its runs have no record of their images: expected a data.json, found none. Begin "
+            "again with another --out."
         )
 
 
 def _refuse_uneven_folds(folder: Path, run: Run, series: Series, request: Request) -> None:
-    """Refuse a cross-validation that an early version began with wrong folds; right ones go on as they were
-    cut.
+    """Refuse a cross-validation whose folds an early version cut unevenly.
 
     Raises:
         VitkitError: the folds are empty or uneven.
@@ -553,25 +541,25 @@ def _refuse_uneven_folds(folder: Path, run: Run, series: Series, request: Reques
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:
-    """Write what a series ends with: its record, the model to predict with, and the page."""
+    """Write the record of a series that has ended, the model to predict with, and the page."""
     write_series(folder, series)
     if series.options.cross_validate is None:
         first = next(member for member in series.members if member.finished)
-        if not _has_this_model(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
+        if not _is_linked_model(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
             for name in ("model.safetensors", "model.json"):
                 _link(folder / first.folder / name, folder / name)
     path = write_series_report(folder, series, listener=listener)
     listener.show([("report", [str(path)])])
 
 
-def _has_this_model(folder: Path, other: Path) -> bool:
-    """Whether `other` is a second name of the file `one`, and its folder holds a whole model."""
-    return other.exists() and folder.samefile(other) and model_is_whole(other.parent)
+def _is_linked_model(file: Path, other: Path) -> bool:
+    """Whether `other` is another name of the same file, and its folder holds a complete model."""
+    return other.exists() and file.samefile(other) and model_is_whole(other.parent)
 
 
 def _link(file: Path, place: Path) -> None:
-    """Put a file at another place too: a second name of it, or a copy where the disk has no such names."""
-    # Always the same name, as the series is locked: what a killed process leaves is removed by the next one.
+    """Link a file at another place, or copy it where the disk has no hard links."""
+    # Always the same temporary name, as the series is locked: the next process removes what a kill leaves.
     temporary = place.with_name(f".{place.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:

@@ -1,7 +1,7 @@
-"""Ablation: change one option of a run at a time, or several in a grid, and see what each is worth.
+"""Ablate a run: change one option at a time, or several in a grid, and measure the effect of each.
 
-The arms share seeds, splits, the order of images and the length of training. The first one is the base, which
-every other is compared with, image by image and seed by seed.
+All arms have the same seeds, splits, order of images and length of training. The first arm is the base, with
+which every other is compared, image by image and seed by seed.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import Any
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.comparison import (
     Comparison,
@@ -43,14 +43,14 @@ from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Table, share
+from vitkit.tasks.page import Table, shown_score
 from vitkit.text import join_names, without_places
 
 KIND = "ablation"
 ENDING = "-ablation"
 MULTIPLES = (1 / 3, 1.0, 3.0)
-"""The rates that an arm tries, over its own. A recipe's rate suits its base: the best one of another arm may
-lie to either side of it."""
+"""The rates that an arm tries, over its own. A recipe's rate suits its base: the best rate of another arm may
+be higher or lower."""
 NOT_VARIED = {
     "data": "arms are compared on the same test images",
     "task": "arms are compared by the same measure",
@@ -59,13 +59,13 @@ NOT_VARIED = {
     "minutes": "by the clock, the same length is another number of steps: vary steps or epochs",
     "evaluate-test": "arms are compared on test images",
 }
-"""The options that cannot be varied, and why; so it is with all of the splits."""
+"""The options that cannot be varied, each with the reason. No option of the splits can be varied either."""
 LONGEST_NAME = 80
-"""Characters of an arm's folder at most. File systems take 255 bytes, and some of them 260 for a whole path.
-"""
+"""The most characters of an arm's folder. File systems take 255 bytes a name, and some 260 for a complete
+path."""
 
 Settings = Mapping[str, Any]
-"""Values by the names of options that are changed together: one of the values of what is varied."""
+"""Values by the names of options that are changed together: a value of a varied option, with joined ones."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Design:
     """The arms of an ablation that has not begun."""
 
     base: str
-    """A sentence that says what the base is."""
+    """A sentence that describes the base."""
     rates: str
-    """A sentence that says how the learning rate of each arm is chosen."""
+    """A sentence about the choice of each arm's learning rate."""
     levels: Mapping[str, tuple[str, ...]]
-    """The values of each option that is varied, the base's first."""
+    """The values of each varied option, the base's first."""
     arms: tuple[Arm, ...]
     """The base, then the others."""
     values: tuple[tuple[str, ...], ...]
@@ -94,7 +94,7 @@ class Ablation(Shown):
     comparison: Comparison
 
     def in_words(self) -> str:
-        """Tell the conclusions."""
+        """Give the conclusions."""
         return " ".join(conclusions(self.comparison))
 
     def in_rows(self) -> tuple[Sequence[str], Rows]:
@@ -116,13 +116,13 @@ class Ablation(Shown):
 
 def run_ablate(
     options: AblateOptions,
-    command: str = "vitkit.ablate(...)",  # what somebody types to go on, which the folder keeps
+    command: str = "vitkit.ablate(...)",  # continues the study; its record has it
 ) -> Ablation:
     """Train a run and its variants with the same seeds, and compare them on the same test images.
 
     Each arm is a series of runs: a sweep over learning rates on held-out images, unless the rate is fixed,
-    then a run for each seed with the best rate. Calling it again with the same arguments goes on where it
-    was, and repeats nothing that has ended. `report.html` in the folder says what came of each arm.
+    then a run for each seed with the best rate. The same call continues an interrupted study, and repeats
+    nothing that has ended. `report.html` in the folder has the comparison of the arms.
 
     Returns:
         The comparison of each arm with the base, and the folder.
@@ -130,7 +130,7 @@ def run_ablate(
     Raises:
         VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
             something else.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     listener, request = options.listener, Request()
     require_threads(options.threads)
@@ -157,22 +157,21 @@ ablate = from_options(AblateOptions)(run_ablate)
 
 
 def base_run(options: AblateOptions) -> Run:
-    """Give the run of the base.
+    """Make the run of the base.
 
     Raises:
-        VitkitError: no such recipe, or its runs cannot be compared.
+        VitkitError: there is no such recipe, or its runs cannot be compared.
     """
     run = options.recipe if isinstance(options.recipe, Run) else named_recipe(options.recipe)
     require_data(run)
     if find_task(run.task).answering is None:
         raise VitkitError(
-            f"{run.task} gives no answers that could be compared image by image: ablate a run that is "
-            "fine-tuned from it."
+            f"{run.task} gives no answers to compare image by image: ablate a run that is fine-tuned from it."
         )
     if run.training.minutes is not None:
         raise VitkitError(
-            "minutes gives each arm as many steps as the clock allows, and arms are to have the same: give "
-            "--steps or --epochs."
+            "minutes gives each arm as many steps as the clock allows, and all arms need the same number: "
+            "give --steps or --epochs."
         )
     return run
 
@@ -181,7 +180,7 @@ def _refuse(arms: Sequence[Arm], options: AblateOptions, request: Request) -> No
     """Refuse arms that cannot be trained or compared, before a folder is made."""
     check_arms(arms, options, request)
     splits = arms[0].run.splits
-    if arms[0].series.sweeps:  # the images that it holds out become training images in the end
+    if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
         splits = replace(splits, val_fraction=0.0)
     if not {"test", "val"} & set(request.images(replace(arms[0].run, splits=splits)).splits):
         raise VitkitError(
@@ -193,7 +192,7 @@ def make_arms(options: AblateOptions) -> Design:
     """Make the arms of an ablation: the base first, then its variants, each once.
 
     Raises:
-        VitkitError: an option cannot be varied, has no such value, or has no other one than the base's.
+        VitkitError: an option cannot be varied, has no such value, or no value other than the base's.
     """
     base = base_run(options)
     levels: dict[str, list[Settings]] = {}
@@ -221,7 +220,7 @@ def make_arms(options: AblateOptions) -> Design:
         cells.append(tuple(_level(base, name, level) for name, level in zip(levels, chosen, strict=True)))
     shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
     own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
-    # Where images and start lie on this machine is nobody's concern who reads the page.
+    # The page may be given away, so that it has no paths of this machine.
     model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
     recipe = f"the recipe {base.recipe}" if base.recipe else "the given run"
     sentence = f"The base is {recipe} ({model}) with {own}."
@@ -229,10 +228,10 @@ def make_arms(options: AblateOptions) -> Design:
 
 
 def _refuse_rates(varied: Iterable[Settings], options: AblateOptions) -> None:
-    """Refuse settings of the learning rate that the sweep of each arm would not heed.
+    """Refuse settings of the learning rate that the sweep of each arm would ignore.
 
     Raises:
-        VitkitError: there are such.
+        VitkitError: there are such settings.
     """
     for settings in varied:
         if "learning_rate" in settings and options.rates is not None:
@@ -248,7 +247,7 @@ def _refuse_rates(varied: Iterable[Settings], options: AblateOptions) -> None:
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
-    """Read what is to be varied: the options, each with its values.
+    """Read the varied options, each with its values.
 
     Raises:
         VitkitError: a text is not "OPTION=VALUE,VALUE".
@@ -272,7 +271,7 @@ def read_vary(vary: Vary) -> dict[str, list[Settings]]:
 
 
 def _read_settings(option: str, value: Any) -> Settings:
-    """Read a value and what a + joins to it: "sgd+weight_decay=0" of the optimizer."""
+    """Read a value and the settings that are joined to it with a +: "sgd+weight_decay=0" of the optimizer."""
     if not isinstance(value, str):
         return {option: value}
     # Only a + before a name and an equals sign joins: R50+ViT-B/16 is a model.
@@ -282,10 +281,10 @@ def _read_settings(option: str, value: Any) -> Settings:
 
 
 def _refuse_option(option: str) -> None:
-    """Refuse an option that would make arms which cannot be compared.
+    """Refuse an option that cannot be varied.
 
     Raises:
-        VitkitError: it is one.
+        VitkitError: the arms could not be compared.
     """
     name = option.replace("_", "-")
     why = NOT_VARIED["data"] if name.startswith("splits.") else NOT_VARIED.get(name)
@@ -294,7 +293,7 @@ def _refuse_option(option: str) -> None:
 
 
 def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Iterator[tuple[Settings, ...]]:
-    """Yield for each arm its settings of each option, the base first; {} stands for the base's own value."""
+    """Yield the settings of each arm, one for each varied option, the base first; {} is the base's value."""
     if grid:
         yield from itertools.product(*levels.values())
         return
@@ -306,7 +305,7 @@ def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Itera
 
 
 def _joined(chosen: Sequence[Settings]) -> Settings:
-    """Put the settings of several options together.
+    """Merge the settings of several options.
 
     Raises:
         VitkitError: two of them set the same option.
@@ -319,36 +318,36 @@ def _joined(chosen: Sequence[Settings]) -> Settings:
 
 
 def _is_same(run: Run, other: Run) -> bool:
-    """Whether two runs train alike: the same options, and the same model however it is written.
+    """Whether two runs train alike: with the same options and the same model, however it is written.
 
-    The position embedding that a name stands for and the same one given by its option are no two arms.
+    A position embedding in the name of the model is the same as in its option, for example.
     """
     if run == other:
         return True
-    models = _model(run), _model(other)
-    plain = [replace(each, model="", architecture=Architecture()) for each in (run, other)]
-    return None not in models and models[0] == models[1] and plain[0] == plain[1]
+    model, other_model = _model(run), _model(other)
+    plain, other_plain = (replace(each, model="", architecture=Architecture()) for each in (run, other))
+    return model is not None and model == other_model and plain == other_plain
 
 
 def _model(run: Run) -> ModelConfig | None:
-    """Give the configuration of the model of a run; None where its start decides it, or there is none."""
+    """Give the configuration of the model of a run; None where its start decides it, or it is impossible."""
     if run.start.start:
         return None
     try:
         # The number of classes is the same in all arms.
         return run.architecture.build_config(run.model, 2, run.preprocessing)
-    except VitkitError:  # `check_arms` says it with the arm's name
+    except VitkitError:  # `check_arms` raises it with the arm's name
         return None
 
 
 def _value(run: Run, option: str) -> Any:
-    """Give the value of an option, or where it is left to the model's name, that of the model."""
+    """Give the value of an option; where the option is left out, the value in the model's configuration."""
     value = option_value(run, option)
     return getattr(_model(run), option, None) if value is None else value
 
 
 def _level(base: Run, option: str, settings: Settings) -> str:
-    """Write a value of an option that is varied, with what is joined to it."""
+    """Write a value of a varied option, with the settings that are joined to it."""
     run = with_options(base, settings)
     joined = [f"{name} {_shown(_value(run, name))}" for name in settings if name != option]
     return ", ".join([_shown(_value(run, option)), *joined])
@@ -369,9 +368,9 @@ def _shown(value: Any) -> str:
 
 
 def _folder(label: str, arms: Sequence[Arm]) -> str:
-    """Make the name of an arm's folder: safe for any file system, and unlike that of every other arm."""
+    """Make the name of an arm's folder: safe for any file system, and different from every other arm's."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label.removeprefix("the ")).strip("-.")[:LONGEST_NAME]
-    # Some file systems take upper and lower case for the same.
+    # Some file systems do not distinguish upper and lower case.
     taken = {arm.folder.casefold() for arm in arms}
     others = (f"{name}-{number}" for number in itertools.count(2))
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
@@ -384,16 +383,15 @@ def _series_options(run: Run, base: Run, options: AblateOptions) -> SeriesOption
     if options.rates is not None:
         rates = tuple(float(rate) for rate in options.rates)
     elif run.optimizer.learning_rate != base.optimizer.learning_rate:
-        rates = sweep_rates(
-            replace(run, recipe=""), MULTIPLES
-        )  # an arm that sets a rate tries those around it
+        # An arm that sets a rate tries rates around it, and not the recipe's.
+        rates = sweep_rates(replace(run, recipe=""), MULTIPLES)
     else:
         rates = sweep_rates(run, MULTIPLES)
     return SeriesOptions(sweep_rates=rates, runs=options.seeds)
 
 
 def _explain_rates(base: Run, options: AblateOptions) -> str:
-    """Say how the learning rate of each arm is chosen."""
+    """Describe how the learning rate of each arm is chosen."""
     if options.fixed_rate:
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
@@ -412,17 +410,18 @@ def _explain_rates(base: Run, options: AblateOptions) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """The runs of an arm, and how long they take on this machine."""
+    """The runs of an arm, and their time on this machine."""
 
     label: str
     rates: tuple[float, ...]
     runs: int
-    """All of them, those of the sweep too."""
+    """All runs, the sweep included."""
     seconds: float
+    """The time of all runs."""
 
 
 def plan_ablation(options: AblateOptions) -> list[Expected]:
-    """Say what an ablation will train, and how long each arm takes as measured now; nothing is kept.
+    """Plan the arms of an ablation, with their time as measured now; nothing is written.
 
     Raises:
         VitkitError: as `run_ablate`, before it trains.
@@ -455,8 +454,8 @@ def _render(ablation: Ablation, command: str) -> str:
     explained = (
         design.rates,
         "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
-        "points (hundredths). Its variance is that of the seeds over their number and the bootstrap's over "
-        "images. The p by Holm hold for all arms together.",
+        "points (hundredths). Its variance is the variance between seeds over their number, plus the "
+        "bootstrap's over images. The p by Holm hold for all arms together.",
         "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
         "arm alone.",
     )
@@ -470,13 +469,15 @@ def _render(ablation: Ablation, command: str) -> str:
 
 
 def _cell_table(ablation: Ablation) -> Table | None:
-    """Make the table of the means of a grid of two options; None of any other ablation."""
+    """Make the table of the means of a grid of two options; None for any other ablation."""
     design, comparison = ablation.design, ablation.comparison
     levels = list(design.levels.items())
     if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
         return None
     results = (comparison.base, *comparison.arms)
-    means = {value: share(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)}
+    means = {
+        value: shown_score(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)
+    }
     (first, rows), (second, columns) = levels
     headings = (first, *(f"{second} {value}" for value in columns))
     return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))

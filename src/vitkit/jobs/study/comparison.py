@@ -1,10 +1,10 @@
-"""The result of a study: each arm against the first one, the base, on the same test images and seeds.
+"""Compare each arm of a study with the first one, the base, on the same test images and seeds.
 
-Everything is read from the series of the arms; the words, the table and the figure are made here.
+The scores are read from the series of the arms; conclusions, table and figure are made here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import SURE, PairedDifference, holm, paired_difference
+from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.study.study import Arm
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Plot, Table, describe_images, points, share, shown_p
+from vitkit.tasks.page import Plot, Table, describe_images, points, shown_p, shown_score
 from vitkit.text import join_names, pluralize
 
 
@@ -28,17 +28,18 @@ class ArmResult:
     folder: str
     label: str
     learning_rate: float | None
-    """The rate of its runs: the best one of a sweep; None where training diverged with all of them."""
+    """The rate of its runs, the best rate of a sweep; None where training diverged with all rates."""
     scores: Mapping[str, float]
     """Mean score of the test images, from 0 to 1, by seed; without the seeds whose training diverged."""
     diverged: tuple[int, ...]
     """The seeds whose training diverged."""
     end_of_sweep: Literal["lowest", "highest"] | None = None
-    """Whether the rate is the lowest or highest one of a sweep, so that a better one may lie beyond it."""
+    """Whether the rate is the lowest or highest of its sweep, so that a better rate may lie beyond it."""
     difference: PairedDifference | None = None
-    """Against the base, over the seeds that finished in both; None of the base, and where there is none."""
+    """The difference from the base, over the seeds that finished in both; None of the base, and without such
+    seeds."""
     adjusted_p: float | None = None
-    """Its p by Holm, over all arms that are compared."""
+    """The p of the difference by Holm, over all arms that are compared."""
 
     @property
     def mean(self) -> float | None:
@@ -47,7 +48,7 @@ class ArmResult:
 
     @property
     def differs(self) -> bool:
-        """Whether a difference from the base was found."""
+        """Whether the difference from the base is significant."""
         return self.adjusted_p is not None and self.adjusted_p < SURE
 
 
@@ -77,8 +78,8 @@ class ScoredArms:
     """The name of the mean score of the images: accuracy."""
     split: str
     images: int
-    scores: tuple[Mapping[int, NDArray[np.float64]], ...]
-    """For each arm `(N,)` scores from 0 to 1 by seed, without the seeds whose training diverged."""
+    scores: tuple[Scores, ...]
+    """The scores of each arm."""
 
 
 def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> ScoredArms:
@@ -117,32 +118,25 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
 
 
 def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
-    """Compare the arms of a study with the first one; arguments and errors are those of `read_scores`."""
+    """Compare the arms of a study with the first one, with the arguments and errors of `read_scores`."""
     tested = read_scores(folder, arms, completed)
     results = []
-    for arm, series, scores in zip(arms, completed, tested.scores, strict=True):
+    differences = [None, *(compare_scores(tested.scores[:1], [scores]) for scores in tested.scores[1:])]
+    for arm, series, scores, difference, p in zip(
+        arms, completed, tested.scores, differences, adjust(differences), strict=True
+    ):
         diverged = tuple(member.seed for member in series.members if member.diverged)
         if series.chosen is None:
             diverged = tuple(member.seed for member in series.members)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
         end = _end_of_sweep(series)
-        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end))
-    for number in range(1, len(results)):
-        shared = [seed for seed in tested.scores[0] if seed in tested.scores[number]]
-        if shared:
-            pairs = (tested.scores[0], tested.scores[number])
-            pair = (np.stack([scores[seed] for seed in shared]) for scores in pairs)
-            results[number] = replace(results[number], difference=paired_difference(*pair))
-    compared = [number for number, result in enumerate(results) if result.difference is not None]
-    ps = [result.difference.p for result in results if result.difference is not None]
-    for number, adjusted in zip(compared, holm(ps), strict=True):
-        results[number] = replace(results[number], adjusted_p=adjusted)
+        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end, difference, p))
     seeds = tuple(member.seed for member in completed[0].members)
     return Comparison(tested.score, tested.split, tested.images, seeds, results[0], tuple(results[1:]))
 
 
 def _end_of_sweep(series: Series) -> Literal["lowest", "highest"] | None:
-    """Say at which end of the rates that were tried the chosen one lies; None between them."""
+    """Return the end of the sweep at which the chosen rate lies; None if it lies between others."""
     tried = [member.learning_rate for member in series.rates]
     if not tried or series.chosen not in (tried[0], tried[-1]):
         return None
@@ -150,7 +144,7 @@ def _end_of_sweep(series: Series) -> Literal["lowest", "highest"] | None:
 
 
 def conclusions(comparison: Comparison) -> list[str]:
-    """Say what a comparison came to: a sentence for each arm, and what all of them are about."""
+    """Write a sentence about each arm, about rates at the end of a sweep, and about seeds and images."""
     if not comparison.images:
         return ["Training diverged in every run: there is nothing to compare. Give lower rates."]
     sentences = [_conclusion(comparison, arm) for arm in comparison.arms]
@@ -158,7 +152,7 @@ def conclusions(comparison: Comparison) -> list[str]:
         names = [arm.label for arm in (comparison.base, *comparison.arms) if arm.end_of_sweep == end]
         if names:
             sentences.append(
-                f"The {end} learning rate that was tried was the best for {join_names(names)}: {beyond} one "
+                f"The {end} learning rate that was tried was the best for {join_names(names)}: {beyond} rate "
                 "may be better still (--rates)."
             )
     where = describe_images(comparison.images, comparison.split)
@@ -176,11 +170,11 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 
 def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
-    """Say in a sentence how an arm compares with the base."""
+    """Compare an arm with the base in a sentence."""
     base, difference = comparison.base, arm.difference
     if difference is None:
-        lost = arm if base.scores else base
-        return f"{arm.label}: not compared, because training diverged with {_lost(comparison, lost)}."
+        reason = _diverged_seeds(comparison, arm if base.scores else base)
+        return f"{arm.label}: not compared, because training diverged with {reason}."
     if difference.mean == 0 and difference.standard_error == 0:
         sentence = f"{arm.label}: the same as {base.label} on every test image"
     else:
@@ -200,8 +194,8 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
     return f"{sentence}."
 
 
-def _lost(comparison: Comparison, arm: ArmResult) -> str:
-    """Say which seeds of an arm diverged."""
+def _diverged_seeds(comparison: Comparison, arm: ArmResult) -> str:
+    """Name the seeds of an arm whose training diverged."""
     if len(arm.diverged) == len(comparison.seeds):
         return f"every seed of {arm.label}"
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
@@ -212,8 +206,8 @@ def arm_table(comparison: Comparison, compact: bool = False) -> Table:
 
     Args:
         comparison: of the arms.
-        compact: Whether to leave out what a terminal has no room for: the scores of single seeds, and each p
-            before Holm's correction.
+        compact: Whether to leave out the scores of single seeds and the p before Holm's correction, for which
+            a terminal is too narrow.
     """
     shown = () if compact else comparison.seeds
     headings = (
@@ -231,7 +225,7 @@ def arm_table(comparison: Comparison, compact: bool = False) -> Table:
     for arm in (comparison.base, *comparison.arms):
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         cells = [
-            "diverged" if seed in arm.diverged else share(comparison, arm.scores.get(str(seed)))
+            "diverged" if seed in arm.diverged else shown_score(comparison, arm.scores.get(str(seed)))
             for seed in shown
         ]
         rows.append(
@@ -239,7 +233,7 @@ def arm_table(comparison: Comparison, compact: bool = False) -> Table:
                 arm.label,
                 rate,
                 *cells,
-                share(comparison, arm.mean),
+                shown_score(comparison, arm.mean),
                 *_difference_cells(comparison, arm, compact),
             )
         )
@@ -247,7 +241,7 @@ def arm_table(comparison: Comparison, compact: bool = False) -> Table:
 
 
 def _difference_cells(comparison: Comparison, arm: ArmResult, compact: bool) -> tuple[str, ...]:
-    """Write the difference of an arm from the base, its interval, its two p and what would have shown."""
+    """Write the difference of an arm from the base, its interval, its p, and the detectable difference."""
     difference = arm.difference
     if difference is None:
         return ("–",) * (4 if compact else 5)

@@ -1,12 +1,12 @@
-"""Did the unlabelled images help? Fine-tuning with and without a pre-training, on the same test images.
+"""Measure whether unlabelled images help: fine-tune with and without a pre-training on them, and compare.
 
 STUDY/pretraining   the run without labels
-STUDY/without       fine-tuning from the start, or from scratch where there is none
+STUDY/without       fine-tuning from the start of the pre-training, or from scratch without a start
 STUDY/longer        the same for as long as pre-training and fine-tuning take together
 STUDY/with          the same fine-tuning from the pre-trained model
 
-Each of the last three has as many runs as there are draws. Run number k of each has the same seed, the same
-labelled images and the same test images as run number k of the others.
+Each fine-tuning has a run for each draw. Run number k has the same seed, labelled images and test images in
+all three.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import Any
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
@@ -44,11 +44,11 @@ KIND, ENDING = "pretraining", "-helped"
 PRETRAINING, WITHOUT, LONGER, WITH = "pretraining", "without", "longer", "with"
 """The folders of the arms."""
 SCRATCH = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05)
-"""The optimiser of fine-tuning where there is no start, of new weights and of pre-trained ones alike: that of
-the recipes for two cores. New weights learn nothing at the low rates of layers that know something."""
+"""The optimiser of all fine-tunings where the pre-training has no start, as in the recipes for two cores: new
+weights hardly learn at the low rates that suit pre-trained weights."""
 SCRATCH_STEPS = 1_000
-"""The fewest steps there: of 100 MNIST digits, 20 draws, new weights learned 44 % in 200 steps and 67 % in
-1,000 (`benchmarks/labels.py`, two cores, 23 November 2026)."""
+"""The fewest steps of these fine-tunings: on 100 MNIST digits new weights reached 44 % in 200 steps and 67 %
+in 1,000, the mean of 20 draws (`benchmarks/labels.py`, two cores, 23 November 2026)."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Helped:
     comparison: Comparison
     """The arms against fine-tuning without the pre-training."""
     against_longer: Comparison
-    """Fine-tuning with the pre-training, against as much time without it."""
+    """Fine-tuning with the pre-training, against the longer one without it."""
 
     def answers(self) -> list[str]:
-        """Say in sentences whether the pre-training helped."""
-        first, second = (conclusions(one) for one in (self.comparison, self.against_longer))
+        """Conclude whether the pre-training helped."""
+        first, second = conclusions(self.comparison), conclusions(self.against_longer)
         return [*first[:-1], second[0], first[-1]]
 
     def to_json(self) -> dict[str, Any]:
@@ -88,19 +88,19 @@ def compare_pretraining(
 ) -> Helped:
     """Pre-train, fine-tune with and without it, and compare on the same test images.
 
-    Calling it again with the same arguments goes on where it was.
+    The same call continues an interrupted study.
 
     Args:
         run: the pre-training.
-        options: the labelled images, and how many runs.
+        options: the labelled images, and the number of draws.
         out: the folder of the study; None: one below `runs/`.
         device, threads: as for `vitkit.train`.
-        command: the one that asks for it, to be written down.
-        listener: hears how it goes.
+        command: continues the study; its record has it.
+        listener: is told the progress.
 
     Raises:
-        VitkitError: the images leave nothing to test on, or `out` holds something else.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        VitkitError: there are no test images, or `out` holds something else.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     request = Request()
     with listener.progress("listing images"):
@@ -148,7 +148,7 @@ def _is_free(folder: Path, command: str) -> bool:
 
 
 def _recorded_steps(folder: Path) -> int | None:
-    """Read how many steps the longer fine-tuning of a study that has begun takes; None where none has."""
+    """Read the steps of the longer fine-tuning from the record of a study; None where none has begun."""
     if not (folder / RECORD).exists():
         return None
     steps = read_study(folder).options.get("steps")
@@ -162,8 +162,7 @@ def _recorded_steps(folder: Path) -> int | None:
 
 def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener: Listener) -> Run:
     """Make the fine-tuning without the pre-training: from the start of the pre-training, or from scratch."""
-    # All labelled images are trained on, and the weights of the last step are taken: few labels are no
-    # images to validate on.
+    # Few labelled images leave none to validate on: all are trained on, and the last weights are taken.
     subset = None if options.labels is None else f"[:{options.labels}]"
     base = Run(
         data=options.then,
@@ -183,7 +182,7 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
         )
     count = len(images["train"])
     if run.start.start:
-        tuned = suit_run(replace(base, start=run.start, model=""), Request(), listener).run
+        tuned = fit_run(replace(base, start=run.start, model=""), Request(), listener).run
         tuned = replace(tuned, splits=base.splits, architecture=Architecture(), loading=base.loading)
         least = LEAST_STEPS
     else:
@@ -200,12 +199,12 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
         checkpoint_every=max(1, math.ceil(steps / 4)),
     )
     optimizer = replace(tuned.optimizer, warmup_steps=steps // 20)
-    # Images are changed as in the pre-training: who mirrors no digits there means none to be mirrored here.
+    # The augmentation of the pre-training: digits that are not mirrored there are not to be mirrored here.
     return replace(tuned, augmentation=base.augmentation, optimizer=optimizer, training=training)
 
 
 def from_start(run: Run, start: Path) -> Run:
-    """Give a fine-tuning another start, and leave all else as it is."""
+    """Give a fine-tuning another start."""
     options = replace(run.start, start=str(start), start_from="end")
     return replace(run, model="", architecture=Architecture(), start=options)
 
@@ -227,11 +226,11 @@ def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
 
     explained = (
         "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
-        "same images. The weights are those of the last step.",
-        "A difference is the mean over draws on the same images. Its variance is that of the draws over "
-        "their number and the bootstrap's over images.",
-        "The longer arm takes as many steps as the pre-training and the fine-tuning take time together, as "
-        "measured before it began.",
+        "same images. The weights of the last step are tested.",
+        "A difference is the mean over draws on the same images. Its variance is the variance between draws "
+        "over their number, plus the bootstrap's over images.",
+        "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
+        "that was measured before the study began.",
     )
     sections = [
         SeriesSection("Arms", explained, arm_table(helped.comparison), difference_plot(helped.comparison)),

@@ -1,19 +1,19 @@
-"""The scale lab: how test error falls with data, steps or size, and what ten times more would buy.
+"""Fit a law of scale: test error falls with data, steps or size; predict what ten times more would bring.
 
 STUDY/study.json        the points, and the steps that fit into the budget, written before the first begins
 STUDY/data-01/...       the series of runs of each point, the smallest first
-STUDY/prediction.json   the law, and the error that it predicts three times beyond, before that is trained
-STUDY/scale.json, report.html   what came out
+STUDY/prediction.json   the law, and its prediction for the held-out point, written before that is trained
+STUDY/scale.json, report.html   the result
 
 The test images are the same at every point, and so are the validation images, by which each run takes its
 best weights, as the paper does with early stopping (Figure 4). Along data every point makes the same number
-of updates. With the same number of passes, thirty times fewer images would also be thirty times fewer
-updates, and the law would mix data with training time; and a budget can plan steps. `hold="epochs"` does it
-the other way. Along steps each point is a training of its own whose schedule ends with it: a longer run
+of updates: with the same number of passes, thirty times fewer images would also be thirty times fewer
+updates, the law would mix data with training time, and a budget could not plan steps. `hold="epochs"` holds
+the passes instead. Along steps each point is a training of its own whose schedule ends with it: a longer run
 broken off early has not lowered its learning rate yet (Hoffmann et al. 2022, "Training Compute-Optimal Large
 Language Models", section 3.1). Along size, width and depth grow together, and x is the FLOPs of training:
-parameters do not count the tokens that each of them works on, and cost is what a larger model is weighed
-against (Figure 5).
+the number of parameters does not depend on the number of tokens, and a larger model is compared by its cost
+(Figure 5).
 """
 
 import bisect
@@ -33,8 +33,8 @@ from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
-from vitkit.jobs.finetune import suit_run
-from vitkit.jobs.options import from_options
+from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import ScaleOptions
 from vitkit.jobs.study.scale_result import Measured, Scale, write_result
@@ -70,10 +70,10 @@ SPAN = 10**1.5
 BEYOND = 3.0
 """The held-out x over the largest fitted one."""
 FINISHING = 4.0
-"""Seconds of a run besides its steps, validations and tests: listing, checkpoints, the report. Two to four
-were measured for small models on two cores."""
+"""Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
+on two cores."""
 FEWEST_STEPS = 10
-"""Updates of the shortest point along steps, and of any, where a budget chooses: fewer are no training."""
+"""The fewest updates that a budget chooses, along steps for the shortest point: fewer are no training."""
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 
@@ -85,28 +85,28 @@ class ScalePlan:
     """x of each."""
     arms: tuple[Arm, ...]
     steps: int
-    """Updates of the held-out point, which the others are a part of along steps, and have too along data."""
+    """Updates of the held-out point: of every point along data and size, and of the longest along steps."""
     seconds: float | None
-    """The time of all of them together, as it was measured; None where nothing was."""
+    """The measured time of all points together; None where it was not measured."""
 
 
 def run_scale(
     options: ScaleOptions,
-    command: str = "vitkit.scale(...)",  # what somebody types to go on, which the folder keeps
+    command: str = "vitkit.scale(...)",  # continues the study; its record has it
 ) -> Scale:
     """Measure how test error falls along an axis, predict a point three times beyond, train it, and compare.
 
     Five points or more over a factor of 30 are trained and a law with offset is fitted to their test errors.
-    Its prediction is written down before the held-out point is trained. Calling it again with the same
-    options goes on where it was.
+    Its prediction is written before the held-out point is trained. The same call continues an interrupted
+    study.
 
     Returns:
-        The law, the prediction and what came out; the page is `report.html` in its folder.
+        The law, the prediction and the measured error; the page is `report.html` in its folder.
 
     Raises:
         VitkitError: the images, the options or the machine do not allow it, the budget is too small, or `out`
             holds something else.
-        InterruptedTraining: a signal asked to stop; the same call goes on.
+        InterruptedTraining: a signal stopped it; the same call continues.
     """
     listener, request, run = options.listener, Request(), base_run(options)
     data = _list_images(run, request, options)
@@ -125,7 +125,7 @@ def run_scale(
         fit = _fit(measured, folder)
         prediction = fit.predict(plan.places[-1])
         _keep_prediction(folder, last.folder, fit, prediction)
-        listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point comes after it.")
+        listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
         place = f"the held-out point, {last.label}"
         try:
             held = complete_arm(last, folder, place, options, command)
@@ -142,7 +142,7 @@ scale = from_options(ScaleOptions)(run_scale)
 
 
 def scale_folder(options: ScaleOptions, run: Run, data_name: str) -> Path:
-    """Return the folder of a study: the given one, else one below `runs/` that names data, model and axis."""
+    """Return the given folder of a study, else a default below `runs/`, named by data, model and axis."""
     if options.out is not None:
         return Path(options.out)
     return next(numbered_folders(run, data_name, f"-scale-{options.along}"))
@@ -162,7 +162,7 @@ def plan_scale(options: ScaleOptions) -> ScalePlan:
 
 
 def base_run(options: ScaleOptions) -> Run:
-    """Make the run that the points differ from: that of the recipe, or what suits the start."""
+    """Make the run that the points are variants of: by the recipe, or by the start."""
     if isinstance(options.recipe, Run):
         run = options.recipe
     elif options.start and not options.recipe:
@@ -171,7 +171,7 @@ def base_run(options: ScaleOptions) -> Run:
         run = named_recipe(options.recipe or propose_recipe(str(options.data), options.listener))
     run = replace(run, data=str(options.data))
     if options.start:
-        run = suit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
+        run = fit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
     return with_absolute_paths(replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE)))
 
 
@@ -188,7 +188,7 @@ def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> st
 
 
 def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData:
-    """List the images, and refuse those that no law can be measured on.
+    """List the images, and refuse images and options that do not allow a law of scale.
 
     Raises:
         VitkitError: there are no test images, or options that the points themselves decide.
@@ -214,15 +214,17 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
         )
     if options.along == "data" and run.start.start and is_training_data(request.start(run).card, run.data):
         options.listener.warn(
-            f"{run.start.start} was trained on these images: it has seen those that the smaller points lack, "
-            "and the law says nothing about more images."
+            f"{run.start.start} was trained on these images, also on images that the smaller points leave "
+            "out: the law does not hold for more images."
         )
     return data
 
 
 def _recorded(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
-    """Read the steps, and the seconds, that the budget of a study that has begun came to; None where there is
-    nothing to read, or where the study is another one, which `claim_study` refuses."""
+    """Read the steps and seconds that the budget of a study was turned into; None for a new study.
+
+    It is None for another study's record too, which `claim_study` refuses.
+    """
     if options.budget is None or not (out / RECORD).exists():
         return None
     recorded = read_study(out).options
@@ -235,10 +237,10 @@ def _recorded(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
 
 
 def _describe_options(options: ScaleOptions, plan: ScalePlan) -> dict[str, Any]:
-    """Give the options that decide the points, and what a budget came to."""
+    """List the options that decide the points, and the steps and seconds of a budget."""
     names = ("along", "points", "seeds", "hold", "budget")
     chosen = {name: getattr(options, name) for name in names}
-    if options.budget is not None:  # by the clock, once: whoever continues takes it from here
+    if options.budget is not None:  # chosen by the clock once: a study that is continued reads them here
         chosen |= {"steps": plan.steps, "seconds": plan.seconds}
     return chosen
 
@@ -251,10 +253,10 @@ def _plan(
     recorded: tuple[int, float] | None,
     measure: bool = False,
 ) -> ScalePlan:
-    """Choose the points, by the clock where there is a budget that is not settled yet.
+    """Choose the points; a new study with a budget times its steps first.
 
     Raises:
-        VitkitError: the images or the model are too small for such points, or the budget is.
+        VitkitError: the images, the model or the budget are too small for such points.
     """
     count, budget = len(data.splits["train"]), options.budget_seconds
     steps, seconds = run.training.total_steps(count), None
@@ -293,8 +295,8 @@ def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> li
     """Make x, a label and the run of each point, the held-out one last.
 
     Args:
-        options: which axis, and how many points.
-        run: that they differ from.
+        options: the axis, and the number of points.
+        run: that the points are variants of.
         data: its images.
         steps: updates of the held-out point.
 
@@ -302,12 +304,12 @@ def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> li
         VitkitError: there are too few images, or the model has no shape to keep.
     """
     count = len(data.splits["train"])
-    shares = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, options.points).tolist(), 1.0]
+    fractions = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, options.points).tolist(), 1.0]
     if options.along == "steps":
-        lengths = [max(1, round(share * steps)) for share in shares]
+        lengths = [max(1, round(fraction * steps)) for fraction in fractions]
         return [(float(n), f"{n:,} steps", _with_length(run, n, steps, count)) for n in lengths]
     if options.along == "size":
-        configs = [_scaled(run, len(data.class_names), BEYOND * share) for share in shares]
+        configs = [_scaled(run, len(data.class_names), BEYOND * fraction) for fraction in fractions]
         return [
             (
                 float(training_flops(config, steps * run.training.batch_size)),
@@ -316,7 +318,7 @@ def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> li
             )
             for config, sized in configs
         ]
-    sizes = [round(share * count) for share in shares]
+    sizes = [round(fraction * count) for fraction in fractions]
     if sizes[0] < max(len(data.class_names), 2):
         least = math.ceil(max(len(data.class_names), 2) * BEYOND * SPAN)
         raise VitkitError(
@@ -334,13 +336,15 @@ def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> li
 
 
 def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
-    """Give a point its number of steps, and as many validations as the held-out point has: none has more
-    chances than others at a lucky one. The best of them counts, whatever the recipe takes.
+    """Give a point its number of steps, and as many validations as the held-out point.
+
+    With more validations a point would have more chances of a lucky one. The best weights are tested,
+    whatever the recipe selects.
 
     Args:
         run: of the point.
         steps: of the point.
-        most: those of the held-out point.
+        most: the steps of the held-out point.
         count: all training images.
     """
     longest = replace(run.training, steps=most)
@@ -358,10 +362,10 @@ def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
 
 
 def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run]:
-    """Give the model of a run a multiple of its FLOPs, in the same proportions, and the run that trains it.
+    """Scale the FLOPs of a run's model by a factor, in the same proportions; returns configuration and run.
 
-    FLOPs grow as depth times the square of the width, so that both grow by the cube root. A depth is a whole
-    number: the width makes up for what rounding it takes away. Heads keep their width, about.
+    FLOPs grow as depth times the square of the width, so that both grow by the cube root. Depth is rounded to
+    a whole number, and the width compensates for it. The width of a head stays about the same.
 
     Raises:
         VitkitError: it is no Vision Transformer on patches of pixels.
@@ -390,9 +394,9 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
 
 
 def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Request) -> list[Pace]:
-    """Time the steps of each point, which differ along size alone."""
+    """Time a step of each point; only along size they differ."""
     if options.threads is not None:
-        torch.set_num_threads(options.threads)  # the speed depends on them
+        torch.set_num_threads(options.threads)  # the threads of the training
     steps = run.training.total_steps(len(data.splits["train"]))
     runs = [point for _, _, point in _lay_out(options, run, data, steps)]
     if options.along != "size":
@@ -401,7 +405,7 @@ def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Re
 
 
 def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
-    """Time the steps of a point, which is refused before where the machine does not allow it."""
+    """Time the steps of a point, unless the machine does not allow it."""
     check_run(run, device=options.device, threads=options.threads, request=request)
     return plan_run(run, None, device=options.device, request=request).measure(options.listener)
 
@@ -409,13 +413,13 @@ def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
 def _seconds(
     points: Sequence[tuple[float, str, Run]], paces: Sequence[Pace], data: ImageData, seeds: int
 ) -> float:
-    """Add up the seconds of all points: steps, validations, the test and what else a run needs."""
+    """Add up the seconds of all points: steps, validations, the test and `FINISHING`."""
     validated, tested = (len(data.splits.get(split, ())) for split in ("val", "test"))
     total = 0.0
     for (_, _, run), pace in zip(points, paces, strict=True):
         training = run.training
         assert training.steps is not None and training.evaluate_every is not None  # of `_with_length`
-        # Without validation images a test is taken for as long as training on as many images.
+        # Without validation images a test is assumed to take as long as training on as many images.
         test = pace.validation * tested / validated if validated else pace.step * tested / training.batch_size
         pauses = math.ceil(training.steps / training.evaluate_every)
         total += training.steps * pace.step + pauses * pace.validation + test + FINISHING
@@ -423,8 +427,10 @@ def _seconds(
 
 
 def _fewest(options: ScaleOptions, run: Run, count: int) -> int:
-    """Count the steps below which a budget is refused: along data one pass over all images at the held-out
-    point, which would else not see what it has more; along steps those of a training at the shortest."""
+    """Count the fewest steps of the held-out point that a budget may choose.
+
+    Along steps, the shortest point then has `FEWEST_STEPS`; else the held-out point sees each image once.
+    """
     if options.along == "steps":
         return math.ceil(FEWEST_STEPS * BEYOND * SPAN)
     return max(FEWEST_STEPS, math.ceil(count / run.training.batch_size))
@@ -434,14 +440,13 @@ def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> i
     """Find the most steps whose cost fits into a budget of seconds.
 
     Raises:
-        VitkitError: the fewest do not.
+        VitkitError: the fewest steps do not fit.
     """
     if cost(fewest) > budget:
         raise VitkitError(
-            f"A budget of {format_duration(budget)} is too small: {fewest:,} steps at the held-out point, "
-            "the fewest that say something, and the points before it take "
-            f"{format_duration(cost(fewest))} here. Give more --budget, fewer --seeds or --points, or a "
-            "smaller model."
+            f"A budget of {format_duration(budget)} is too small: the fewest useful steps at the held-out "
+            f"point, {fewest:,}, and the points before it take {format_duration(cost(fewest))} here. Give "
+            "more --budget, fewer --seeds or --points, or a smaller model."
         )
     most = fewest
     while cost(most) <= budget and most < 10**9:
@@ -450,7 +455,7 @@ def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> i
 
 
 def describe_plan(plan: ScalePlan, options: ScaleOptions) -> list[str]:
-    """Say which points there are, and how long they take where that was measured."""
+    """List the points, and their time where it was measured."""
     lines = [f"{arm.label}, {arm.run.training.steps:,} steps" for arm in plan.arms]
     lines[-1] += " (held out: predicted, then trained)"
     if options.seeds > 1:
@@ -464,7 +469,7 @@ def _measure(x: float, arm: Arm, series: Series) -> Measured:
     """Read the test errors of a point.
 
     Raises:
-        VitkitError: a score is not one on test images.
+        VitkitError: a score is of other images than the test images.
     """
     errors, noises, diverged = [], list[float](), 0
     is_fraction = find_task(series.run.task).learning.curve.is_fraction
@@ -474,7 +479,7 @@ def _measure(x: float, arm: Arm, series: Series) -> Measured:
         if score is None or score.value is None:
             continue
         if score.split != "test":
-            raise VitkitError(f"{arm.label}: expected a score on test images, found one on {score.split}.")
+            raise VitkitError(f"{arm.label}: expected a score on test images, found {score.split} images.")
         errors.append(1 - score.value if is_fraction else score.value)
         if score.interval is not None:
             noises.append((score.interval[1] - score.interval[0]) / (2 * NORMAL_95))
@@ -490,37 +495,36 @@ def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
         VitkitError: training diverged at so many that too few are left.
     """
     points = [place.point for place in measured if place.point is not None]
-    lost = [place.label for place in measured if place.point is None]
+    diverged = [place.label for place in measured if place.point is None]
     try:
         return fit_power_law(points)
     except VitkitError as error:
-        if not lost:
+        if not diverged:
             raise
         raise VitkitError(
-            f"{error} In {folder} training diverged at {join_names(lost)}: give a lower --learning-rate and "
-            "another --out."
+            f"{error} In {folder} training diverged at {join_names(diverged)}: give a lower --learning-rate "
+            "and another --out."
         ) from None
 
 
 def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Prediction) -> None:
-    """Write the prediction down, before the held-out point begins; or hold the one that is there against the
-    points.
+    """Write the prediction before the held-out point begins; a prediction that is there must be the same.
 
     Raises:
         VitkitError: another prediction is there, or none although the held-out point has begun.
     """
     path = folder / PREDICTION
-    said = {
+    record = {
         "points": [to_json(point) for point in fit.points],
         "law": to_json(fit.law),
         "objection": fit.objection(),
         "prediction": to_json(prediction),
     }
     if path.exists():
-        if not _is_same_prediction(read_json(path), said):
+        if not _is_same_prediction(read_json(path), record):
             raise VitkitError(
-                f"{path}: expected the prediction that the points in {folder} make, found another. Put the "
-                "original file back, or begin again with another --out."
+                f"{path}: expected the prediction by the points in {folder}, found another. Put the original "
+                "file back, or begin again with another --out."
             )
     elif (folder / held_out).exists():
         raise VitkitError(
@@ -528,15 +532,17 @@ def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Predi
             "before. Put the file back, or begin again with another --out."
         )
     else:
-        replace_json(path, said)
+        replace_json(path, record)
 
 
-def _is_same_prediction(recorded: Any, said: dict[str, Any]) -> bool:
-    """Whether a prediction that was recorded is the one that the points make now: to a millionth, because
-    another machine may sum in another order."""
-    if not isinstance(recorded, dict) or recorded.get("points") != said["points"]:
+def _is_same_prediction(recorded: Any, record: dict[str, Any]) -> bool:
+    """Whether two records have the same points, and predictions that agree to a millionth.
+
+    Another machine may sum in another order.
+    """
+    if not isinstance(recorded, dict) or recorded.get("points") != record["points"]:
         return False
-    there, here = recorded.get("prediction"), said["prediction"]
+    there, here = recorded.get("prediction"), record["prediction"]
     if not isinstance(there, dict) or there.keys() != here.keys():
         return False
     return all(
@@ -555,7 +561,7 @@ def _conclude(
     prediction: Prediction,
     held_out: Measured,
 ) -> Scale:
-    """Compare the held-out point with its prediction, and look ten times further where the law holds."""
+    """Compare the held-out point with its prediction, and extrapolate tenfold if the law holds."""
     objection, final, tenfold = fit.objection(), None, None
     if held_out.point is not None:
         final = fit_power_law([*fit.points, held_out.point])

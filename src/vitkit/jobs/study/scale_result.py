@@ -1,4 +1,4 @@
-"""The result of the scale lab: as plain data, in sentences, and on a page."""
+"""Show the result of a law of scale: as plain data, in sentences, and on a page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ AXES: dict[Axis, tuple[str, str, str]] = {
     "steps": ("steps", "as many steps", "steps"),
     "size": ("FLOPs of training", "the FLOPs, in a larger model,", "FLOPs"),
 }
-"""The words for each axis: its label; what ten times of it are; and its unit."""
+"""For each axis its label, the noun of "ten times ...", and its unit."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A point of the study, and what came of it."""
+    """A point of the study, and its test errors."""
 
     label: str
     folder: str
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True, repr=False)
 class Scale(Shown):
-    """A law of scale: its points, what it predicted, and what came out."""
+    """A law of scale: its points, its prediction, and the error of the held-out point."""
 
     folder: Path
     """Holds the runs and the page."""
@@ -66,7 +66,7 @@ class Scale(Shown):
     """The error at ten times the held-out point, if the law went on; None where it does not hold."""
 
     def in_words(self) -> str:
-        """Tell the conclusions."""
+        """Give the conclusions."""
         return " ".join(conclusions(self))
 
     def in_rows(self) -> tuple[Sequence[str], Rows]:
@@ -80,11 +80,11 @@ class Scale(Shown):
 
 
 def conclusions(result: Scale) -> list[str]:
-    """Say what came out, in sentences: the held-out point, then ten times as much or why not."""
+    """Conclude from the held-out point, and from the extrapolation or the objection to it."""
     label, more, _ = AXES[result.along]
     metric = result.metric.replace("_", " ")
     low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
-    said = [
+    sentences = [
         f"From {low} to {high} {label} the {'error' if result.is_fraction else metric} is "
         f"{result.fit.law.describe()}."
     ]
@@ -92,50 +92,51 @@ def conclusions(result: Scale) -> list[str]:
     expected = f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)})"
     where = f"At {result.held_out.label}, three times beyond"
     if point is None:
-        said.append(f"{where}, {expected}; training diverged.")
+        sentences.append(f"{where}, {expected}; training diverged.")
     else:
         side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
-        said.append(
+        sentences.append(
             f"{where}, {expected}; {shown(result, point.error)} {metric} came out, {side} the interval."
         )
     if result.objection:
-        said.append(
+        sentences.append(
             f"The law does not hold here: {result.objection}. Nothing is said about ten times {more}."
         )
     if result.tenfold is not None:
-        said.append(
+        sentences.append(
             f"EXTRAPOLATION: ten times {more} would reach about {shown(result, result.tenfold.error)} "
             f"{metric} ({interval(result, result.tenfold)}), if the law went on."
         )
         if point is not None and result.tenfold.holds(point.error):
-            said.append(
-                f"The {shown(result, point.error)} of now lie inside that interval: these points do not tell "
-                "the gain from none."
+            sentences.append(
+                f"The {shown(result, point.error)} of now lie inside that interval: these points do not "
+                "show a gain."
             )
-    return said
+    return sentences
 
 
 def remarks(result: Scale) -> list[str]:
-    """Say what was held constant, what the intervals hold, and what diverged."""
-    held = {
+    """Explain what was equal at all points, what the intervals cover, and which runs diverged."""
+    equal = {
         "data": "Every point made the same number of updates and was validated equally often, on the same "
         "images: with equal passes, fewer images would also mean fewer updates.",
         "steps": "Every point is a training of its own, whose learning rate ends with it.",
         "size": "Width and depth grow together, and the steps stay the same.",
     }[result.along]
     if result.hold == "epochs":
-        held = "Every point made the same number of passes: fewer images also mean fewer updates."
-    said = [
-        held,
-        "The best weights by validation count at every point. The test images are the same at all of them; "
-        "intervals are of what is measured on these, and do not say how other images would come out.",
+        equal = "Every point made the same number of passes: fewer images also mean fewer updates."
+    sentences = [
+        equal,
+        "At every point the best weights by validation are tested, on the same test images; the intervals "
+        "are for these images, and not for others.",
     ]
     if result.fit.residuals <= 2:
-        said.append(
-            "Five points leave two residuals to tell the noise by: more --points or --seeds narrow it."
+        sentences.append(
+            "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow the "
+            "interval."
         )
     return [
-        *said,
+        *sentences,
         *(
             f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
             for place in (*result.measured, result.held_out)
@@ -145,7 +146,7 @@ def remarks(result: Scale) -> list[str]:
 
 
 def shown(result: Scale, error: float) -> str:
-    """Write an error as the metric has it: a fraction as a percentage that is right."""
+    """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
     return f"{1 - error:.1%}".replace("%", " %") if result.is_fraction else f"{error:.4g}"
 
 
@@ -157,7 +158,7 @@ def interval(result: Scale, prediction: Prediction) -> str:
 
 
 def point_table(result: Scale) -> Table:
-    """Make the table of the points: x, what was measured, and what the law says there."""
+    """Make the table of the points: x, the measured scores, and the law's."""
     metric = result.metric.replace("_", " ")
     rows = []
     for place in (*result.measured, result.held_out):
@@ -179,8 +180,8 @@ def write_result(result: Scale, command: str) -> Path:
     """Write `scale.json` and `report.html` into the folder of the study.
 
     Args:
-        result: what came out.
-        command: that asked for it.
+        result: of the study.
+        command: that made it.
 
     Returns:
         The page.

@@ -46,12 +46,12 @@ class TaskScore:
 
     folder: TaskFolder
     data: str
-    """The path of its folder."""
+    """The path of its images."""
     run: str
     """The run folder of the model that was tested."""
     accuracy: float
     interval: tuple[float, float]
-    """Wilson's 95 % interval: of the choice of the test images alone, not of seeds."""
+    """Wilson's 95 % interval, over test images alone and not over seeds."""
     images: int
     """Test images that could be read."""
     unreadable: int
@@ -60,15 +60,17 @@ class TaskScore:
     majority: float
     """Accuracy of always naming the most frequent class of the test images."""
     verdict: str
-    """Beside that guess, by a test on the same images: better, worse, or not distinguishable."""
+    """The comparison with that guess on the same images: better, worse, or not distinguishable."""
     learning_rate: float
     validation: dict[str, float] = field(default_factory=dict)
     """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
 
     def __post_init__(self) -> None:
-        shares = (self.accuracy, *self.interval, self.majority, *self.validation.values())
-        if not all(0 <= share <= 1 for share in shares):
-            raise VitkitError(f"expected fractions from 0 to 1, found {min(shares):g} to {max(shares):g}.")
+        fractions = (self.accuracy, *self.interval, self.majority, *self.validation.values())
+        if not all(0 <= fraction <= 1 for fraction in fractions):
+            raise VitkitError(
+                f"expected fractions from 0 to 1, found {min(fractions):g} to {max(fractions):g}."
+            )
         if not 0 <= self.repeated <= self.images or self.unreadable < 0 or not self.images:
             raise VitkitError(
                 f"expected numbers of test images, found {self.images}, {self.repeated} of them repeated and "
@@ -80,14 +82,14 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean accuracy of some tasks, each counted once however many test images it has."""
+    """The mean accuracy of some tasks, with the same weight for each."""
 
     accuracy: float
     interval: tuple[float, float]
     """95 % interval, by the intervals of the tasks."""
     tasks: int
     of: int
-    """How many tasks there are; with fewer the mean is partial."""
+    """The number of tasks in VTAB-1k, or in its group; with fewer the mean is partial."""
 
     @property
     def is_partial(self) -> bool:
@@ -111,7 +113,7 @@ class Vtab(Shown):
     """Tasks that have a folder and are not among the chosen ones."""
 
     def in_words(self) -> str:
-        """Name the mean over the tasks, and how many there are."""
+        """Give the mean over the tasks, and their number."""
         mean = self.mean()
         return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
 
@@ -147,7 +149,7 @@ class Vtab(Shown):
             for score in self.tasks:
                 task = vtab_task(score.folder)
                 if task.group == group:
-                    yield group, task.title, score, tuple(share / 100 for share in PAPER[score.folder])
+                    yield group, task.title, score, tuple(percent / 100 for percent in PAPER[score.folder])
             mean = self.mean(group)
             if mean is not None:
                 yield group, mean_name(mean, group), mean, self.paper_mean(group)
@@ -159,8 +161,8 @@ class Vtab(Shown):
         """Yield the lines of a table: the head, each task, the means."""
         yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
         for group, name, score, paper in self.table():
-            shares = (f"{share:.6f}" for share in (score.accuracy, *score.interval))
-            yield group, name, *shares, *cells(score), *(f"{share:.4f}" for share in paper)
+            ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
+            yield group, name, *ours, *cells(score), *(f"{fraction:.4f}" for fraction in paper)
 
 
 ROWS: tuple[tuple[str, Group | None], ...] = (*((group, group) for group in GROUPS), ("all", None))
@@ -180,8 +182,8 @@ def tasks_of(group: Group | None) -> list[VtabTask]:
 def mean_of(scores: Sequence[TaskScore], of: int) -> Mean | None:
     """Return the mean over tasks, as in the paper: of their accuracies, not of all their images.
 
-    Its interval puts the distances to the limits of the tasks together by their squares, since the test
-    images of two tasks are drawn apart (Zou and Donner 2008, for a sum of estimates).
+    Its interval adds the squared distances from accuracy to limit of the tasks, because their test images are
+    drawn independently (Zou and Donner 2008, for a sum of estimates).
     """
     if not scores:
         return None
@@ -199,7 +201,7 @@ def mean_name(mean: Mean, group: Group | None = None) -> str:
 
 
 def remarks(vtab: Vtab) -> Iterator[str]:
-    """Say in sentences what makes the numbers another thing than they seem."""
+    """Yield sentences that a reader of the numbers should know: missing tasks, departures, poor results."""
     if vtab.absent or vtab.not_asked:
         yield (
             f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
@@ -214,7 +216,7 @@ def remarks(vtab: Vtab) -> Iterator[str]:
             "Crops and flips are BiT's, where they keep the label: none in the structured tasks, no flips of "
             "SVHN. Neither paper lists the tasks."
         )
-    yield "Intervals tell of the choice of the test images, not of seeds; the paper has means of three runs."
+    yield "Intervals are over test images, not over seeds; the paper has means of three runs."
     for score in vtab.tasks:
         name = vtab_task(score.folder).title
         if score.verdict != "better than guessing":
@@ -239,8 +241,8 @@ def render_vtab(vtab: Vtab) -> str:
     mean = vtab.mean()
     assert mean is not None  # a result has a task at least
     low, high = mean.interval
-    whole = "over the 19 tasks" if not mean.is_partial else f"over {mean.tasks} of 19 tasks (partial)"
-    answer = f"Mean accuracy {whole}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
+    tasks = "the 19 tasks" if not mean.is_partial else f"{mean.tasks} of 19 tasks (partial)"
+    answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
     result = Section(
         "result",
         "Result",
@@ -279,7 +281,7 @@ def _row(name: str, score: TaskScore | Mean, paper: tuple[float, ...]) -> tuple[
         Number(f"{low:.1%} to {high:.1%}", low),
         Number(images, float(images or 0)),
         Number(rate, float(rate or 0)),
-        *(fraction_cell(share) for share in paper),
+        *map(fraction_cell, paper),
     )
 
 

@@ -23,9 +23,9 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
-from vitkit.jobs.options import from_options
+from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.study import Arm, complete_arm
 from vitkit.jobs.vtab.options import VtabOptions
@@ -388,7 +388,7 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
 
 def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
     """Make the run that `vitkit finetune` chooses for all training images of a task."""
-    return suit_run(Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)).run
+    return fit_run(Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)).run
 
 
 def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:

@@ -64,7 +64,7 @@ class ImageConfig(Protocol):
         """The number of tokens of an image; None for a model that makes none."""
 
     @property
-    def layers_in_words(self) -> str:
+    def layer_summary(self) -> str:
         """The layers as text: "12", by stages "3-4-6-3", or both for a hybrid."""
 
     @property

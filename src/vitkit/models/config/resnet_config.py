@@ -161,7 +161,7 @@ class ResNetConfig:
         return None
 
     @property
-    def layers_in_words(self) -> str:
+    def layer_summary(self) -> str:
         return "-".join(map(str, self.layers))
 
     @property

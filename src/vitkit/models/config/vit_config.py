@@ -297,7 +297,7 @@ class ViTConfig:
         return self.depth
 
     @property
-    def layers_in_words(self) -> str:
+    def layer_summary(self) -> str:
         units = "-".join(map(str, self.backbone.layers)) if self.backbone else ""
         return f"{units} + {self.depth}" if units else str(self.depth)
 

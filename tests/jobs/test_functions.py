@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.recorder import Recorder
-from vitkit.jobs.options import (
-    JobOptions,
-    SizeOptions,
-    as_arguments,
-    as_names,
-    from_options,
-    method_from_options,
-    read_field_texts,
-)
+from vitkit.jobs.functions import from_options, method_from_options, read_field_texts
+from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,7 @@ def test_without_its_source_a_function_works_and_has_no_args(monkeypatch: pytest
     def nowhere(_: object) -> str:
         raise OSError
 
-    monkeypatch.setattr("vitkit.jobs.options.inspect.getsource", nowhere)
+    monkeypatch.setattr("vitkit.jobs.functions.inspect.getsource", nowhere)
     assert read_field_texts(Painting) == {}
     assert from_options(Painting)(run_paint)("red") == ("red", 1.5)
 

@@ -1,0 +1,104 @@
+"""The records of a benchmark and their file: `{"machine": {...}, "records": [{"kind": "speed", ...}, ...]}`.
+
+`vitkit bench` and the scripts of benchmarks/ write the same file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vitkit.durable import replace_json
+from vitkit.engines.libraries import EnginePrecision
+from vitkit.jobs.bench.timing import BenchPhase, Latency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The head of a record: which model was measured, and how it was computed."""
+
+    kind: ClassVar[str]
+    """The name of the measurement in the file."""
+    model: str
+    image_size: tuple[int, int]
+    """Height and width in pixels."""
+    name: str
+    """The name of the contestant: "vitkit bfloat16"."""
+    precision: EnginePrecision
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed(Record):
+    """The speed of one contestant."""
+
+    kind = "speed"
+    phase: BenchPhase
+    library: str
+    batch_size: int
+    rounds: int
+    images_per_second: float
+    """The median of its rounds."""
+    quartiles: tuple[float, float]
+    """The quartiles of the images per second."""
+    seconds: float
+    """Seconds of a step, the median."""
+    least_seconds: float
+    reference: str
+    """The contestant that ratios are taken to."""
+    ratio: float
+    """Its speed over the reference's, the median of the rounds."""
+    ratio_quartiles: tuple[float, float]
+    mfu: float | None
+    """FLOPs of the whole model in a second, over those of matrix products of its shapes in its precision,
+    measured in the same rounds; None where there are no such products."""
+    mfu_executed: float | None
+    """The same by the FLOPs that are executed: fewer where work is left out. None for engines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response(Record):
+    """The time from one image to its logits."""
+
+    kind = "latency"
+    latency: Latency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Record):
+    """The memory of a step of vitkit."""
+
+    kind = "memory"
+    phase: BenchPhase
+    batch_size: int
+    peak: int
+    """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
+    room: int
+    """Bytes that the largest batch may take."""
+    largest_batch: int | None
+    """None where there was no time to find out."""
+    tried: bool
+    """Whether the largest batch was run; else it follows from smaller ones."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The measurements of a benchmark, and what they were made on."""
+
+    machine: Mapping[str, Any]
+    records: tuple[Record, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {"machine": self.machine, "records": [record.to_json() for record in self.records]}
+
+    def write(self, path: Path) -> None:
+        """Write the file, in place of an earlier one.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        replace_json(path, self.to_json())

@@ -1,0 +1,141 @@
+"""Make the public functions of jobs from their options.
+
+A job is a function of one value, its options, a frozen dataclass. `from_options` makes the public function of
+it, whose parameters are the fields and whose Args are the texts below them. The command line reads the same
+dataclass.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise, takewhile
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from vitkit.jobs.options import JobOptions, RunOptionsByName
+from vitkit.listener import hushed
+
+P = ParamSpec("P")
+Trained = TypeVar("Trained", bound="RunOptionsByName")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+Self = TypeVar("Self")
+
+
+def from_options(
+    options: Callable[P, Options],
+) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
+    """Turn a job, a function of its options, into the public function whose parameters are their fields.
+
+    Args:
+        options: a dataclass. The texts below its fields become the Args of the docstring, which is the job's.
+
+    Returns:
+        A decorator. The function has the name of the job without the "run_" that may stand before it.
+    """
+
+    def publish(job: Callable[[Options], Result]) -> Callable[P, Result]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> Result:
+            return job(hush(options(*args, **kwargs)))
+
+        _describe(function, job, options)
+        return function
+
+    return publish
+
+
+def from_training_options(
+    options: type[Trained],
+) -> Callable[[Callable[[Trained], Result]], Callable[..., Result]]:
+    """Turn a job that trains into a public function, which takes options of training by their names too."""
+    own = {field.name for field in fields(options)}
+
+    def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
+        def function(*args: Any, **kwargs: Any) -> Result:
+            given = {name: kwargs.pop(name) for name in list(kwargs) if name not in own - {"options"}}
+            return job(hush(options(*args, **kwargs, options=given)))
+
+        _describe(function, job, options)
+        return function
+
+    return publish
+
+
+def hush(options: Options) -> Options:
+    """Have the listener of a job's options hear warnings alone, if the options say `quiet`."""
+    if isinstance(options, JobOptions) and options.quiet:
+        return replace(options, listener=hushed(options.listener, options.quiet))
+    return options
+
+
+def method_from_options(
+    options: Callable[P, Options],
+) -> Callable[[Callable[[Self, Options], None]], Callable[Concatenate[Self, P], None]]:
+    """Turn a method of `self` and options into a public method."""
+
+    def publish(job: Callable[[Self, Options], None]) -> Callable[Concatenate[Self, P], None]:
+        def function(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            job(self, options(*args, **kwargs))
+
+        _describe(function, job, options)
+        return function
+
+    return publish
+
+
+def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Callable[..., Any]) -> None:
+    """Give a function the name of its job, the parameters of its options, and the docstring of both."""
+    function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
+    function.__module__ = job.__module__
+    job_parameters = inspect.signature(job).parameters.values()
+    before = list(takewhile(lambda parameter: parameter.name != "options", job_parameters))  # self
+    parameters = [
+        parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
+        if parameter.name == "options"
+        else parameter
+        for parameter in inspect.signature(options).parameters.values()
+    ]
+    # Quiet and listener come last, as the least important.
+    ordered = sorted(
+        parameters, key=lambda parameter: (parameter.kind, ("quiet", "listener").count(parameter.name))
+    )
+    result = inspect.signature(job).return_annotation
+    function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
+    function.__annotations__ = {"return": result}  # what typing.get_type_hints reads
+    function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
+
+
+def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
+    """Put the texts of the fields into a docstring, before Returns and Raises."""
+    texts = read_field_texts(options)
+    lines = [
+        textwrap.fill(f"    {name}: {texts[name]}", 108, subsequent_indent=" " * 8, break_on_hyphens=False)
+        for name in names
+        if name in texts
+    ]
+    head, heading, rest = re.split(
+        r"(^(?:Returns|Raises):\n|\Z)", inspect.cleandoc(text), maxsplit=1, flags=re.MULTILINE
+    )
+    return "\n".join([head.rstrip(), "", "Args:", *lines, "", heading + rest]).rstrip() + "\n"
+
+
+def read_field_texts(options: type) -> dict[str, str]:
+    """Read the text below each field of a dataclass and of its base classes, from their source.
+
+    Returns:
+        The texts by the names of the fields; none where the source is missing.
+    """
+    texts = {}
+    for owner in reversed(options.__mro__):
+        if not is_dataclass(owner):
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        except OSError:
+            return {}
+        for statement, below in pairwise(getattr(tree.body[0], "body", [])):
+            if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
+                texts[ast.unparse(statement.target)] = " ".join(ast.literal_eval(below.value).split())
+    return texts

@@ -1,0 +1,240 @@
+"""Worker processes: what kills or holds them up is said, and none outlives its loader."""
+
+import errno
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
+
+from tests.helpers.noise_samples import PREPROCESSING, Noise, train_loader
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches
+from vitkit.errors import VitkitError
+from vitkit.signals import STOP_SIGNALS
+
+# Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+
+class Deadly(Noise):
+    """Kills the process that asks for sample 5, as the system does when memory runs out."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().decode(index)
+
+
+def test_a_dying_worker_is_named() -> None:
+    with pytest.raises(
+        VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*by SIGKILL.*--workers"
+    ):
+        list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
+
+
+def test_a_worker_that_dies_during_other_work_is_named_at_the_next_batch() -> None:
+    batches = train_loader(Noise(10), batch_size=5, workers=1).batches(0, 100)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    # A training step: no signal handler may raise here. Waiting for the worker would bury it too early.
+    time.sleep(0.5)
+    with pytest.raises(VitkitError, match="data loading process died"):
+        list(batches)
+
+
+def test_workers_leave_it_to_their_parent_to_answer_signals() -> None:
+    batches = train_loader(Noise(10), batch_size=5, workers=2).batches(0, 40)
+    next(batches)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        assert worker.pid is not None
+        for number in STOP_SIGNALS:
+            os.kill(worker.pid, number)
+    assert len(list(batches)) == 39
+    assert not multiprocessing.active_children()
+
+
+class Endless(Noise):
+    """Sample 5 is on a disk that does not answer."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        if index == 5:
+            time.sleep(30)  # far longer than anybody waits, and no test hangs where nobody gives up
+        return super().decode(index)
+
+
+def test_a_hanging_worker_and_its_image_are_named() -> None:
+    batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2, worker_timeout=2)
+    with pytest.raises(
+        VitkitError, match=r"Batch 2 did not come within .* process \d+ .* image noise 5\. .*--worker-timeout"
+    ):
+        list(batches)
+    assert not multiprocessing.active_children()
+
+
+def test_a_stopped_worker_is_named() -> None:
+    loader = TrainLoader(Noise(10), PREPROCESSING, None, batch_size=5, seed=0, workers=2, worker_timeout=2)
+    batches = loader.batches(0, 1000)
+    next(batches), next(batches)  # of each worker one
+    stopped = multiprocessing.active_children()[0].pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    going_on = threading.Timer(30, os.kill, (stopped, signal.SIGCONT))  # no test hangs where nobody gives up
+    going_on.start()
+    with pytest.raises(VitkitError, match=f"did not come within .* process {stopped} hangs"):
+        try:
+            list(batches)
+        finally:
+            going_on.cancel()
+    assert not multiprocessing.active_children()
+
+
+def test_a_stopped_worker_is_named_where_the_others_wait_for_it() -> None:
+    """A worker that is stopped while it hands over a batch holds a lock that the others wait for."""
+    stopped = multiprocessing.RawValue("q", 0)
+
+    class Locked(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            worker = get_worker_info()
+            assert worker is not None
+            if index >= 10:  # after a batch of each worker, so that both are there when the time is counted
+                if worker.id == 1:
+                    time.sleep(0.5)  # its thread that sends has sent the batch before
+                    stopped.value = os.getpid()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(600)  # the first worker makes the batch that is awaited
+            return super().decode(index)
+
+    with pytest.raises(VitkitError, match=r"Batch [12] did not come") as refusal:
+        list(evaluation_batches(Locked(20), PREPROCESSING, 5, workers=2, worker_timeout=2))
+    assert f"process {stopped.value} hangs" in str(refusal.value)
+
+
+def test_without_a_limit_a_batch_is_waited_for() -> None:
+    class Late(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            time.sleep(0.2)
+            return super().decode(index)
+
+    batches = evaluation_batches(Late(10), PREPROCESSING, 10, workers=1, worker_timeout=0)
+    assert [len(batch) for batch in batches] == [10]
+
+
+def test_no_process_outlives_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitkit.data.stream.workers.GRACE_SECONDS", 0.2)
+    batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2)
+    next(batches)
+    del batches
+    assert not multiprocessing.active_children()
+
+
+PROGRAM = """
+import time
+from tests.helpers.noise_samples import PREPROCESSING, Noise
+from vitkit.data.stream.loader import evaluation_batches
+from vitkit.errors import VitkitError
+"""
+
+
+def in_process(script: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        start_new_session=True,
+    )
+
+
+def test_keeping_labels_keeps_no_file_open() -> None:
+    """And keeping images, each of which is one, ends in words; and a loader that still lives at the end of
+    the program does not keep it from ending."""
+    process = in_process("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        kept = []
+        for batch in evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2):
+            kept += [batch.labels, batch.ids, batch.mask]
+        assert len(kept) == 1800
+        batches = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
+        try:
+            kept += [batch.images for batch in batches]
+        except VitkitError as error:
+            print(error)
+        kept.clear()
+        living = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
+        next(living)
+        """)
+    out, errors = process.communicate(timeout=1800)
+    assert process.returncode == 0, errors
+    assert "the limit of open files is reached. Raise it (`ulimit -n 4096`" in out
+    assert "Traceback" not in errors
+
+
+def test_the_time_that_the_whole_program_was_stopped_does_not_count() -> None:
+    process = in_process("""
+        class Slow(Noise):
+            def decode(self, index):
+                print("reading", flush=True)
+                time.sleep(2)
+                return super().decode(index)
+
+        list(evaluation_batches(Slow(1), PREPROCESSING, 1, workers=1, worker_timeout=3))
+        """)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reading\n"
+    time.sleep(1.5)  # the wait is under way
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(3.5)
+    os.killpg(process.pid, signal.SIGCONT)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "limit of open files"),
+        (RuntimeError("unable to open shared memory object </torch_1_2_3> in read-write mode"), "/dev/shm"),
+        (
+            RuntimeError("unable to mmap 19267584 bytes from file </torch_1>: Cannot allocate memory"),
+            "memory",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "/dev/shm"),
+        (MemoryError(), "not enough memory"),
+        (VitkitError("exactly this"), "exactly this"),
+    ],
+)
+def test_what_workers_lack_is_told_in_words(error: Exception, message: str) -> None:
+    class Poor(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            raise error
+
+    with pytest.raises(VitkitError, match=message) as caught:
+        list(train_loader(Poor(10), workers=1).batches(0, 1))
+    assert "Traceback" not in str(caught.value) and "Caught" not in str(caught.value)
+
+
+def test_an_error_in_a_worker_is_not_hidden() -> None:
+    class Faulty(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(train_loader(Faulty(10), workers=1).batches(0, 1))

@@ -1,0 +1,57 @@
+"""Runs of `vitkit train` in processes of their own, which tests kill and continue."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from vitkit.training.checkpoint import find_checkpoint
+
+SMALL = [
+    *(
+        "--model",
+        "ViT-16x1x2/2",
+        "--image-size",
+        "8",
+        "--batch-size",
+        "16",
+        "--steps",
+        "120",
+        "--warmup-steps",
+        "5",
+    ),
+    *(
+        "--evaluate-every",
+        "20",
+        "--checkpoint-every",
+        "5",
+        "--log-every",
+        "3",
+        "--polyak",
+        "0.99",
+        "--threads",
+        "1",
+    ),
+    *("--dropout", "0.1", "--mixup", "0.2", "--no-flip", "--crop-area", "0.5", "1.0"),
+]
+
+
+def command(out: Path, *options: str) -> list[str]:
+    """Return the command that trains a small model in a process of its own."""
+    return [sys.executable, "-m", "vitkit", "train", "--out", str(out), *options, *SMALL]
+
+
+def finish(out: Path, *options: str) -> None:
+    """Train in a process to the end, without a word of damage."""
+    result = subprocess.run(command(out, *options), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "not whole" not in result.stderr and "set aside" not in result.stderr
+
+
+def results(run: Path) -> dict[str, bytes]:
+    """Read everything that a run ends with: weights, optimiser, average, progress, log, finished model."""
+    checkpoint, rejected = find_checkpoint(run)
+    assert checkpoint is not None and not rejected
+    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
+    contents = {name: (checkpoint / name).read_bytes() for name in names}
+    contents |= {name: (run / name).read_bytes() for name in ("metrics.jsonl",)}
+    return contents | {"finished": (run / "model.safetensors").read_bytes()}

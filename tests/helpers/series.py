@@ -1,0 +1,82 @@
+"""Small series of runs, their images, and a stand-in for their training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitkit.data.config import Preprocessing
+from vitkit.listener import SILENT
+from vitkit.runs.config import Run
+from vitkit.runs.data_record import require_same_images
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Member, Score, Series, new_series
+from vitkit.tasks import find_task
+from vitkit.training.config import OptimizerConfig, TrainingConfig
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+    training=TrainingConfig(steps=4, batch_size=16, evaluate_every=2),
+)
+
+
+SWEEP = SeriesOptions(sweep_rates=(0.02, 0.001))
+
+
+def counts(folder: Path) -> dict[str, int]:
+    images: dict[str, int] = json.loads((folder / "data.json").read_text())["images"]
+    return images
+
+
+def swept(*results: tuple[float, float | None, float | None]) -> Series:
+    """A sweep whose rates have these scores: rate, value, loss."""
+    rates = [
+        Member(f"rate-{rate:g}", rate, 0, score=Score("val", value, None, loss, 100), finished=True)
+        for rate, value, loss in results
+    ]
+    return new_series("", SMALL, SeriesOptions(sweep=True), rates, [Member("final", 0.0, 0)], False)
+
+
+def photos(root: Path, *splits: str) -> Path:
+    """Small pictures of two classes, in split folders where there are such."""
+    draw = np.random.default_rng(0)
+    for split in splits or (".",):
+        for number in range(30):
+            pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
+            path = root / split / ("bright" if number % 2 else "dark") / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return root
+
+
+class Pretended:
+    """Stands for training: writes what a run leaves of its images and its model, and scores that are the same
+    for every run."""
+
+    def __init__(self) -> None:
+        self.trained: list[str] = []
+        self.runs: list[Run] = []
+        self.stop_at: int | None = None
+        """The run that is interrupted as soon as it has begun, from 1."""
+        self.scored = {"val": 0.25, "test": 0.5}
+
+    def train(self, run: Run, folder: Path, **_options: Any) -> Path:
+        self.trained.append(folder.name)
+        self.runs.append(run)
+        if len(self.trained) == self.stop_at:
+            raise KeyboardInterrupt
+        folder.mkdir(exist_ok=True)
+        data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
+        require_same_images(folder, data, data.fingerprint(), "time", SILENT)
+        for name in ("model.safetensors", "model.json", "report.html"):
+            (folder / name).write_text("{}")
+        return folder
+
+    def read_score(self, _folder: Path, split: str, _run: Run) -> Score | None:
+        value = self.scored.get(split)
+        return None if value is None else Score(split, value, None, 1.0, 8)

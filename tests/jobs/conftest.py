@@ -1,0 +1,45 @@
+"""A folder of photos and a run on them, for the tests of the verbs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.photos import TINY, picture
+from vitkit.cli.main import run
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mixed sizes and formats, a grey and a CMYK image, and two files that are no images."""
+    root = tmp_path_factory.mktemp("photos")
+    for name, colour in (("red fruit", (200, 40, 40)), ("sky", (60, 90, 220))):
+        (root / name).mkdir()
+        for i in range(24):
+            image = picture(colour, i)
+            match i % 6:
+                case 0:
+                    image.convert("CMYK").save(root / name / f"{i}.jpg")
+                case 1:
+                    image.convert("L").save(root / name / f"{i}.png")
+                case 2:
+                    image.convert("RGBA").save(root / name / f"{i}.webp", lossless=True)
+                case _:
+                    image.save(root / name / f"{i}.png")
+    (root / "sky" / "page.jpg").write_text("<html>not found</html>")
+    whole = (root / "sky" / "3.png").read_bytes()
+    (root / "sky" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (root / ".cache").mkdir()
+    return root
+
+
+@pytest.fixture(scope="session")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the photos. Tests may add to its folder, and change none of its files."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert run(["train", "--data", str(photos), "--out", str(out), *TINY]) == 0
+    return out
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)

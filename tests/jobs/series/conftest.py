@@ -1,0 +1,14 @@
+"""A stand-in for the training of the runs of a series."""
+
+import pytest
+
+from tests.helpers.series import Pretended
+from vitkit.jobs.series import series as job
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    pretended = Pretended()
+    monkeypatch.setattr(job, "train", pretended.train)
+    monkeypatch.setattr(job, "read_score", pretended.read_score)
+    return pretended

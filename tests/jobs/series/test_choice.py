@@ -1,0 +1,107 @@
+"""The rate that a sweep chooses, and the sentences about what came out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.series import SMALL, swept
+from tests.jobs.hearing import Hearing
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.series.report import conclusions
+from vitkit.jobs.series.series import train_series
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Member, Score, choose_rate, read_series, summarise
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def test_a_rate_that_diverges_is_told_and_not_chosen(tmp_path: Path) -> None:
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, warmup_steps=0))
+    options = SeriesOptions(sweep_rates=(0.001, 1e36))
+    hearing = Hearing()
+    out = train_series(wild, tmp_path / "sweep", options, listener=hearing)
+    found = read_series(out)
+    assert found.chosen == 0.001
+    assert "Step" in found.rates[1].diverged and found.rates[1].score is None
+    assert any("training diverged" in said for said in hearing.warnings)
+    assert "With 1e+36 training diverged." in found.reasons
+    assert "diverged" in (out / "report.html").read_text()
+
+
+def test_where_all_rates_diverge_nothing_is_chosen(tmp_path: Path) -> None:
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, warmup_steps=0))
+    with pytest.raises(VitkitError, match=r"None of the learning rates 1e[+]35, 1e[+]36 led to a model"):
+        train_series(wild, tmp_path / "sweep", SeriesOptions(sweep_rates=(1e36, 1e35)))
+    assert not (tmp_path / "sweep/final").exists()
+
+
+@pytest.mark.parametrize(
+    ("results", "chosen"),
+    [
+        ([(0.1, 0.5, 1.0), (0.2, 0.6, 9.0)], 0.2),
+        ([(0.1, 0.6, 1.0), (0.2, 0.6, 0.9)], 0.2),  # the lower loss
+        ([(0.1, 0.6, 1.0), (0.2, 0.6, 1.0)], 0.1),  # the lower rate
+        ([(0.1, None, None), (0.2, 0.1, 2.0)], 0.2),
+        ([(0.1, float("nan"), 1.0), (0.2, 0.1, float("nan"))], 0.2),
+    ],
+)
+def test_ties_and_scores_that_are_none(results: list[Any], chosen: float) -> None:
+    found = choose_rate(swept(*results))
+    assert found.chosen == chosen == found.members[0].learning_rate
+
+
+def test_ties_are_told() -> None:
+    (told,) = (
+        line for line in choose_rate(swept((0.1, 0.6, 1.0), (0.2, 0.6, 2.0))).reasons if "same" in line
+    )
+    assert told == "0.2 scored the same: the lower loss decided, then the lower rate."
+
+
+def test_the_rates_are_those_of_table_4() -> None:
+    assert sweep_rates(recipe("finetune-imagenet")) == (0.003, 0.01, 0.03, 0.06)
+    for name in ("finetune-cifar10", "finetune-cifar100", "finetune-pets", "finetune-flowers", "paper"):
+        assert sweep_rates(recipe(name)) == (0.001, 0.003, 0.01, 0.03)
+    assert sweep_rates(recipe("finetune-vtab")) == (0.01,)
+    shares = {
+        name: recipe(f"finetune-{name}").splits.val_fraction for name in ("imagenet", "cifar10", "pets")
+    }
+    assert shares == {"imagenet": 0.01, "cifar10": 0.02, "pets": 0.1}
+    assert sweep_rates(SMALL) == (0.001, 0.003, 0.01, 0.03)
+
+
+def test_an_unfinished_series_is_not_said_to_lack_test_images() -> None:
+    begun = swept((0.1, 0.5, 1.0))
+    assert conclusions(begun) == ["Not all runs have ended yet: vitkit train --resume continues the series."]
+
+
+def test_a_metric_that_is_not_defined_is_said_to_be_so() -> None:
+    score = Score("test", None, None, None, 10)
+    ended = replace(
+        swept((0.1, 0.5, 1.0)), members=(Member("final", 0.1, 0, score=score, finished=True),), chosen=0.1
+    )
+    assert conclusions(replace(ended, spread=summarise(ended))) == [
+        "The learning rate is 0.1.",
+        "Accuracy is not defined on the test images: they have no labels.",
+    ]
+
+
+def test_runs_that_diverged_are_said_where_no_run_has_a_score() -> None:
+    lost = Member("seed-0", 0.1, 0, diverged="Step 3: loss nan")
+    kept = Member("seed-1", 0.1, 1, finished=True)
+    begun = replace(swept((0.1, 0.5, 1.0)), chosen=0.1)
+    assert conclusions(replace(begun, members=(lost, replace(lost, folder="seed-1"))))[1:] == [
+        "Training diverged in 2 of 2 runs."
+    ]
+    assert conclusions(replace(begun, members=(lost, kept)))[1:] == [
+        "Training diverged in 1 of 2 runs.",
+        "There are no test images, so the final model is not evaluated.",
+    ]
+
+
+def test_held_out_images_without_labels_are_not_called_divergence() -> None:
+    with pytest.raises(VitkitError, match=r"have no labels to score by: give a higher --splits.val-fraction"):
+        choose_rate(swept((0.1, None, None), (0.2, None, None)))

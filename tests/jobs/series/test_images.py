@@ -1,0 +1,208 @@
+"""A series goes on with the images that it began with, and with the folds that it cut."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.helpers.series import SMALL, SWEEP, Pretended, photos
+from tests.jobs.hearing import Hearing
+from vitkit.config import to_json
+from vitkit.data.config import Splits
+from vitkit.data.sources import ImageData, open_data
+from vitkit.errors import VitkitError
+from vitkit.jobs.series import series as job
+from vitkit.jobs.series.series import train_series
+from vitkit.runs import series_record as record
+from vitkit.runs.config import Run
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import new_series, read_series
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def test_the_images_of_a_sweep_are_the_same_when_it_goes_on(tmp_path: Path, pretended: Pretended) -> None:
+    tried = photos(tmp_path / "tried", "train", "val")
+    run = replace(SMALL, data=str(photos(tmp_path / "all", "train", "test")))
+    options, pretended.stop_at = replace(SWEEP, sweep_data=str(tried)), 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, tmp_path / "sweep", options)
+    (tried / "val/dark/0.png").unlink()
+    with pytest.raises(VitkitError, match=r"have changed since .*sweep was started"):
+        train_series(run, tmp_path / "sweep", options)
+
+
+def add_images(data: Path) -> None:
+    for path in data.glob("*/*.png"):
+        (path.parent / f"new-{path.name}").write_bytes(path.read_bytes())
+
+
+def swap_classes(data: Path) -> None:
+    (data / "bright").rename(data / "other")
+    (data / "dark").rename(data / "bright")
+    (data / "other").rename(data / "dark")
+
+
+def blacken(data: Path) -> None:
+    for path in sorted(data.glob("*/*.png"))[::3]:
+        Image.new("RGB", (8, 8)).save(path)
+
+
+KINDS = {
+    "sweep": SWEEP,
+    "runs": SeriesOptions(runs=3),
+    "folds": SeriesOptions(cross_validate=3),
+}
+
+
+CHANGES = {"added": add_images, "swapped": swap_classes, "black": blacken}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("early", [False, True])
+def test_a_series_whose_images_changed_does_not_go_on(
+    kind: str, change: str, early: bool, tmp_path: Path, pretended: Pretended
+) -> None:
+    """Begun by this version, or by an early one, which wrote down the images of each run alone."""
+    data, out = photos(tmp_path / "data"), tmp_path / "series"
+    run, pretended.stop_at = replace(SMALL, data=str(data)), 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, out, KINDS[kind])
+    if early:
+        (out / "data.json").unlink()
+        (out / "image-files.npy").unlink()
+    before, trained = (out / "series.json").read_bytes(), list(pretended.trained)
+    CHANGES[change](data)
+    with pytest.raises(VitkitError, match=r"changed since .* was started"):
+        train_series(run, out, KINDS[kind])
+    assert pretended.trained == trained and (out / "series.json").read_bytes() == before
+
+
+def test_a_series_of_an_early_version_goes_on_with_the_images_of_its_runs(
+    tmp_path: Path, pretended: Pretended
+) -> None:
+    out, run = tmp_path / "series", replace(SMALL, data=str(photos(tmp_path / "data")))
+    pretended.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, out, KINDS["runs"])
+    written = {name: (out / name).read_bytes() for name in ("data.json", "image-files.npy")}
+    for name in written:
+        (out / name).unlink()
+    hearing = Hearing()
+    train_series(run, out, KINDS["runs"], listener=hearing)
+    assert f"{out} had no record of its images: the records of its 1 run were compared." in hearing.notes
+    assert {name: (out / name).read_bytes() for name in written} == written
+    record = read_series(out)
+    record = replace(
+        record, members=(*record.members[:2], replace(record.members[2], finished=False, score=None))
+    )
+    (out / "series.json").write_text(json.dumps(to_json(record)))
+    for path in out.rglob("data.json"):
+        path.unlink()
+    with pytest.raises(VitkitError, match="have no record of their images"):
+        train_series(run, out, KINDS["runs"])
+
+
+def test_images_that_change_between_two_runs_of_a_series_end_it(
+    tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = photos(tmp_path / "data")
+
+    def train_and_add(run: Run, folder: Path, **options: Any) -> Path:
+        made = pretended.train(run, folder, **options)
+        add_images(data)
+        return made
+
+    monkeypatch.setattr(job, "train", train_and_add)
+    with pytest.raises(VitkitError, match="files were added, removed or moved"):
+        train_series(replace(SMALL, data=str(data)), tmp_path / "series", KINDS["folds"])
+    assert pretended.trained == ["fold-0"]
+
+
+def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> None:
+    """The images, their names and labels stay, and so does the first fold: two images of the others are
+    exchanged."""
+    photos(tmp_path / "data")
+    rows = [(str(path.relative_to(tmp_path)), path.parent.name) for path in sorted(tmp_path.rglob("*.png"))]
+    table, groups = tmp_path / "list.csv", [number // 2 for number in range(30)]
+
+    def first_fold() -> ImageData:
+        lines = [f"{path},{label},{group}" for (path, label), group in zip(rows, groups, strict=True)]
+        table.write_text("\n".join(["path,label,patient", *lines]))
+        return open_data(str(table), replace(splits, fold=0, folds=3, rule=3))
+
+    splits = Splits(val_fraction=0, group="patient")
+    before = first_fold()
+    run = replace(SMALL, data=str(table), splits=splits)
+    pretended.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, tmp_path / "folds", KINDS["folds"])
+    assert before.folds is not None
+    one, other = (list(before.folds.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
+    groups[one], groups[other] = groups[other], groups[one]
+    assert first_fold().fingerprint() == before.fingerprint()
+    with pytest.raises(VitkitError, match="have changed since"):
+        train_series(run, tmp_path / "folds", KINDS["folds"])
+
+
+def early_folds(out: Path, run: Run, folds: int) -> Path:
+    """The record of a cross-validation that an early version has just begun."""
+    run = replace(run, splits=replace(run.splits, rule=2))
+    options = SeriesOptions(cross_validate=folds)
+    out.mkdir()
+    members = record.plan_members(run, options, (), run.optimizer.learning_rate)[1]
+    record.write_series(out, new_series("", run, options, (), members, True))
+    return out
+
+
+def test_folds_of_an_early_version_go_on_as_they_were_cut_where_they_are_even(
+    tmp_path: Path, pretended: Pretended
+) -> None:
+    data = photos(tmp_path / "data")
+    run = replace(SMALL, data=str(data))
+    out = early_folds(tmp_path / "even", run, 3)
+    train_series(run, out, SeriesOptions(cross_validate=3))
+    assert [made.splits.rule for made in pretended.runs] == [2, 2, 2]
+    assert train_series(run, tmp_path / "new", SeriesOptions(cross_validate=3))
+    assert [made.splits.rule for made in pretended.runs[3:]] == [3, 3, 3]
+
+
+def test_uneven_folds_of_an_early_version_are_refused(tmp_path: Path, pretended: Pretended) -> None:
+    for label in range(20):
+        for number in range(2):
+            path = tmp_path / f"data/{label:02d}/{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (label, number, 0)).save(path)
+    run, options = replace(SMALL, data=str(tmp_path / "data")), SeriesOptions(cross_validate=5)
+    out = early_folds(tmp_path / "early", run, 5)
+    with pytest.raises(
+        VitkitError, match=r"folds of 8, 8, 4, 0, 20 test images are not even.* another --out"
+    ):
+        train_series(run, out, options)
+    assert pretended.trained == [] and not list(out.glob("fold-*"))
+    found = read_series(train_series(run, tmp_path / "new", options))
+    assert found.spread is not None and found.spread.runs == 5
+
+
+def test_more_folds_than_images_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    run = replace(SMALL, data=str(photos(tmp_path / "data")))
+    with pytest.raises(VitkitError, match="31 folds need as many images"):
+        train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=31))
+    assert not (tmp_path / "folds").exists()
+
+
+def test_a_start_on_the_same_images_brings_no_early_folds(tmp_path: Path, pretended: Pretended) -> None:
+    run = replace(SMALL, data=str(photos(tmp_path / "data")), splits=Splits(rule=2))
+    train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=2))
+    train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=2))
+    assert [made.splits.rule for made in pretended.runs] == [3, 3]
+
+
+def test_the_rule_of_dealing_is_about_folds_alone() -> None:
+    """A start of an early version held the same images out, so that a sweep can be trusted."""
+    assert job._cut(Splits(rule=2)) == job._cut(Splits(rule=3)) != job._cut(Splits(rule=1))
+    assert job._cut(Splits(fold=0, folds=2, rule=2)) != job._cut(Splits(fold=0, folds=2, rule=3))

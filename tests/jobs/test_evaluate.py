@@ -1,0 +1,205 @@
+"""`vitkit evaluate`: on which images, by which classes, precision and size a model is evaluated."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from tests.helpers.photos import TINY, picture, saved
+from vitkit.cli.main import run
+from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.stream.loader import evaluation_batches
+from vitkit.errors import VitkitError
+from vitkit.models.config.compute_config import Precision
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+
+
+def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", str(trained)]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert run(["evaluate", str(trained), "--split", "train", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kept = json.loads((trained / "evaluation" / "train.json").read_text())
+    assert found["count"] == kept["count"] and found["split"] == "train"
+    assert found["count"] + found["bad"] == sum(
+        json.loads((trained / "data.json").read_text())["counts"]["train"].values()
+    )
+
+
+def test_the_precision_of_the_options_is_computed(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact, rounded = (vitkit.evaluate(trained, precision=name) for name in PRECISIONS)
+    assert (vitkit.evaluate(trained).predictions.logits == exact.predictions.logits).all()  # on a CPU
+    assert (exact.predictions.logits != rounded.predictions.logits).any()
+    np.testing.assert_allclose(exact.predictions.logits, rounded.predictions.logits, rtol=0, atol=0.1)
+    image = photos / "sky" / "3.png"
+    guesses = [vitkit.Predictor(trained, precision=name)(image)[0] for name in PRECISIONS]
+    assert guesses[0].name == guesses[1].name and guesses[0].probability != guesses[1].probability
+    assert vitkit.Predictor(trained)(image)[0] == guesses[0]
+    outputs = []
+    for name in PRECISIONS:
+        assert run(["predict", str(trained), str(image), "--json", "--precision", name]) == 0
+        assert run(["evaluate", str(trained), "--split", "train", "--json", "--precision", name]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] != outputs[1]
+
+
+def test_evaluation_obeys_the_limit_of_pixels_and_keeps_no_such_numbers(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    before = (copy / "evaluation" / "test.json").read_bytes()
+    with pytest.raises(VitkitError, match="no readable image"):
+        vitkit.evaluate(copy, max_pixels=1)
+    assert run(["evaluate", str(copy), "--max-pixels", "1000000"]) == 0
+    assert "Kept in" not in capsys.readouterr().out
+    assert (copy / "evaluation" / "test.json").read_bytes() == before
+
+
+def test_evaluation_waits_for_workers_as_long_as_asked(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["worker_timeout"])
+        return evaluation_batches(*arguments, **options)
+
+    monkeypatch.setattr("vitkit.runs.finish.evaluation_batches", spy)
+    assert run(["evaluate", str(trained), "--worker-timeout", "12.5"]) == 0
+    vitkit.evaluate(trained)
+    assert asked == [12.5, WORKER_TIMEOUT]
+    assert run(["evaluate", str(trained), "--worker-timeout", "-1"]) == 1
+    assert "--worker-timeout of 0 seconds (no limit) or more, found -1.0" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_other_data_is_matched_by_class_name(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i in range(3):
+        (tmp_path / "new" / "sky").mkdir(parents=True, exist_ok=True)
+        picture((60, 90, 220), 100 + i).save(tmp_path / "new" / "sky" / f"{i}.png")
+    assert run(["evaluate", str(trained), "--data", "new", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["count"] == 3 and found["per_class"][1]["count"] == 3
+    (tmp_path / "new" / "sky").rename(tmp_path / "new" / "sea")
+    assert run(["evaluate", str(trained), "--data", "new"]) == 1
+    assert "sea" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "pool", "words"), [(0, "mean", "has no head"), (2, "none", "no prediction")]
+)
+def test_a_model_that_names_no_classes(
+    num_classes: int,
+    pool: str,
+    words: str,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = saved("ViT-16x1x2/4", num_classes, tmp_path / "features", pool=pool)
+    with pytest.raises(VitkitError, match=words):
+        vitkit.Predictor(model)
+    assert run(["evaluate", model, "--data", str(photos)]) == 1
+    assert words in capsys.readouterr().err
+    assert run(["card", model]) == 0
+    said = capsys.readouterr().out
+    assert "vitkit predict" not in said and ("no head" in said) == (num_classes == 0)
+    assert run(["inspect", model, "--images", str(photos / "red fruit"), "--out", "pictures"]) == 0
+    assert "attention-rollout.png" in capsys.readouterr().out
+
+
+def test_outputs_without_names_are_matched_in_order(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two, three = (saved("ViT-16x1x2/4", count, tmp_path / str(count)) for count in (2, 3))
+    assert run(["evaluate", two, "--data", str(photos)]) == 0
+    captured = capsys.readouterr()
+    assert "no class names" in captured.err and "alphabetical order: red fruit, sky." in captured.err
+    assert f"on 48 images of {photos.name}" in captured.out
+    assert run(["evaluate", three, "--data", str(photos)]) == 1
+    assert "3 outputs and no class names" in capsys.readouterr().err
+    assert run(["evaluate", two, "--data", str(photos), "--split", "test"]) == 1
+    assert "Leave out --split" in capsys.readouterr().err
+
+
+def test_another_size_and_heads_that_the_file_does_not_say(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "evaluation" / "test.json").read_bytes()
+    assert run(["evaluate", str(trained), "--image-size", "24"]) == 0
+    assert (trained / "evaluation" / "test.json").read_bytes() == before  # those of the model as it is
+    assert run(["predict", str(trained), "--image-size", "24", str(photos / "sky" / "3.png")]) == 0
+    assert "24 x 24" in distances_at_24(trained, tmp_path / "larger")
+    predictor = vitkit.Predictor(trained, image_size=24)
+    assert predictor.preprocessing.image_size == predictor.model.config.image_size == (24, 24)
+    model = vitkit.create_model("ViT-12x1x3/4", 2, 16)
+    file = str(vitkit.save_model(model, tmp_path / "model.npz", format="official"))
+    image = str(photos / "sky" / "3.png")
+    capsys.readouterr()
+    for arguments in (
+        ["predict", file, image],
+        ["evaluate", file, "--data", str(photos)],
+        ["inspect", file],
+        ["card", file],
+        ["cost", file],
+    ):
+        assert run([*arguments, "--num-heads", "5"]) == 1
+        assert "5" in capsys.readouterr().err
+
+
+def distances_at_24(model: Path, out: Path) -> str:
+    assert run(["inspect", str(model), "--image-size", "24", "--out", str(out)]) == 0
+    return (out / "attention-distance.svg").read_text()
+
+
+def test_a_run_without_splits_says_so(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ["--splits.val-fraction", "0", "--splits.test-fraction", "0", "--steps", "1"]
+    assert run(["train", "--data", str(photos), "--out", "run", *TINY, *whole]) == 0
+    capsys.readouterr()
+    assert run(["evaluate", "run"]) == 1
+    assert "trained on all of it" in capsys.readouterr().err
+    assert run(["evaluate", "run", "--split", "train"]) == 0
+    assert "train images of" in capsys.readouterr().out
+
+
+def test_prediction_is_evaluation(trained: Path) -> None:
+    """The same pixels, the same logits, whichever way an image comes in."""
+    found = vitkit.evaluate(trained)
+    predictor = vitkit.Predictor(trained)
+    samples = found.data.splits[found.split]
+    for row, index in enumerate(found.predictions.ids[:5].tolist()):
+        file = samples.file(index)
+        best = predictor(file, top=1)[0]
+        assert best.name == found.data.class_names[found.predictions.predicted[row]]
+        logits = torch.from_numpy(found.predictions.logits[row])
+        assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
+
+
+def test_data_that_changed_is_not_taken_for_the_models_own(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(photos, tmp_path / "images")
+    assert run(["train", "--data", "images", "--out", "run", *TINY]) == 0
+    before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
+    picture((60, 90, 220), 7).save(tmp_path / "images" / "sky" / "new.png")
+    assert run(["evaluate", "run"]) == 1
+    assert "have changed since the model was trained" in capsys.readouterr().err
+    assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
+    assert run(["report", "run"]) == 0
+    assert "Without pictures" in capsys.readouterr().err
