@@ -132,8 +132,9 @@ def keep_freed_memory() -> None:
 
     Left to itself, glibc hands most of it back to the system at every step and asks for it again, and the
     system clears each page anew: 3 to 18 per cent of the time of a step. In exchange, the process stays as
-    large as its largest step. Pieces of more than 32 MiB, glibc's limit, are handed back as before. Nothing
-    is changed in other C libraries, or where the user set glibc's own variables.
+    large as its largest step, and 2 to 20 per cent larger, because some of the pieces fit nothing. Pieces of
+    more than 32 MiB, glibc's limit, are handed back as before: to keep those too gained no more. Nothing is
+    changed in other C libraries, or where the user set glibc's own variables.
     """
     _set_malloc(2**31 - 1, 32 * 2**20)
 

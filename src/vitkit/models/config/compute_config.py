@@ -9,7 +9,8 @@ from typing import Literal
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of
-`runs/machine.py` chooses by device, width and phase."""
+`runs/machine.py` chooses by device, width and phase. Weights in bfloat16, beside float32 ones that are
+updated, would need as many casts; that was not measured."""
 Phase = Literal["training", "evaluation", "prediction"]
 """Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
 
