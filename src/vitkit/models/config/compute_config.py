@@ -26,7 +26,9 @@ class Compute:
     last_block: Literal["every_token", "class_token"] = "every_token"
     """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
-    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
+    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model. It kept
+    its name when its results for numbers beyond 10^10 were mended: all others have the same bits, and a run
+    that comes so far has diverged."""
     pixels: Literal["normalized", "folded"] = "normalized"
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
     block: Literal["modules", "compiled"] = "modules"
