@@ -54,8 +54,8 @@ def test_the_tutorial_names_options_that_exist() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     # pip's --index-url, Python's --version and hf's --repo-type and --local-dir are no options of vitkit.
     others = {"help", "version", "index-url", "repo-type", "local-dir"}
-    words = set(re.findall(r"--([a-z][a-z.-]*[a-z])", page)) - others
-    options = {word.rpartition(".")[2] or word for word in words}
+    names = set(re.findall(r"--([a-z][a-z.-]*[a-z])", page)) - others
+    options = {word.rpartition(".")[2] or word for word in names}
     assert len(options) > 10
     fields = [option.replace("-", "_") for option in sorted(options)]
     other_names = {"json": "json_output", "csv": "csv_output"}

@@ -110,7 +110,7 @@ def test_changed_images_do_not_continue_a_run(
     (tmp_path / "run" / "report.html").unlink()
     (images / "sky" / "5.png").unlink()
     assert run(options) == 1
-    assert "not those that run was started with" in capsys.readouterr().err
+    assert "have changed since run was started" in capsys.readouterr().err
 
 
 def test_moved_images_continue_a_run(

@@ -11,11 +11,11 @@ from vitkit.listener import Listener, Progress
 from vitkit.text import visible
 
 HEADING_WIDTH = 8
-"""Columns of a heading at least, so that short summaries that follow one another stand in line."""
+"""The fewest columns of a heading: summaries that follow one another then stand in line."""
 
 
 class TerminalListener(Listener):
-    """Shows what a job tells to the person at the terminal, or to the log where there is none."""
+    """Shows the progress and results of a job on the terminal, or in a log."""
 
     def note(self, sentence: str) -> None:
         console.err.print(sentence, markup=False, soft_wrap=True)

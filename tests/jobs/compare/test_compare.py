@@ -390,7 +390,7 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
     found, _ = compared(models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv"))
-    assert (found.task, found.score, found.images) == ("multi-label", "share of labels right", 24)
+    assert (found.task, found.score, found.images) == ("multi-label", "fraction of labels right", 24)
     assert found.difference.flips.graded and [change.count for change in found.classes] == [24, 24, 24]
     mean = np.mean([change.gain for change in found.classes])
     assert found.difference.mean == pytest.approx(mean)

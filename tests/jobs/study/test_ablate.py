@@ -121,7 +121,7 @@ def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
         (["splits.seed=1"], "splits.seed cannot be varied"),
         (["position=none+seed=3"], "seed cannot be varied: .*--seeds"),
         (["learning_rate=0.1,0.2"], "vary learning_rate with --fixed-rate"),
-        ([], "What is to be varied"),
+        ([], "Which option is to be varied"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(vary: Sequence[str], said: str) -> None:
@@ -273,9 +273,9 @@ def test_an_evaluation_of_other_images_is_refused(tmp_path: Path) -> None:
     vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
     other = replace(SMALL, splits=Splits(test_fraction=0.3))
     vitkit.ablate(other, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "other")
-    for end in ("json", "npz"):
-        place = f"pool-mean/final/evaluation/test.{end}"
-        (tmp_path / "study" / place).write_bytes((tmp_path / "other" / place).read_bytes())
+    evaluation = "pool-mean/final/evaluation"
+    for file in (tmp_path / "other" / evaluation).glob("test.*"):
+        (tmp_path / "study" / evaluation / file.name).write_bytes(file.read_bytes())
     with pytest.raises(VitkitError, match="images that the other arms were tested on"):
         vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
 

@@ -229,7 +229,9 @@ def test_a_budget_is_used_and_not_exceeded(along: str, paced: list[Run]) -> None
 
 
 def test_too_small_a_budget_says_what_is_needed(paced: list[Run]) -> None:
-    with pytest.raises(VitkitError, match=r"A budget of 10 s is too small: 79 steps .* take 3\d s here"):
+    with pytest.raises(
+        VitkitError, match=r"A budget of 10 s is too small: the fewest .*, 79, .* take 3\d s here"
+    ):
         plan(budget="10s")
 
 
@@ -308,7 +310,7 @@ def test_a_prediction_that_was_changed_or_removed_is_refused(copied: Path, is_th
         path.write_text(json.dumps(said))
     else:
         path.unlink()
-    words = "expected the prediction that the points" if is_there else "is missing, though data-06 has begun"
+    words = "expected the prediction by the points" if is_there else "is missing, though data-06 has begun"
     with pytest.raises(VitkitError, match=words):
         run_scale(options(copied))
 
@@ -328,7 +330,7 @@ def test_a_better_score_that_somebody_wrote_into_a_point_contradicts_the_predict
     record = json.loads(path.read_text())
     record["members"][0]["score"]["value"] += 0.1
     path.write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match="expected the prediction that the points"):
+    with pytest.raises(VitkitError, match="expected the prediction by the points"):
         run_scale(options(copied))
 
 
