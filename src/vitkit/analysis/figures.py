@@ -66,7 +66,8 @@ def training_curves(
 ) -> tuple[Figure, Figure, Figure]:
     """Draw loss, a validation metric and learning rate against the step, with epochs on top.
 
-    They are three figures, so that a page can put them beside or below one another.
+    They are three figures, so that a page can put them beside or below one another: three panels in
+    one figure cannot be read on a telephone.
 
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.

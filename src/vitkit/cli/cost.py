@@ -69,7 +69,7 @@ def _print_costs(costs: "list[Cost]", options: CostOptions) -> None:
     from vitkit.jobs.cost import H100_FLOPS
 
     if len(costs) == 1:
-        _print_one(costs[0], options)
+        _print_model(costs[0], options)
     else:
         _print_many(costs, options.batch_size)
     console.out.print(
@@ -141,7 +141,7 @@ def _figures(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _print_one(cost: "Cost", options: CostOptions) -> None:
+def _print_model(cost: "Cost", options: CostOptions) -> None:
     console.print_table((f"{cost.model} at {format_size(cost.image_size)}", ""), _numbers(cost))
     state = "AdamW" if options.optimizer == "adamw" else "SGD"
     parts = {

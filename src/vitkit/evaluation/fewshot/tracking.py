@@ -173,7 +173,9 @@ def fewshot_evaluator(
         def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
             return extractor.compute(samples, indices, batch_size=batch_size, workers=workers, world=world)
 
-        with prepared_together(world):  # all processes fit the same features, and one reports an error
+        # All processes fit the same features, since they could only wait meanwhile, and need no message for
+        # the result; one reports an error.
+        with prepared_together(world):
             drawn = shot_features(opened, draws, max(shots), compute)
             test, _ = test_features(opened, compute)
             scores = measure(

@@ -132,7 +132,7 @@ class ModelComparison:
         return f"{images} of {self.data}"
 
     @property
-    def is_told_apart(self) -> bool:
+    def has_flips(self) -> bool:
         """Whether there is an image on which one model is better than the other."""
         flips = self.difference.flips
         return bool(flips.first_only or flips.second_only)
@@ -198,7 +198,7 @@ def conclusions(comparison: ModelComparison) -> list[str]:
 def _difference(comparison: ModelComparison) -> str:
     """Say whether one model is better, by how much, and how sure that is."""
     first, second, difference = comparison.first.label, comparison.second.label, comparison.difference
-    if not comparison.is_told_apart:
+    if not comparison.has_flips:
         return (
             f"No difference: {second} and {first} have the same {comparison.score} on every single one of "
             f"{comparison.tested}."
