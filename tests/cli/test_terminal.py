@@ -106,8 +106,8 @@ def test_without_streams_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["models", "ViT-B/16"]) == 0 and run(["trian"]) == 2
     assert run(["predict", "model", "images", "--json"]) == 0
     assert run(["predict", "model", "-"]) == 1
-    with console.count_bar("waiting", 2) as advance:
-        advance(2)
+    with console.TerminalListener().progress("waiting", 2) as progress:
+        progress(2)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
@@ -219,8 +219,8 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
     with console.show_warnings():
         logging.getLogger("vitkit").warning("%s", HOSTILE)
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
-    with console.count_bar(HOSTILE, 3) as advance:
-        advance(1)
+    with console.TerminalListener().progress(HOSTILE, 3) as progress:
+        progress(1)
     text = capsys.readouterr().err
     assert not any(character in text for character in OBEYED) and text.count(SHOWN) == 2
 

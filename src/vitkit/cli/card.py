@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
+from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import HelpPage
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import CardOptions
 

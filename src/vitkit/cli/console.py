@@ -21,6 +21,7 @@ from rich.console import (
     OverflowMethod,
     RenderableType,
 )
+from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -39,6 +40,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
+from vitkit.listener import Listener
+from vitkit.listener import Progress as Report
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
 from vitkit.weights.published import find_start_named, is_address
 
@@ -54,6 +57,9 @@ BAR_COLUMNS = 60
 left, and the blanks between them."""
 REJECTS_SHOWN = 10
 """Unreadable images that are printed with the reason."""
+
+HEADING_WIDTH = 8
+"""The fewest columns of a heading: summaries that follow one another then stand in line."""
 
 _BLANKS_AT_ENDS = re.compile(" +\n")
 
@@ -379,14 +385,6 @@ def progress_bar(in_bytes: bool = False) -> Progress:
 
 
 @contextmanager
-def count_bar(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar for a loop that calls `advance(count)` with the number of items it has done since."""
-    with progress_bar() as bar:
-        task = bar.add_task(visible(description), total=total, detail="")
-        yield lambda count: bar.advance(task, count)
-
-
-@contextmanager
 def download_bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show a bar for a download from its first bytes on: `progress(bytes, total bytes or None)`."""
     with progress_bar(in_bytes=True) as bar:
@@ -413,3 +411,45 @@ def download(*paths: str | Path) -> None:
             name = PurePosixPath(address.split("#")[0].split("?")[0]).name
             with download_bar(f"fetching {name}") as progress:
                 fetch_any(path, progress)
+
+
+class TerminalListener(Listener):
+    """Shows the progress and results of a job on the terminal, or in a log."""
+
+    def note(self, sentence: str) -> None:
+        err.print(sentence, markup=False, soft_wrap=True)
+
+    def warn(self, sentence: str) -> None:
+        err.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        if not any(heading for heading, _ in rows):
+            for _, lines in rows:
+                out.print(*lines, sep="\n", markup=False)
+            return
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=HEADING_WIDTH)
+        for heading, lines in rows:
+            for line in lines:
+                grid.add_row(f"[bold]{escape(heading)}[/]", escape(line))
+                heading = ""  # once, before its first line
+        out.print(grid)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Report]:
+        in_bytes = unit == "bytes"
+        with progress_bar(in_bytes=in_bytes) as bar:
+            task = bar.add_task(visible(what), total=total, detail="", bytes=in_bytes)
+
+            def progress(
+                done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+            ) -> None:
+                bar.update(
+                    task,
+                    completed=done,
+                    total=bar.tasks[0].total if total is None else total,
+                    detail=detail,
+                    milestone=milestone,
+                )
+
+            yield progress

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.cli import console
+from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import HelpPage
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import kind_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.listener import TerminalListener
+from vitkit.cli.console import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import importing, option_names, take_option
 from vitkit.cli.processes import start_several
