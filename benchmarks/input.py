@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def main() -> None:
     originals = sorted(options.images.rglob("*.jpg"))[:FILES] if options.images else []
     results: dict[str, Any] = {
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
-        "pillow": f"{Image.__version__}, libjpeg-turbo {features.version_feature('libjpeg_turbo')}",
+        "pillow": f"{version('pillow')}, libjpeg-turbo {features.version_feature('libjpeg_turbo')}",
         "timm": peer,
         "compiled resize": prepare_resampling(),
         "originals": str(options.images) if originals else "synthetic",

@@ -21,7 +21,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,6 +31,7 @@ from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.comparison import arm_table, compare_arms
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import fine_tune_without, from_start
 from vitkit.jobs.study.study import Arm, complete_arm
 from vitkit.listener import SILENT
@@ -39,12 +40,15 @@ from vitkit.runs.plan import Request
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import MaskedPatchesConfig
 
-ARMS = {
+COMMAND = "python -m benchmarks.labels"
+"""In the records of the arms."""
+Target = Literal["mean-colour", "4x4-colours", "pixels"]
+ARMS: dict[str, tuple[str, Target | None]] = {
     "mean-colour": ("masked-patches", "mean-colour"),
     "4x4-colours": ("masked-patches", "4x4-colours"),
     "pixels": ("masked-patches", "pixels"),
-    "simmim": ("simmim", ""),
-    "mae": ("mae", ""),
+    "simmim": ("simmim", None),
+    "mae": ("mae", None),
 }
 
 
@@ -53,7 +57,9 @@ def pretraining(name: str, options: argparse.Namespace, seed: int) -> Run:
     task, target = ARMS[name]
     run = recipe(f"{task}-small")
     objective = (
-        replace(run.objective, target=target) if isinstance(run.objective, MaskedPatchesConfig) else None
+        replace(run.objective, target=target)
+        if target is not None and isinstance(run.objective, MaskedPatchesConfig)
+        else None
     )
     tracking = FewShotTracking(data=options.data, shots=(5, 25), methods=("ridge", "knn"))
     return replace(
@@ -113,8 +119,8 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // options.parts))
-    threads = torch.get_num_threads()
-    vitkit.jobs.train.write_report = write_no_report
+    machine = StudyOptions(threads=torch.get_num_threads(), listener=SILENT)
+    setattr(vitkit.jobs.train, "write_report", write_no_report)  # noqa: B010 (its name there is no export)
     options.data, number = str(Path(options.data).resolve()), 0
     starts = [(name, seed) for seed in range(options.seeds) for name in options.arms.split(",")]
     for name, seed in starts:
@@ -122,7 +128,7 @@ def main() -> None:
         if number % options.parts == options.part:
             arm = Arm(f"pretrain-{name}-{seed}", name, pretraining(name, options, seed), SeriesOptions())
             began = time.monotonic()
-            complete_arm(arm, options.out, name, threads=threads, listener=SILENT)
+            complete_arm(arm, options.out, name, machine, COMMAND)
             print(f"{name} seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
             print_curves(options.out / arm.folder)
     for labels in map(int, options.labels.split(",")):
@@ -142,13 +148,13 @@ def main() -> None:
             number += 1
             arm = Arm(f"{labels}-{folder}", label, run, series)
             if number % options.parts == options.part:
-                complete_arm(arm, options.out, label, threads=threads, listener=SILENT)
+                complete_arm(arm, options.out, label, machine, COMMAND)
             whole.append(arm)
         if options.part == 0:
             for arm in whole:
                 while not (options.out / arm.folder / "model.safetensors").exists():
                     time.sleep(5)
-                completed.append(complete_arm(arm, options.out, arm.label, threads=threads, listener=SILENT))
+                completed.append(complete_arm(arm, options.out, arm.label, machine, COMMAND))
             table = arm_table(compare_arms(options.out, whole, completed))
             print(f"\n{labels} labels, {options.draws} draws\n")
             shown = [0, 1, *range(len(table.headings) - 6, len(table.headings))]

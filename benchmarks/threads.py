@@ -26,7 +26,7 @@ for step in range(25):
     optimizer.step()
 print((time.monotonic() - started) / 20 * 1000)
 """
-SETTINGS = ({}, {"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "PASSIVE"})
+SETTINGS: tuple[dict[str, str], ...] = ({}, {"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "PASSIVE"})
 
 
 def milliseconds(setting: dict[str, str]) -> float:

@@ -348,7 +348,8 @@ def test_a_body_without_end_is_bounded(server: Server, monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "disk_usage", shown(100_000))
     monkeypatch.setattr(download, "CHUNK", 1000)
     server.files["/x.npz"] = Hosted(npz(), length=0)
-    refused(server.url("/x.npz"), "has not ended after 50,", "does not say how long")
+    # Half of the free bytes, and at most a chunk more: how many one read gives is the network's.
+    refused(server.url("/x.npz"), "has not ended after 5", "does not say how long")
     assert not list(cache_folder().rglob("*.part"))
 
 
