@@ -7,7 +7,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import parse
-from vitkit.jobs.recipes import RECIPES, purpose, recipe
+from vitkit.jobs.recipes import RECIPES, describe_recipe, recipe
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def print_recipes(names: list[str]) -> None:
         training = run.training
         length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
         table.add_row(
-            name, run.model or "START's", str(height), length, str(training.batch_size), purpose(name)
+            name, run.model or "START's", str(height), length, str(training.batch_size), describe_recipe(name)
         )
     console.out.print(table)
     console.out.print(
