@@ -129,8 +129,8 @@ def truth(case: Case, data: Path, out: Path) -> tuple[int, int]:
     folder = out / "runs" / case.name
     if not (folder / "evaluation" / "test.json").exists():
         vitkit.finetune(str(out / case.start), str(data), folder, threads=1)
-    found = json.loads((folder / "evaluation" / "test.json").read_text())
-    return round(found["accuracy"] * found["count"]), found["count"]
+    evaluation = json.loads((folder / "evaluation" / "test.json").read_text())
+    return round(evaluation["accuracy"] * evaluation["count"]), evaluation["count"]
 
 
 def without_report(folder: Path, **_options: Any) -> Path:

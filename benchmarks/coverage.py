@@ -62,7 +62,7 @@ class Row:
     allowed: tuple[float, float] = USUAL
 
     @property
-    def is_kept(self) -> bool:
+    def is_in_range(self) -> bool:
         """Whether the coverage is in its range."""
         return self.allowed[0] <= self.held <= self.allowed[1]
 
@@ -79,13 +79,13 @@ def _labels(
 @cache
 def _truth(prevalences: tuple[float, ...], separation: float) -> float:
     rankings = _labels(np.random.default_rng(99), TRUTH, prevalences, separation)
-    found = [ranking.average_precision() for ranking in rankings]
-    return math.fsum(value for value in found if value is not None) / len(found)
+    precisions = [ranking.average_precision() for ranking in rankings]
+    return math.fsum(value for value in precisions if value is not None) / len(precisions)
 
 
 def _held(intervals: Sequence[Interval | None], truth: float) -> tuple[float, float]:
     """Return the share of the intervals that hold the truth, and the share of all that there are."""
-    shown = [one for one in intervals if one is not None]
+    shown = [interval for interval in intervals if interval is not None]
     held = sum(low <= truth <= high for low, high in shown)
     return held / max(len(shown), 1), len(shown) / len(intervals)
 
@@ -95,10 +95,10 @@ def mean_precision(
 ) -> Row:
     """Measure the interval of a mean average precision."""
     draw = np.random.default_rng(images)
-    found = [intervals_95(_labels(draw, images, prevalences, separation))[0] for _ in range(trials)]
+    intervals = [intervals_95(_labels(draw, images, prevalences, separation))[0] for _ in range(trials)]
     labels = f"{len(prevalences)} labels on {min(prevalences):.0%} to {max(prevalences):.0%}"
     case = f"{labels} of {images:,} images, separation {separation:g}"
-    held, shown = _held(found, _truth(tuple(prevalences), separation))
+    held, shown = _held(intervals, _truth(tuple(prevalences), separation))
     # Rare ones of a few labels that are ranked hardly better than by chance vary less than shares do.
     allowed = USUAL if len(prevalences) > 3 else AT_LEAST
     return Row("mean average precision", case, held, shown, trials, allowed=allowed)
@@ -107,9 +107,9 @@ def mean_precision(
 def label_precision(images: int, prevalence: float, separation: float, trials: int = TRIALS) -> Row:
     """Measure the interval of the average precision of one label."""
     draw = np.random.default_rng(images)
-    found = [intervals_95(_labels(draw, images, [prevalence], separation))[1][0] for _ in range(trials)]
+    intervals = [intervals_95(_labels(draw, images, [prevalence], separation))[1][0] for _ in range(trials)]
     case = f"label on {prevalence:.0%} of {images:,} images, separation {separation:g}"
-    held, shown = _held(found, _truth((prevalence,), separation))
+    held, shown = _held(intervals, _truth((prevalence,), separation))
     return Row("average precision of a label", case, held, shown, trials, allowed=AT_LEAST)
 
 
@@ -131,12 +131,12 @@ def accuracy(images: int, lowest: float, highest: float) -> Row:
 
 def sureness(images: int, level: float, trials: int = TRIALS) -> Row:
     """Measure the interval of mean confidence minus accuracy, of a model that is as sure as it should be."""
-    draw, found = np.random.default_rng(images), []
+    draw, intervals = np.random.default_rng(images), []
     for _ in range(trials):
         confidence = np.clip(draw.normal(level, 0.1, images), 0.34, 1)
-        found.append(overconfidence(confidence, draw.random(images) < confidence).interval)
+        intervals.append(overconfidence(confidence, draw.random(images) < confidence).interval)
     case = f"{images:,} images, {level:.0%} sure"
-    return Row("confidence - accuracy", case, _held(found, 0.0)[0], trials=trials)
+    return Row("confidence - accuracy", case, _held(intervals, 0.0)[0], trials=trials)
 
 
 def verdict(images: int, classes: int, trials: int = TRIALS) -> Row:
@@ -169,21 +169,21 @@ def draws_of_shots(shots: int, seeds: int, method: Method, trials: int = TRIALS)
         return LabelledFeatures(np.arange(count), rows, labels)
 
     pool, test = sample(300), sample(200)
-    found: list[Interval | None] = []
+    intervals: list[Interval | None] = []
     every: list[float] = []
     for trial in range(trials):
         drawn = [Draws(pool.labels, classes, trial * seeds + seed) for seed in range(seeds)]
         (score,) = measure(drawn, [shots], [method], pool, test, classes)
-        found.append(score.interval)
+        intervals.append(score.interval)
         every += score.accuracies
-    held, _ = _held(found, math.fsum(every) / len(every))
+    held, _ = _held(intervals, math.fsum(every) / len(every))
     case = f"{seeds} draws of {shots} a class, {method}"
     return Row("few-shot mean over draws (Student's t)", case, held, trials=trials)
 
 
 def mean_of_tasks(tasks: int, images: int, trials: int = TRIALS) -> Row:
     """Measure the interval of VTAB's mean, where the accuracies are those of the paper's ViT-L/16 on I21k."""
-    draw, found = np.random.default_rng(tasks), []
+    draw, intervals = np.random.default_rng(tasks), []
     folders = [task.folder for task in VTAB_TASKS[:: len(VTAB_TASKS) // tasks]][:tasks]
     shares = [PAPER[folder][-1] / 100 for folder in folders]
     for _ in range(trials):
@@ -193,8 +193,8 @@ def mean_of_tasks(tasks: int, images: int, trials: int = TRIALS) -> Row:
             interval = wilson_interval(right, images)
             scores.append(TaskScore(folder, "", "", right / images, interval, images, 0, 0, 0.0, "", 0.01))
         mean = mean_of(scores, tasks)
-        found.append(None if mean is None else mean.interval)
-    held, _ = _held(found, math.fsum(shares) / tasks)
+        intervals.append(None if mean is None else mean.interval)
+    held, _ = _held(intervals, math.fsum(shares) / tasks)
     return Row("VTAB mean", f"{tasks} tasks of {images:,} test images", held, trials=trials)
 
 
@@ -285,8 +285,8 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for row in rows():
         trials = "a sum" if row.trials is None else f"{row.trials:,}"
-        kept = f"{row.held:.1%}" if row.is_kept else f"**{row.held:.1%}**"
-        cells = (row.interval, row.case, f"{row.claimed:.0%}", kept, f"{row.shown:.0%}", trials)
+        held = f"{row.held:.1%}" if row.is_in_range else f"**{row.held:.1%}**"
+        cells = (row.interval, row.case, f"{row.claimed:.0%}", held, f"{row.shown:.0%}", trials)
         print(f"| {' | '.join(cells)} |", flush=True)
     print(f"\nthe relation that fits all outcomes: {fit(outcomes())}; shipped: {FINETUNED}")
 

@@ -102,7 +102,7 @@ def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> st
     before = taken()
     handed_back = highest_taken(step) - before
     keep_freed_memory()
-    kept_by_libc = highest_taken(step, step, step) - before
+    with_freed = highest_taken(step, step, step) - before
     optimizer.zero_grad()
 
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -114,7 +114,9 @@ def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> st
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         graph = loss()
-    kept = sum(tensor.untyped_storage().nbytes() for place, tensor in saved.items() if place not in weights)
+    activations = sum(
+        tensor.untyped_storage().nbytes() for place, tensor in saved.items() if place not in weights
+    )
     saved.clear()
     del graph
     most = peak_memory(step, torch.device("cpu"))
@@ -122,10 +124,10 @@ def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> st
     fixed = 12 * count_parameters(model) + images.numel()
     cells = [f"{name} {pixels}", f"{precision}, {batch_size} images", f"{way.attention}, {way.block}"]
     pairs = (
-        (estimate.activations, kept),
+        (estimate.activations, activations),
         (estimate.peak, fixed + most),
         (estimate.peak, fixed + handed_back),
-        (estimate.peak, fixed + kept_by_libc),
+        (estimate.peak, fixed + with_freed),
     )
     cells += [f"{here / MIB:,.1f} / {there / MIB:,.1f} = {here / there:.3f}" for here, there in pairs]
     return f"| {' | '.join(cells)} |"

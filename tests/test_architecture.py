@@ -409,3 +409,44 @@ def test_no_foreign_pickle_is_ever_loaded() -> None:
             if ast.unparse(call.func) in ("torch.load", "torch.jit.load"):
                 loads.append((path.relative_to(SOURCE).as_posix(), keywords.get("weights_only")))
     assert loads == [("weights/files/torch_files.py", "True")]
+
+
+VAGUE = {"found", "asked", "told", "known", "kept", "wanted"}
+"""Participles that say what happened to a value and not what it is."""
+VAGUE_ALONE = VAGUE | {"one", "words"}
+KEPT_FOR_FILES = {"not_asked"}
+"""Fields whose names are keys of files that exist."""
+
+
+def given_names(tree: ast.AST) -> set[str]:
+    """The names that a file gives to variables, parameters, attributes, functions and classes."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias | ast.ExceptHandler):
+            names.add((node.asname if isinstance(node, ast.alias) else node.name) or "")
+    return names
+
+
+def is_vague(name: str) -> bool:
+    """Whether a name is one of the vague ones, or a longer one has a participle for a part."""
+    parts = name.strip("_").lower().split("_")
+    return name not in KEPT_FOR_FILES and (not VAGUE.isdisjoint(parts) or "_".join(parts) in VAGUE_ALONE)
+
+
+def test_names_say_what_a_value_is() -> None:
+    """`docs/style.md`, Names: the noun of the field, and not what happened to a value."""
+    assert [name for name in ("found", "_kept", "found_device", "words", "Told") if not is_vague(name)] == []
+    assert [name for name in ("one_hot", "in_words", "checkpoint", "unknown") if is_vague(name)] == []
+    vague = {
+        path.relative_to(SOURCE).as_posix(): sorted(filter(is_vague, given_names(parse(path))))
+        for path in FILES
+    }
+    assert {path: names for path, names in vague.items() if names} == {}

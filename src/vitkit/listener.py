@@ -43,7 +43,7 @@ def added_up(progress: Progress) -> Callable[[int], None]:
 class Listener:
     """Hears how a job goes. This class does nothing: a subclass overrides the methods that it needs.
 
-    `vitkit.cli.listener.TerminalListener` shows bars and prints sentences, `vitkit.notebook.NotebookListener`
+    `vitkit.cli.console.TerminalListener` shows bars and prints sentences, `vitkit.notebook.NotebookListener`
     does so in a notebook.
     """
 

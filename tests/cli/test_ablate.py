@@ -15,7 +15,6 @@ import pytest
 from vitkit.cli import console
 from vitkit.cli.main import run
 from vitkit.data.stream.batch import Batch
-from vitkit.tasks.page import Table
 from vitkit.training.trainer import StepNumbers, Trainer
 
 VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight_decay=0")
@@ -183,7 +182,7 @@ def test_a_table_of_arms_loses_no_word(
         "2.17",
     )
     monkeypatch.setattr(console.out, "width", width)
-    console.out.print(console.lay_out(Table(headings, (cells,))))
+    console.print_table(headings, [cells])
     shown = capsys.readouterr().out
     assert all(word in shown for cell in (*headings, *cells) for word in cell.split())
     assert max(map(len, shown.splitlines())) <= width

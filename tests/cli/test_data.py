@@ -36,7 +36,7 @@ def test_images_are_shown_as_the_options_of_training_make_them(
     assert run(["data", "show", "digits", "--images", "2", "--versions", "3"]) == 0
     said = capsys.readouterr().out
     assert "a crop of 25% to 100% of the area" in said  # as vitkit finetune does by default
-    assert "vitkit finetune digits" in said and (tmp_path / "digits-views.html").exists()
+    assert "vitkit train --recipe digits" in said and (tmp_path / "digits-views.html").exists()
     options = ["--image-size", "32", "--rotate", "20", "--no-flip", "--seed", "3", "--out", "sheet.png"]
     assert run(["data", "show", "digits", "--recipe", "digits", *options]) == 0
     said = capsys.readouterr().out

@@ -12,10 +12,10 @@ import pytest
 
 import vitkit
 from tests.cli.test_options import COMMANDS
-from vitkit.cli import train
 from vitkit.cli.help import WIDTH, usage
 from vitkit.cli.main import VERBS, run
 from vitkit.cli.mistakes import find_mistake
+from vitkit.cli.training_options import PAGES, describe_training
 from vitkit.cli.verb_options import describe
 from vitkit.models.config.card import TaskName
 
@@ -34,7 +34,7 @@ def test_help_is_short_and_the_other_one_whole(verb: str, capsys: pytest.Capture
     command, page = COMMANDS[verb]
     short, whole = pages(verb, capsys)
     task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
-    own = train.describe_training(verb, task) if verb in train.PAGES else describe(command)
+    own = describe_training(verb, task) if verb in PAGES else describe(command)
     options = (*page.before, *own)
     for text in (short, whole):
         assert max(len(line) for line in text.splitlines()) <= WIDTH
@@ -74,7 +74,7 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
         of_verb = COMMANDS[name][0], COMMANDS[name][1]
         options = [*of_verb[1].before, *describe(of_verb[0])]
         if name in ("ablate", "scale"):
-            options += train.describe_training()
+            options += describe_training()
         assert program == "vitkit"
         wrong = find_mistake(name, words[len(name.split()) :], options, "")
         assert wrong is None or words[-1] in ("--help", "--list"), wrong
@@ -110,4 +110,4 @@ for verb in VERBS:
 
 def test_every_verb_chooses_what_its_help_shows() -> None:
     for verb, (_, name) in VERBS.items():
-        assert verb in train.PAGES or hasattr(importlib.import_module(name), "HELP"), verb
+        assert verb in PAGES or hasattr(importlib.import_module(name), "HELP"), verb

@@ -7,7 +7,7 @@ import pytest
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
+from vitkit.cli.console import TerminalListener
 from vitkit.listener import SILENT
 
 

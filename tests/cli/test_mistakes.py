@@ -70,7 +70,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("convert m", "OUT is missing: file or folder to write"),
         ("report", "RUN is missing"),
         ("evaluate m epochs=3", "Options are written with two hyphens: --epochs 3"),
-        ("evaluate m n", "Nothing of vitkit evaluate is left for n to stand for."),
+        ("evaluate m n", "vitkit evaluate takes no further argument, found n."),
         ("reproduce table80", "Did you mean table8?"),
         ("trian", "no command is named 'trian'"),
         ("data", "After 'vitkit data' comes 'check PATH' or 'show PATH', found nothing."),

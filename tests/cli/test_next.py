@@ -56,6 +56,13 @@ def test_what_follows_is_a_command(
             )
 
 
+def test_after_the_digits_come_photos_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are looked at first: that says whether there are enough of them to train from scratch."""
+    made = ["--model", "ViT-16x1x1/4", "--image-size", "8", "--steps", "1", "--out", str(tmp_path / "run")]
+    lines = following(capsys, "train", "--data", "digits", *made, "--threads", "1")
+    assert lines[-1] == "vitkit data check FOLDER_OF_YOUR_CLASS_FOLDERS"
+
+
 def test_data_check_names_the_starts_that_fine_tuning_chooses_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import tyro
 
-from vitkit.cli import train
 from vitkit.cli.help import HelpPage
 from vitkit.cli.main import VERBS, run
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import CONSTRUCTORS, parse, read_names, spell_out
+from vitkit.cli.training_options import PAGES, PretrainCommand
+from vitkit.cli.training_options import Command as TrainCommand
 from vitkit.cli.verb_options import Option, describe
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
@@ -79,8 +80,12 @@ def commands() -> Iterator[tuple[str, type[Any], HelpPage]]:
     """Yield each verb with the dataclass of its options and the page of its help."""
     for verb, (_, name) in VERBS.items():
         module = importlib.import_module(name)
-        if verb in train.PAGES:
-            yield verb, train.PretrainCommand if verb == "pretrain" else train.Command, train.PAGES[verb]
+        if verb in PAGES:
+            yield (
+                verb,
+                PretrainCommand if verb == "pretrain" else TrainCommand,
+                PAGES[verb],
+            )
         else:
             yield "data check" if verb == "data" else verb, module.Command, module.HELP
 

@@ -173,7 +173,7 @@ def test_one_process_is_not_started_by_torchrun(
     def refuse(*arguments: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("vitkit.cli.processes.start_processes", refuse)
+    monkeypatch.setattr("torch.distributed.run.run", refuse)
     short = ("1" if word == "60" else word for word in RUN)
     alone = ("--processes", "1", "--sharding", "fsdp")
     assert command([*short, *alone, "--out", str(tmp_path / "run")]) == 0

@@ -13,7 +13,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import run as command
-from vitkit.cli.train import PREFIXED, RunOptions, parse_line
+from vitkit.cli.training_options import PREFIXED, RunOptions, parse_line
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions

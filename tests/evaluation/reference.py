@@ -34,8 +34,8 @@ def reference(
     loss: LossFunction = "softmax",
 ) -> Classification:
     count, classes = logits.shape
-    found = [image(row, label, loss) for row, label in zip(logits, labels, strict=True)]
-    pairs = [(label, one[0]) for label, one in zip(labels, found, strict=True)]
+    answers = [image(row, label, loss) for row, label in zip(logits, labels, strict=True)]
+    pairs = [(label, answer[0]) for label, answer in zip(labels, answers, strict=True)]
     scores = []
     for i, name in enumerate(names):
         of_class = sum(true == i for true, _ in pairs)
@@ -55,9 +55,9 @@ def reference(
     bins = []
     for i in range(CALIBRATION_BINS):
         inside = [
-            (one[1], true == one[0])
-            for one, (true, _) in zip(found, pairs, strict=True)
-            if min(max(math.ceil(one[1] * CALIBRATION_BINS) - 1, 0), CALIBRATION_BINS - 1) == i
+            (answer[1], true == answer[0])
+            for answer, (true, _) in zip(answers, pairs, strict=True)
+            if min(max(math.ceil(answer[1] * CALIBRATION_BINS) - 1, 0), CALIBRATION_BINS - 1) == i
         ]
         size = len(inside)
         bins.append(
@@ -83,8 +83,8 @@ def reference(
         correct=correct,
         accuracy=correct / count,
         accuracy_interval=wilson_interval(correct, count),
-        top5_accuracy=sum(one[3] < 5 for one in found) / count if classes > 5 else None,
-        loss=math.fsum(one[2] for one in found) / count,
+        top5_accuracy=sum(answer[3] < 5 for answer in answers) / count if classes > 5 else None,
+        loss=math.fsum(answer[2] for answer in answers) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
         macro_f1=math.fsum(f1s) / len(f1s),
         calibration_error=math.fsum(gaps) / count,
@@ -94,9 +94,9 @@ def reference(
         loss_function=loss,
         guessing=_guessing(names, pairs),
         overconfidence=Overconfidence(
-            (math.fsum(one[1] for one in found) - correct) / count,
+            (math.fsum(answer[1] for answer in answers) - correct) / count,
             overconfidence_interval(
-                np.array([one[1] for one in found]), np.array([true == said for true, said in pairs])
+                np.array([answer[1] for answer in answers]), np.array([true == said for true, said in pairs])
             ),
         ),
     )

@@ -9,5 +9,5 @@ from vitkit.evaluation.calibration import CALIBRATION_BINS, calibration_bins
 @pytest.mark.parametrize(("confidence", "number"), [(0.0, 0), (0.2, 2), (0.6, 8), (0.61, 9), (1.0, 14)])
 def test_a_confidence_on_the_edge_is_in_the_bin_below(confidence: float, number: int) -> None:
     bins = calibration_bins(np.array([confidence]), np.array([True]))
-    assert [one.count for one in bins] == [int(i == number) for i in range(CALIBRATION_BINS)]
+    assert [interval.count for interval in bins] == [int(i == number) for i in range(CALIBRATION_BINS)]
     assert bins[number].lower <= confidence <= bins[number].upper and bins[number].accuracy == 1

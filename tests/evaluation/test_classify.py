@@ -70,10 +70,10 @@ def test_result_does_not_depend_on_batches_or_order(size: int, order: list[int],
 def test_modes_are_restored_and_progress_is_told() -> None:
     model = Table(torch.eye(4)).train()
     model.frozen.eval()
-    told: list[int] = []
-    predict(model, batches([0, 1, 2, 3], [0, 1, 2, 3], 3), progress=told.append)
+    progress_counts: list[int] = []
+    predict(model, batches([0, 1, 2, 3], [0, 1, 2, 3], 3), progress=progress_counts.append)
     assert model.seen == [False, False] and model.training and not model.frozen.training
-    assert told == [3, 1]
+    assert progress_counts == [3, 1]
     with pytest.raises(RuntimeError), evaluation_mode(model):
         raise RuntimeError
     assert model.training
@@ -117,8 +117,8 @@ def test_save_and_load(tmp_path: Path) -> None:
         made.save(tmp_path / "test.npz")
     loaded = Predictions.load(tmp_path / "test.npz")
     for name in ("logits", "labels", "ids", "bad"):
-        one, other = getattr(made, name), getattr(loaded, name)
-        assert one.dtype == other.dtype and (one == other).all()
+        array, stored = getattr(made, name), getattr(loaded, name)
+        assert array.dtype == stored.dtype and (array == stored).all()
 
 
 def test_load_refuses_other_files(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_accuracy_without_images_of_training_leaves_them_out() -> None:
     """The model is right on both training images among the six, and on two of the other four."""
     logits = np.eye(2)[[0, 0, 1, 0, 0, 1]]
     marked = predictions(logits, [0, 0, 1, 1, 1, 1])
-    found = mark_repeats(classification(marked, names(2)), marked, np.array([0, 2])).repeated
-    assert found is not None
-    assert (found.count, found.correct, found.accuracy_without) == (2, 2, 0.5)
-    assert found.interval_without == wilson_interval(2, 4)
+    repeated = mark_repeats(classification(marked, names(2)), marked, np.array([0, 2])).repeated
+    assert repeated is not None
+    assert (repeated.count, repeated.correct, repeated.accuracy_without) == (2, 2, 0.5)
+    assert repeated.interval_without == wilson_interval(2, 4)

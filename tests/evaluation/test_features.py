@@ -63,20 +63,20 @@ def _extractor(model: ImageModel | None = None) -> FeatureExtractor:
 def test_features_are_those_of_each_image_alone(data: ImageData, workers: int) -> None:
     samples, extractor = data.splits["train"], _extractor(_model().train())
     heard: list[int] = []
-    found = extractor.compute(samples, np.arange(10), batch_size=3, workers=workers, progress=heard.append)
+    features = extractor.compute(samples, np.arange(10), batch_size=3, workers=workers, progress=heard.append)
     assert heard == [3, 6, 9, 10]
-    assert found.readable.tolist() == [i != 7 for i in range(10)]
-    assert len(found.reasons) == 1
-    assert "image" in found.reasons[0]
-    assert found.rows.dtype == np.float32
+    assert features.readable.tolist() == [i != 7 for i in range(10)]
+    assert len(features.reasons) == 1
+    assert "image" in features.reasons[0]
+    assert features.rows.dtype == np.float32
     assert extractor.model.training
     with torch.inference_mode():
-        for row, index in zip(found.rows, np.flatnonzero(found.readable).tolist(), strict=True):
+        for row, index in zip(features.rows, np.flatnonzero(features.readable).tolist(), strict=True):
             pixels = preprocess(samples.decode(index), extractor.preprocessing)
             alone = _model().eval().features(torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None])
             np.testing.assert_allclose(row, alone[0].numpy(), rtol=0, atol=2e-6)  # sums in another order
-    assert found.pixels[0].tolist() == found.pixels[7].tolist()  # b/3.png, after the one that is left out
-    assert len({tuple(digest) for digest in found.pixels.tolist()}) == 8
+    assert features.pixels[0].tolist() == features.pixels[7].tolist()  # b/3.png, after the file left out
+    assert len({tuple(digest) for digest in features.pixels.tolist()}) == 8
 
 
 def test_features_in_bfloat16_are_float32_numbers(data: ImageData) -> None:
@@ -117,10 +117,10 @@ def test_a_fingerprint_knows_weights_preprocessing_and_arithmetic_but_not_the_he
     with torch.no_grad():
         next(changed.parameters()).view(-1)[0] += 1e-6
     assert len({fingerprint, *(other.fingerprint() for other in [*others, _extractor(changed)])}) == 6
-    one, other = _model(num_classes=3), _model(num_classes=3)
+    model, other = _model(num_classes=3), _model(num_classes=3)
     with torch.no_grad():
         other.get_parameter("head.weight").fill_(1.0)
-    assert _extractor(one).fingerprint() == _extractor(other).fingerprint()
+    assert _extractor(model).fingerprint() == _extractor(other).fingerprint()
 
 
 def test_content_is_that_of_the_files(data: ImageData, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     assert cache.read("a") is not None  # used now
     cache.keep("d", features)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.features", "c.features", "d.features"]
-    assert all("removed to keep it below" in note for note in notes)
+    assert all("were removed" in note and "to keep it below" in note for note in notes)
     small = FeatureCache(tmp_path, notes.append, limit=size - 1)
     small.keep("e", features)
     assert "are not kept" in notes[-1]
@@ -221,8 +221,8 @@ def test_a_disk_that_refuses_costs_no_result(data: ImageData, tmp_path: Path) ->
     (tmp_path / "file").write_text("no folder")
     compute, notes = _Counting(data), list[str]()
     cache = FeatureCache(tmp_path / "file" / "features", notes.append)
-    found = cached_features("model", compute.samples, np.arange(10), cache, compute)
-    assert len(found.rows) == 9
+    features = cached_features("model", compute.samples, np.arange(10), cache, compute)
+    assert len(features.rows) == 9
     assert "not kept" in notes[-1]
 
 

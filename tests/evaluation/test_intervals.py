@@ -80,8 +80,8 @@ def test_the_terminal_says_that_a_model_only_guesses() -> None:
     predictions = Predictions(logits, np.arange(40) % 3, np.arange(40), np.zeros(0, np.int64))
     result = classification(predictions, ("a", "b", "c"))
     task = answering_of(Card())
-    for words in (task.line(result), "".join(task.summary(result, "images"))):
-        assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in words
+    for text in (task.line(result), "".join(task.summary(result, "images"))):
+        assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in text
     assert result.to_json()["guessing"]["p_value"] == 1.0
     page = task.report({"test": (result, predictions)}, "test")
-    assert "**not distinguishable from guessing**" in page.answer[0].words
+    assert "**not distinguishable from guessing**" in page.answer[0].sentences

@@ -88,14 +88,14 @@ def measured(script: str, *arguments: object) -> dict[str, int]:
         [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    found: dict[str, int] = json.loads(result.stdout)
-    return found
+    counters: dict[str, int] = json.loads(result.stdout)
+    return counters
 
 
 def test_no_descriptor_is_kept_of_a_batch() -> None:
     """300 batches, of which each would keep two or three, with room for 64."""
-    found = measured(DESCRIPTORS, 300, 1, 64)
-    assert found["count"] == 300 and found["descriptors"] < 32
+    counters = measured(DESCRIPTORS, 300, 1, 64)
+    assert counters["count"] == 300 and counters["descriptors"] < 32
 
 
 @pytest.mark.slow

@@ -47,9 +47,9 @@ def scored(draw: st.DrawFn) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
 @settings(deadline=None, max_examples=100)
 @given(scored())
 def test_all_numbers_are_those_of_scikit_learn(
-    found: tuple[NDArray[np.float32], NDArray[np.bool_]],
+    logits_and_targets: tuple[NDArray[np.float32], NDArray[np.bool_]],
 ) -> None:
-    logits, targets = found
+    logits, targets = logits_and_targets
     result = multi_label(predictions(logits, targets), names(logits.shape[1]), intervals=False)
     expected = []
     for score, row, truth in zip(result.per_label, logits.T, targets.T, strict=True):
@@ -128,9 +128,9 @@ def simulated(count: int, seed: int, classes: int = 4) -> tuple[NDArray[np.float
 @settings(deadline=None, max_examples=50)
 @given(scored())
 def test_without_each_image_the_precision_is_that_of_the_others(
-    found: tuple[NDArray[np.float32], NDArray[np.bool_]],
+    logits_and_targets: tuple[NDArray[np.float32], NDArray[np.bool_]],
 ) -> None:
-    scores, truth = found[0][:, 0], found[1][:, 0]
+    scores, truth = logits_and_targets[0][:, 0], logits_and_targets[1][:, 0]
     values = Ranking.from_scores(scores, truth).without_each()
     for image, value in enumerate(values):
         others = np.arange(len(scores)) != image
@@ -184,11 +184,11 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert [single is None for single in singles] == [False, True, True, False]
     task = answering_of(Card(task=Task("multi-label", "sigmoid")))
     reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
-    for words in (task.line(result), "".join(task.summary(result, "images"))):
-        assert f" ({reason})" in words
+    for text in (task.line(result), "".join(task.summary(result, "images"))):
+        assert f" ({reason})" in text
     assert result.to_json()["mean_average_precision_interval"] is None
     page = task.report({"test": (result, predictions(logits, targets))}, "test")
-    assert f"N{reason[1:]}." in page.answer[0].words
+    assert f"N{reason[1:]}." in page.answer[0].sentences
     targets[2, 1] = True  # a third image
     whole = multi_label(predictions(logits, targets), names(4))
     assert whole.mean_average_precision_interval is not None and not whole.explain_no_interval()
@@ -286,6 +286,11 @@ def test_predictions_come_back_from_their_files(tmp_path: Path, layout: str) -> 
         damaged.write_bytes(damage)
         with pytest.raises(VitkitError, match=damaged.name):
             LabelPredictions.load(path)
+    damaged.write_bytes(whole)
+    np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
+    if layout == "npy":
+        with pytest.raises(VitkitError, match="a label 257, not below 2"):
+            LabelPredictions.load(path)
     made.targets = targets[:, :3]
     made.save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
@@ -309,5 +314,5 @@ def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
 
 def test_an_image_is_scored_by_the_labels_that_are_right() -> None:
     answering = answering_of(Card(task=Task("multi-label", "sigmoid")))
-    found = predictions([[3, -1, 2, -4], [1, 1, -1, -1]], [[1, 1, 1, 0], [0, 0, 1, 1]])
-    assert answering is not None and answering.score_images(found).tolist() == [0.75, 0.0]
+    predicted = predictions([[3, -1, 2, -4], [1, 1, -1, -1]], [[1, 1, 1, 0], [0, 0, 1, 1]])
+    assert answering is not None and answering.score_images(predicted).tolist() == [0.75, 0.0]

@@ -22,37 +22,37 @@ def test_the_variances_and_the_mean_by_hand() -> None:
     first = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
     second = np.array([[1, 1, 1, 0], [0, 1, 1, 1]], float)
     # Differences: 0 1 0 0 (mean 1/4) and -1 0 1 1 (mean 1/4); by image -1/2 1/2 1/2 1/2.
-    found = paired_difference(first, second)
-    assert (found.seeds, found.images, found.mean) == (2, 4, 0.25)
-    assert found.seed_variance == 0.0
-    assert found.image_variance == pytest.approx(0.1875 / 4)
-    assert found.degrees_of_freedom == pytest.approx(3)
+    paired = paired_difference(first, second)
+    assert (paired.seeds, paired.images, paired.mean) == (2, 4, 0.25)
+    assert paired.seed_variance == 0.0
+    assert paired.image_variance == pytest.approx(0.1875 / 4)
+    assert paired.degrees_of_freedom == pytest.approx(3)
 
 
 def test_the_two_terms_are_put_together_with_their_degrees_of_freedom() -> None:
     draw = np.random.default_rng(5)
     first, second = (draw.random((3, 50)).round(1) for _ in range(2))
-    found = paired_difference(first, second)
+    paired = paired_difference(first, second)
     difference = second - first
     seeds = stats.sem(difference.mean(1)) ** 2
     images = difference.mean(0).var() / 50
-    assert found.seed_variance == pytest.approx(seeds)
-    assert found.image_variance == pytest.approx(images)
+    assert paired.seed_variance == pytest.approx(seeds)
+    assert paired.image_variance == pytest.approx(images)
     freedom = (seeds + images) ** 2 / (seeds**2 / 2 + images**2 / 49)
     error = math.sqrt(seeds + images)
-    assert found.standard_error == pytest.approx(error)
-    assert found.degrees_of_freedom == pytest.approx(freedom)
-    assert found.interval == pytest.approx(stats.t.interval(0.95, freedom, difference.mean(), error))
-    assert found.p == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, freedom))
-    assert found.detectable == pytest.approx((stats.t.ppf(0.975, freedom) + stats.norm.ppf(0.8)) * error)
+    assert paired.standard_error == pytest.approx(error)
+    assert paired.degrees_of_freedom == pytest.approx(freedom)
+    assert paired.interval == pytest.approx(stats.t.interval(0.95, freedom, difference.mean(), error))
+    assert paired.p == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, freedom))
+    assert paired.detectable == pytest.approx((stats.t.ppf(0.975, freedom) + stats.norm.ppf(0.8)) * error)
 
 
 def test_without_images_that_vary_it_is_the_paired_t_test_of_the_seeds() -> None:
     first = np.zeros((4, 3))
     second = np.array([[0.1], [0.2], [0.2], [0.4]]) + first  # the same on every image
-    found, expected = paired_difference(first, second), stats.ttest_rel(second[:, 0], first[:, 0])
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.interval == pytest.approx(tuple(expected.confidence_interval()))
+    paired, expected = paired_difference(first, second), stats.ttest_rel(second[:, 0], first[:, 0])
+    assert paired.p == pytest.approx(expected.pvalue)
+    assert paired.interval == pytest.approx(tuple(expected.confidence_interval()))
 
 
 def test_the_term_of_the_images_is_the_bootstraps() -> None:
@@ -66,16 +66,16 @@ def test_the_term_of_the_images_is_the_bootstraps() -> None:
 
 def test_one_seed_says_nothing_of_other_seeds() -> None:
     first, second = np.array([[1, 0, 0, 1, 0]], float), np.array([[1, 1, 0, 1, 1]], float)
-    found = paired_difference(first, second)
-    assert found.seed_variance is None
-    assert found.degrees_of_freedom == 4
-    assert found.standard_error == pytest.approx(math.sqrt(np.var([0, 1, 0, 0, 1]) / 5))
+    paired = paired_difference(first, second)
+    assert paired.seed_variance is None
+    assert paired.degrees_of_freedom == 4
+    assert paired.standard_error == pytest.approx(math.sqrt(np.var([0, 1, 0, 0, 1]) / 5))
 
 
 def test_the_same_answers_have_no_difference() -> None:
     scores = np.array([[1, 0, 1], [0, 0, 1]], float)
-    found = paired_difference(scores, scores)
-    assert (found.mean, found.interval, found.p, found.detectable) == (0, (0, 0), 1, 0)
+    paired = paired_difference(scores, scores)
+    assert (paired.mean, paired.interval, paired.p, paired.detectable) == (0, (0, 0), 1, 0)
 
 
 def test_scores_that_do_not_belong_together_are_refused() -> None:
@@ -104,21 +104,21 @@ def answers(
 
 
 def test_flips_are_counted_and_tested_by_mcnemar() -> None:
-    found = count_flips(*answers(3, 11, 20, 4))
-    assert (found.first_only, found.second_only, found.both_right, found.graded) == (3, 11, 20, False)
-    assert found.p == pytest.approx(stats.binomtest(3, 14).pvalue)
+    flips = count_flips(*answers(3, 11, 20, 4))
+    assert (flips.first_only, flips.second_only, flips.both_right, flips.graded) == (3, 11, 20, False)
+    assert flips.p == pytest.approx(stats.binomtest(3, 14).pvalue)
     graded = count_flips(np.array([1, 0.5, 0.25]), np.array([1, 0.25, 1]))
     assert (graded.first_only, graded.second_only, graded.both_right, graded.graded) == (1, 1, 1, True)
 
 
 def test_two_models_are_compared_by_the_exact_test_and_an_interval_that_agrees() -> None:
-    found = model_difference(*answers(0, 5, 300, 55))
+    difference = model_difference(*answers(0, 5, 300, 55))
     # Five images that fall one way are no finding, and the interval says so; the textbook's would not.
-    assert found.mean == pytest.approx(5 / 360) and found.p == 2 / 2**5 and not found.differs
-    assert found.interval[0] < 0 < found.interval[1]
+    assert difference.mean == pytest.approx(5 / 360) and difference.p == 2 / 2**5 and not difference.differs
+    assert difference.interval[0] < 0 < difference.interval[1]
     gains, losses = 6 / 362, 1 / 362  # Bonett and Price: one more of each kind, and two more images
     half = stats.norm.ppf(0.975) * math.sqrt((gains + losses - (gains - losses) ** 2) / 362)
-    assert found.interval == pytest.approx((gains - losses - half, gains - losses + half))
+    assert difference.interval == pytest.approx((gains - losses - half, gains - losses + half))
     assert model_difference(*answers(0, 6, 300, 54)).differs
 
 
@@ -136,15 +136,15 @@ def test_the_interval_holds_the_true_difference_in_19_of_20_test_sets() -> None:
 def test_graded_scores_are_compared_by_their_means() -> None:
     draw = np.random.default_rng(2)
     first, second = draw.random(40).round(1), draw.random(40).round(1)
-    found, paired = model_difference(first, second), paired_difference(first[None], second[None])
-    assert (found.p, found.interval, found.detectable) == (paired.p, paired.interval, paired.detectable)
+    graded, paired = model_difference(first, second), paired_difference(first[None], second[None])
+    assert (graded.p, graded.interval, graded.detectable) == (paired.p, paired.interval, paired.detectable)
 
 
 @pytest.mark.parametrize("images", [1, 2, 5])
 def test_a_few_graded_images_find_nothing_however_alike_they_differ(images: int) -> None:
-    found = model_difference(np.full(images, 1 / 3), np.full(images, 2 / 3))
-    assert not found.differs and found.p == min(1, 2 / 2**images)
-    assert (found.interval, found.detectable) == ((-1, 1), 1)
+    difference = model_difference(np.full(images, 1 / 3), np.full(images, 2 / 3))
+    assert not difference.differs and difference.p == min(1, 2 / 2**images)
+    assert (difference.interval, difference.detectable) == ((-1, 1), 1)
     assert model_difference(np.full(6, 1 / 3), np.full(6, 2 / 3)).differs
 
 
@@ -154,10 +154,11 @@ def test_the_detectable_difference_is_found_in_8_of_10() -> None:
         least = detectable_flips(images, other_way)
         background = other_way / images
         shares = [background, background + least, 1 - 2 * background - least]
-        found = [
+        significant = [
             sign_test(first, second) < 0.05 for first, second, _ in draw.multinomial(images, shares, 2000)
         ]
-        assert np.mean(found) == pytest.approx(0.8, abs=0.03)  # three standard deviations of 2,000 draws
+        # Three standard deviations of 2,000 draws.
+        assert np.mean(significant) == pytest.approx(0.8, abs=0.03)
 
 
 def test_too_few_images_find_nothing() -> None:

@@ -41,9 +41,9 @@ def test_the_best_of_all_exponents_is_taken() -> None:
         for exponent in np.geomspace(EXPONENTS[0], EXPONENTS[-1], 2500):
             falling = (np.array(PLACES) / 1000) ** -exponent
             for columns in (np.stack([np.ones(6), falling], 1), np.ones((6, 1)), falling[:, None]):
-                found = np.linalg.lstsq(columns, np.array(errors), rcond=None)[0]
-                if (found >= 0).all():
-                    best = min(best, float(((columns @ found - errors) ** 2).sum()) / 0.05**2)
+                solution = np.linalg.lstsq(columns, np.array(errors), rcond=None)[0]
+                if (solution >= 0).all():
+                    best = min(best, float(((columns @ solution - errors) ** 2).sum()) / 0.05**2)
         assert fit.misfit <= best + 1e-9
 
 
@@ -75,8 +75,8 @@ def test_the_interval_of_a_line_is_that_of_textbooks() -> None:
 
 def test_more_seeds_make_the_interval_shorter() -> None:
     errors = [0.5, 0.4, 0.31, 0.26, 0.2, 0.17]
-    one, many = (fit_power_law(points(errors, seeds=seeds)).predict(3000) for seeds in (1, 4))
-    assert many.high - many.low < 0.7 * (one.high - one.low)
+    single, many = (fit_power_law(points(errors, seeds=seeds)).predict(3000) for seeds in (1, 4))
+    assert many.high - many.low < 0.7 * (single.high - single.low)
 
 
 @pytest.mark.parametrize(("noise", "seeds"), [(0.65, 1), (1.0, 1), (2.0, 1), (1.0, 3)])

@@ -63,9 +63,9 @@ def test_a_model_knows_its_loss() -> None:
 def test_the_likeliest_classes_are_ordered_and_the_lower_of_equals_is_first() -> None:
     logits = np.random.default_rng(0).integers(-3, 3, (50, 12)).astype(np.float32)
     before = logits.copy()
-    found = likeliest(logits, 5)
-    np.testing.assert_array_equal(found, np.argsort(-logits, axis=1, kind="stable")[:, :5])
-    np.testing.assert_array_equal(found[:, 0], logits.argmax(1))
+    classes = likeliest(logits, 5)
+    np.testing.assert_array_equal(classes, np.argsort(-logits, axis=1, kind="stable")[:, :5])
+    np.testing.assert_array_equal(classes[:, 0], logits.argmax(1))
     np.testing.assert_array_equal(logits, before)
 
 

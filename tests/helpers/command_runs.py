@@ -52,6 +52,6 @@ def results(run: Path) -> dict[str, bytes]:
     checkpoint, rejected = find_checkpoint(run)
     assert checkpoint is not None and not rejected
     names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
-    found = {name: (checkpoint / name).read_bytes() for name in names}
-    found |= {name: (run / name).read_bytes() for name in ("metrics.jsonl",)}
-    return found | {"finished": (run / "model.safetensors").read_bytes()}
+    contents = {name: (checkpoint / name).read_bytes() for name in names}
+    contents |= {name: (run / name).read_bytes() for name in ("metrics.jsonl",)}
+    return contents | {"finished": (run / "model.safetensors").read_bytes()}

@@ -29,8 +29,8 @@ SWEEP = SeriesOptions(sweep_rates=(0.02, 0.001))
 
 
 def counts(folder: Path) -> dict[str, int]:
-    found: dict[str, int] = json.loads((folder / "data.json").read_text())["images"]
-    return found
+    images: dict[str, int] = json.loads((folder / "data.json").read_text())["images"]
+    return images
 
 
 def swept(*results: tuple[float, float | None, float | None]) -> Series:

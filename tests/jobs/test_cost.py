@@ -51,7 +51,7 @@ def test_one_model_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_model_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "ViT-B/16")
     assert "86,567,656" in text and "memory of 128 images" in text and "estimate" in text
-    assert "with the zeros of padding are left" in text
+    assert "products with the zeros of padding are not counted" in text
     assert text.splitlines()[-1].startswith("Next: ")
     assert "average" not in text and "H100" not in text
 

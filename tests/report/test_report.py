@@ -485,4 +485,4 @@ def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, words: str) 
     labels = np.arange(images) % 2
     made = Predictions(np.eye(2, dtype=np.float32)[labels], labels, np.arange(images), np.zeros(0, np.int64))
     told = classification_report({"test": (classification(made, ["a", "b"]), made)}, "test")
-    assert words in told.answer[0].words
+    assert words in told.answer[0].sentences

@@ -89,7 +89,7 @@ def test_warnings_stand_below_the_model(digits: ImageData) -> None:
     )
     assert shown(run, digits)["model"][1:] == [
         "! 1 rows below and 2 columns at the right of the images fill no patch: cut off",
-        "! 6 of 10 steps are warm-up: lower --warmup-steps or train on",
+        "! 6 of 10 steps are warm-up: lower --warmup-steps or add steps",
     ]
 
 

@@ -102,7 +102,12 @@ def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_shows_what_was_hidden_and_the_loss_beside_what_needs_no_model(trained: Path) -> None:
     page = (trained / "report.html").read_text()
-    for words in ("What was hidden", "best constant", "knowing nothing", "names no classes"):
+    for words in (
+        "Hidden patches and their predictions",
+        "best constant",
+        "knowing nothing",
+        "names no classes",
+    ):
         assert words in page
     # Three rows of four pictures, of the four validation images of 40, with a line between.
     with Image.open(trained / "evaluation/examples.png") as picture:

@@ -287,7 +287,7 @@ def test_a_damaged_evaluation_is_named(trained: Path, tmp_path: Path) -> None:
     whole = json.loads(path.read_text())
     for name, value, words in (
         ("count", 51, "count: expected 52"),
-        ("mean_average_precision", 1.5, "expected a share"),
+        ("mean_average_precision", 1.5, "expected a fraction"),
         ("per_label", whole["per_label"][:2], "expected 3 labels"),
         ("loss", -1.0, "loss: expected 0 or more"),
     ):

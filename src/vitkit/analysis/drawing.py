@@ -1,4 +1,4 @@
-"""The style of figures, and writing them: colours, fonts, PNG and SVG.
+"""Style figures and write them: colours, fonts, PNG and SVG.
 
 Colours: Okabe & Ito's for categories and viridis for maps, which colour-blind readers can tell apart. Figures
 have white grounds and are made for a width of about 1000 CSS pixels.
@@ -79,7 +79,7 @@ def figure_svg(figure: Figure, name: str) -> str:
     """
     svg = _svg(figure, name)
     svg = svg[svg.index("<svg") :]
-    # Element names such as axes_1 are referred to by nothing and would be there once per figure.
+    # Nothing refers to element names such as axes_1, and every figure of a page would repeat them.
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
@@ -98,7 +98,7 @@ def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
 
 
 def percentages() -> FuncFormatter:
-    """Make a formatter that writes the fractions of an axis as percentages, in as few digits as they need."""
+    """Make a formatter that writes the fractions of an axis as percentages, in the fewest digits."""
     return FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g}%")
 
 

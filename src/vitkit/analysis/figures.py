@@ -1,4 +1,4 @@
-"""The curves of training and the quality of the result, as pictures. Arrays in, matplotlib Figures out."""
+"""Draw the curves of training and the quality of the result: arrays in, matplotlib Figures out."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ from vitkit.models.config.card import LossFunction
 MATRIX_WITH_NAMES = 20
 """The most classes of a confusion matrix with names and counts; for more it is a picture and a list."""
 MATRIX_CELLS = 100
-"""The most rows and columns of that picture: of more classes, neighbours are in one cell."""
+"""The most rows and columns of the picture: of more classes, neighbours are in one cell."""
 BARS_SHOWN = 40
 """Classes in a bar chart: more bars would not fit on a screen."""
 PAIRS_SHOWN = 15
@@ -66,16 +66,17 @@ def training_curves(
 ) -> tuple[Figure, Figure, Figure]:
     """Draw loss, a validation metric and learning rate against the step, with epochs on top.
 
-    They are three figures, so that a page can put them beside or below one another.
+    They are three figures, so that a page can put them beside or below one another: three panels in
+    one figure cannot be read on a telephone.
 
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.
         validation: equally long `step`, `epoch`, `loss` and `metric`; may be empty.
-        altered: the options that make the training loss another quantity than the validation loss ("label
-            smoothing 0.1"), for the legend; empty if none does.
+        altered: the options by which the training loss differs from the validation loss ("label smoothing
+            0.1"), for the legend; may be empty.
         metric: the name of the validation metric; its curve has `title` and `label`.
         best: whether its largest or its smallest value is the best, which is marked.
-        is_fraction: whether it is written as a percentage.
+        is_fraction: whether the metric is written as a percentage.
 
     Long runs are drawn as means over groups of steps.
     """
@@ -172,26 +173,41 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
 
     With many classes only the 40 worst are drawn.
     """
-    seen = sorted((score for score in scores if score.count), key=lambda score: score.correct / score.count)
-    shown = seen[:BARS_SHOWN]
-    accuracies = np.array([score.correct / score.count for score in shown])
-    ends = np.array([wilson_interval(score.correct, score.count) for score in shown]).reshape(-1, 2)
+    seen = [score for score in scores if score.count]
+    bars = [
+        (score.correct / score.count, wilson_interval(score.correct, score.count), score.name, score.count)
+        for score in seen
+    ]
+    bars.sort(key=lambda bar: bar[0])
+    shown = bars[:BARS_SHOWN]
+    which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
     with styled():
-        figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
-        axes = figure.subplots()
-        rows = np.arange(len(shown))
-        axes.barh(rows, accuracies, height=0.7, color=SKY)
-        axes.hlines(rows, ends[:, 0], ends[:, 1], color="black", linewidth=1.2)
-        axes.set_yticks(rows, [f"{shortened(score.name, 28)}  ({score.count})" for score in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
-        axes.grid(True, axis="x")
-        axes.tick_params(axis="y", length=0)
-        which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
-        add_title(figure, f"Accuracy within {which}, {data}")
+        figure, axes = _bars(shown, f"Accuracy within {which}, {data}")
         axes.set(xlabel="fraction of the class's images right (line: 95% interval)", ylabel="class (images)")
     return figure
+
+
+_Bar = tuple[float, tuple[float, float] | None, str, int]
+"""Value and interval, from 0 to 1, of a class; its name and the number of its images."""
+
+
+def _bars(bars: Sequence[_Bar], title: str) -> tuple[Figure, Axes]:
+    """Draw bars with their intervals from top to bottom, and the names and sizes of their classes."""
+    figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2)), layout="constrained")
+    axes = figure.subplots()
+    rows = range(len(bars))
+    axes.barh(rows, [value for value, *_ in bars], height=0.7, color=SKY)
+    for row, (_, interval, _, _) in zip(rows, bars, strict=True):
+        if interval is not None:
+            axes.hlines(row, *interval, color="black", linewidth=1.2)
+    axes.set_yticks(rows, [f"{shortened(name, 28)}  ({count})" for _, _, name, count in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(True, axis="x")
+    axes.tick_params(axis="y", length=0)
+    add_title(figure, title)
+    return figure, axes
 
 
 def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
@@ -210,16 +226,9 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
             [b.confidence for b in used], left, right, color=VERMILION, linewidth=2.5, label="mean confidence"
         )
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
-        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
         add_title(figure, f"Calibration on {data}")
-        diagram.yaxis.set_major_formatter(PercentFormatter(1))
-        add_legend(figure)
         histogram.bar([b.lower for b in bins], [b.count for b in bins], color=GREY, **bar)
-        histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
-        histogram.xaxis.set_major_formatter(PercentFormatter(1))
-        histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        for axes in (diagram, histogram):
-            axes.grid(True)
+        _label_calibration(figure, diagram, histogram)
     return figure
 
 
@@ -250,15 +259,20 @@ def two_calibrations(
             diagram.errorbar(across, up, yerr=reach, label=shortened(labels[number], 60), **style)
             left = [b.lower + number * width for b in own]
             histogram.bar(left, [b.count for b in own], width, align="edge", color=colour)
-        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
-        diagram.yaxis.set_major_formatter(PercentFormatter(1))
-        add_legend(figure)
-        histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
-        histogram.xaxis.set_major_formatter(PercentFormatter(1))
-        histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        for axes in (diagram, histogram):
-            axes.grid(True)
+        _label_calibration(figure, diagram, histogram)
     return figure
+
+
+def _label_calibration(figure: Figure, diagram: Axes, histogram: Axes) -> None:
+    """Write scales, labels and legend of accuracy against confidence, and of the images below."""
+    diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
+    diagram.yaxis.set_major_formatter(PercentFormatter(1))
+    histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
+    histogram.xaxis.set_major_formatter(PercentFormatter(1))
+    histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    for axes in (diagram, histogram):
+        axes.grid(True)
+    add_legend(figure)
 
 
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
@@ -381,27 +395,17 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
         count: images.
         data: the images as a phrase ("360 test images"), for the title.
     """
-    measured = [(score.average_precision, score) for score in scores if score.average_precision is not None]
-    ordered = sorted(measured, key=lambda pair: pair[0])
-    shown = ordered[:BARS_SHOWN]
+    bars = [
+        (score.average_precision, score.average_precision_interval, score.name, score.count)
+        for score in scores
+        if score.average_precision is not None
+    ]
+    bars.sort(key=lambda bar: bar[0])
+    shown = bars[:BARS_SHOWN]
+    which = "each label" if len(shown) == len(bars) else f"the {len(shown)} worst of {len(bars)} labels"
     with styled():
-        figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
-        axes = figure.subplots()
-        rows = np.arange(len(shown))
-        axes.barh(rows, [value for value, _ in shown], height=0.7, color=SKY)
-        for row, (_, score) in enumerate(shown):
-            if score.average_precision_interval is not None:
-                axes.hlines(row, *score.average_precision_interval, color="black", linewidth=1.2)
-        axes.plot([score.count / count for _, score in shown], rows, "o", color=VERMILION, markersize=3)
-        axes.set_yticks(rows, [f"{shortened(score.name, 28)}  ({score.count})" for _, score in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
-        axes.grid(True, axis="x")
-        axes.tick_params(axis="y", length=0)
-        which = (
-            "each label" if len(shown) == len(ordered) else f"the {len(shown)} worst of {len(ordered)} labels"
-        )
-        add_title(figure, f"Average precision of {which}, {data}")
+        figure, axes = _bars(shown, f"Average precision of {which}, {data}")
+        chance = [images / count for *_, images in shown]
+        axes.plot(chance, range(len(shown)), "o", color=VERMILION, markersize=3)
         axes.set(xlabel="average precision (line: 95% interval; dot: by chance)", ylabel="label (images)")
     return figure

@@ -1,4 +1,4 @@
-"""A model's filters, positions and attention as pictures, from arrays: the paper's Figures 6 and 7."""
+"""Draw a model's filters, positions and attention from arrays: the paper's Figures 6 and 7."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,9 @@ from vitkit.analysis.drawing import (
 )
 
 TILES_SHOWN = 14
-"""The most tiles along a side of the similarities of positions; of larger grids every second, third, ... is
-drawn."""
+"""The most tiles along a side of the position similarities; larger grids show every second or third."""
 NARROWEST = 3.2
-"""Inches that a title needs."""
+"""Narrowest figure in inches: its title must fit."""
 
 
 def filter_grid(components: Floats, explained: Floats) -> Figure:
@@ -34,7 +33,7 @@ def filter_grid(components: Floats, explained: Floats) -> Figure:
 
     Args:
         components: `(n, p, q, 3)` in [0, 1].
-        explained: `(n,)`, the fraction of the variance that each explains.
+        explained: `(n,)`, the fraction of the variance that each component explains.
     """
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1

@@ -1,4 +1,4 @@
-"""The pictures of studies: few-shot accuracy, a sweep over learning rates, speed against image size."""
+"""Draw the figures of studies: few-shot accuracy, a sweep over learning rates, speed against image size."""
 
 import itertools
 import math
@@ -29,10 +29,10 @@ from vitkit.evaluation.power_law import Point, Prediction
 from vitkit.text import format_count
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
-"""Okabe & Ito's; more lines than these are told apart by their dashes."""
+"""Okabe & Ito's; more lines than these differ by their dashes."""
 DASHES = ("-", "--", ":", "-.")
 PANELS = 4
-"""Numbers of shots that are drawn beside one another: the largest ones."""
+"""The most numbers of shots that are drawn beside one another: the largest ones."""
 METHOD_NAMES: Mapping[Method, str] = {
     "ridge": "ridge, closed form (the paper's)",
     "knn": "nearest neighbours",
@@ -128,7 +128,7 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
 
     Args:
         steps: at which it was measured.
-        curves: accuracies (0 to 1, NaN where there is none) at these steps by name ("5 shots").
+        curves: accuracies (0 to 1, NaN where one is missing) at these steps by name ("5 shots").
         images: the test images as a phrase, for the title.
     """
     with styled():
@@ -239,9 +239,9 @@ def scale_plot(
 
     Args:
         points: the points that the law was fitted to.
-        law: its predictions from the first point to the held-out one, with their intervals.
+        law: its predictions from the first point to the held-out point, with their intervals.
         held_out: the point that was predicted and then measured; None where training diverged.
-        beyond: predictions from there on, by the law fitted to the held-out point too; may be empty.
+        beyond: predictions beyond it, by the law fitted to the held-out point too; may be empty.
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
@@ -249,7 +249,7 @@ def scale_plot(
         figure = Figure((WIDTH * 0.72, 4.2), layout="constrained")
         axes = figure.subplots()
         lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
-        # Nothing is 0 on a logarithmic axis: intervals that reach it are cut off at half of the least.
+        # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
         floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
             (law, BLUE, "-", "the law, and where 95 % of measurements should lie"),
@@ -297,7 +297,7 @@ def scale_plot(
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e7 else format_count(value))
         )
-        # Over less than half a decade there would be a single round number.
+        # Less than half a decade would hold a single round number.
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else MaxNLocator(6))
         axes.yaxis.set_minor_formatter(NullFormatter())
         percent = FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g} %")
@@ -360,7 +360,7 @@ def interval_lines(
                 capsize=2,
             )
         axes.set_xscale("log")
-        # The numbers of two places lie over each other where these are nearer than a twentieth of the axis.
+        # Numbers nearer than a twentieth of the axis would overlap.
         places = sorted({point[0] for points in lines.values() for point in points})
         nearest = (places[-1] / places[0]) ** (1 / 20)
         written = places[:1]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.help import ASKING, HelpPage
-from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import describe_training, study_base
+from vitkit.cli.options import JsonOption, importing, parse_study
+from vitkit.cli.train import study_base
+from vitkit.cli.training_options import describe_training
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import as_arguments
@@ -25,7 +25,7 @@ TEXTS = read_field_texts(AblateOptions)
 
 
 @dataclass(frozen=True)
-class Command(AblateOptions):
+class Command(JsonOption, AblateOptions):
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
 
@@ -37,24 +37,11 @@ class Command(AblateOptions):
     vary: Annotated[tuple[str, ...], tyro.conf.arg(help=TEXTS["vary"]), tyro.conf.UseAppendAction] = ()
     plan: bool = False
     """list the arms, their runs and the time they take, and train nothing."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print all numbers as JSON."""
 
 
 HELP = HelpPage(
     "RECIPE --vary OPTION=VALUE,... [OPTIONS]",
-    (
-        "--vary",
-        "--plan",
-        "--grid",
-        "--seeds",
-        "--rates",
-        "--fixed-rate",
-        "--out",
-        "--device",
-        "--threads",
-        "--json",
-    ),
+    "--vary --plan --grid --seeds --rates --fixed-rate --out --device --threads --json",
     (
         "vitkit ablate digits --vary position=learned,none --plan",
         "vitkit ablate digits --vary pool=token,mean --steps 200",
@@ -63,13 +50,13 @@ HELP = HelpPage(
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, train the arms, and print the table and what it says."""
+    """Parse the command line, train the arms, and print their table and the conclusions."""
     line = shlex.join(["vitkit", "ablate", *arguments])
     if arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
         raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
     command, of_training = parse_study(Command, arguments, "ablate", HELP, describe_training)
     base = recipe(command.recipe)
-    run, _ = study_base(
+    run = study_base(
         of_training, command.recipe, base, "an ablation", "--seeds and --rates", command.listener
     )
     options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
@@ -94,34 +81,37 @@ def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
     if as_json:
         console.print_json({"arms": [to_json(arm) for arm in expected], "seconds": seconds})
         return
-    table = Table("arm", "rates tried", "runs", "time", box=None)
-    for arm in expected:
-        rates = ", ".join(f"{rate:g}" for rate in arm.rates) or "its own"
-        table.add_row(arm.label, rates, str(arm.runs), format_duration(arm.seconds))
-    console.out.print(table)
-    runs = sum(arm.runs for arm in expected)
-    console.out.print(
-        f"\n{len(expected)} arms, {runs} runs, about {format_duration(seconds)} on this machine, as measured "
-        "now, and as long again for evaluations and reports where runs are short.",
-        "Next: the same command without --plan trains them",
-        sep="\n",
-        markup=False,
-        soft_wrap=True,
+    console.print_table(
+        ("arm", "rates tried", "runs", "time"),
+        (
+            (
+                arm.label,
+                ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
+                str(arm.runs),
+                format_duration(arm.seconds),
+            )
+            for arm in expected
+        ),
+        text=(0, 1),
     )
+    runs = sum(arm.runs for arm in expected)
+    console.print_lines(
+        f"\n{len(expected)} arms, {runs} runs, about {format_duration(seconds)} on this machine, as measured "
+        "now, and as long again for evaluations and reports where runs are short."
+    )
+    console.print_next("the same command without --plan trains them")
 
 
 def _print(ablation: "Ablation") -> None:
-    """Print the table of the arms, what it says, and what can follow."""
+    """Print the table of the arms, the conclusions and the commands that can follow."""
     from vitkit.jobs.study.comparison import arm_table, conclusions
 
-    console.out.print()
-    console.out.print(console.lay_out(arm_table(ablation.comparison, compact=True)))
-    sentences = [ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison)]
-    console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
+    table = arm_table(ablation.comparison, compact=True)
+    console.print_lines("")
+    console.print_table(table.headings, table.rows)
+    console.print_lines("", ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison))
     best = max((ablation.comparison.base, *ablation.comparison.arms), key=lambda arm: arm.mean or 0.0)
-    lines = [f"Next:    open {ablation.folder / 'report.html'} in a browser"]
+    following = [f"open {ablation.folder / 'report.html'} in a browser"]
     if best.scores:  # else every run diverged
-        lines.append(
-            f"         vitkit predict {shlex.quote(str(ablation.folder / best.folder))} IMAGE_OR_FOLDER"
-        )
-    console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
+        following.append(f"vitkit predict {shlex.quote(str(ablation.folder / best.folder))} IMAGE_OR_FOLDER")
+    console.print_next(*following)

@@ -3,49 +3,37 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_models
 from vitkit.cli.help import HelpPage
-from vitkit.cli.options import importing, parse
+from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
 
 if TYPE_CHECKING:
     from vitkit.jobs.bench.records import Memory, Record, Response, Speed
 
+NOT_MEASURED = "not measured"
+
 
 @dataclass(frozen=True)
-class Command(BenchOptions):
+class Command(JsonOption, BenchOptions):
     """Time models: images per second, latency, memory and largest batch, also beside other libraries.
 
     VITKIT_NO_KERNELS=1 switches compiled kernels off."""
 
     out: str | None = None
-    """folder for bench.json and, of several sizes, the paper's Figure 12 as PNG and SVG."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print all numbers as JSON."""
+    """folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG."""
 
 
 HELP = HelpPage(
     "MODEL... [OPTIONS]",
-    (
-        "--peers",
-        "--minutes",
-        "--batch-size",
-        "--sizes",
-        "--training",
-        "--precision",
-        "--device",
-        "--threads",
-        "--out",
-        "--json",
-    ),
+    "--peers --minutes --batch-size --sizes --training --precision --device --threads --out --json",
     (
         "vitkit bench ViT-Ti/16",
         "vitkit bench ViT-S/16 --peers --sizes 224,384",
@@ -55,42 +43,37 @@ HELP = HelpPage(
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    options: Command = parse(Command, arguments, "bench", HELP)
+    options = parse(Command, arguments, "bench", HELP)
     require_models(options.models)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.bench.bench import describe_machine, keep, measure
         from vitkit.jobs.bench.records import Bench
         from vitkit.runs.destination import make_folder, require_folder
 
-    for model in options.models:
-        download(model)
-    if options.out is not None:  # now, and not when all has been measured
+    console.download(*options.models)
+    if options.out is not None:  # before minutes of measurements
         require_folder(Path(options.out))
         make_folder(Path(options.out))
     machine = describe_machine(options)
-    found: list[Record] = []
-    ended = False
+    records: list[Record] = []
+    is_complete = False
     try:
         for record in measure(options):
-            found.append(record)  # noqa: PERF402 (what is there when Ctrl-C comes is printed)
-        ended = True
+            records.append(record)  # noqa: PERF402 (Ctrl-C leaves the records so far, which are printed)
+        is_complete = True
     finally:
-        if options.json_output and ended:
-            console.print_json(Bench(machine, tuple(found)).to_json())
-        elif found:  # with --json, the object that says the error stands alone on standard output
-            _print(machine, found, console.err if options.json_output else console.out)
-        if options.out is not None and found:
-            for path in keep(Bench(machine, tuple(found)), Path(options.out)):
+        if options.json_output and is_complete:
+            console.print_json(Bench(machine, tuple(records)).to_json())
+        elif records:  # with --json, the object with the error stands alone on standard output
+            _print(machine, records, console.err if options.json_output else console.out)
+        if options.out is not None and records:
+            for path in keep(Bench(machine, tuple(records)), Path(options.out)):
                 console.err.print(str(path), markup=False, soft_wrap=True)
     if not options.json_output and not options.peers:
-        models = " ".join(shlex.quote(model) for model in options.models)
-        console.out.print(
-            f"Next: vitkit bench {models} --peers   (beside other libraries)", markup=False, soft_wrap=True
-        )
+        console.print_next(f"vitkit bench {shlex.join(options.models)} --peers   (beside other libraries)")
 
 
-def _print(machine: dict[str, Any], found: "list[Record]", out: console.Terminal) -> None:
+def _print(machine: dict[str, Any], records: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
     from vitkit.jobs.bench.records import Memory, Response, Speed
     from vitkit.jobs.bench.speed import headlines
@@ -103,88 +86,70 @@ def _print(machine: dict[str, Any], found: "list[Record]", out: console.Terminal
         markup=False,
         soft_wrap=True,
     )
-    cases = dict.fromkeys((record.model, record.image_size) for record in found)
+    cases = dict.fromkeys((record.model, record.image_size) for record in records)
     for model, size in cases:
-        own = [record for record in found if (record.model, record.image_size) == (model, size)]
+        own = [record for record in records if (record.model, record.image_size) == (model, size)]
         for phase in ("inference", "training"):
-            speeds = [r for r in own if isinstance(r, Speed) and r.phase == phase]
+            speeds = [record for record in own if isinstance(record, Speed) and record.phase == phase]
             if speeds:
                 first = speeds[0]
                 title = f"{model} at {size[0]} pixels, {phase}, batch {first.batch_size}"
                 out.print(f"\n[bold]{escape(title)}[/], compared with {escape(first.reference)}")
-                out.print(_speeds(speeds))
+                console.print_table(
+                    ("", "images/s", "ms", "ratio", "quartiles", "utilisation", "executed"),
+                    map(_speed_cells, speeds),
+                    to=out,
+                )
                 for line in headlines(speeds):
                     out.print(line, markup=False)
         responses = [record for record in own if isinstance(record, Response)]
-        memories = [record for record in own if isinstance(record, Memory)]
         if responses:
             out.print()
-            out.print(_latencies(responses))
+            console.print_table(
+                ("latency of one image", "p50", "p90", "p99", "calls"),
+                map(_latency_cells, responses),
+                to=out,
+            )
+        memories = [record for record in own if isinstance(record, Memory)]
         if memories:
             out.print()
-            out.print(_memories(memories))
+            console.print_table(
+                ("memory", "batch", "peak", "largest batch", "of"), map(_memory_cells, memories), to=out
+            )
     out.print(
-        "\nRatios are medians of rounds, with quartiles. Utilisation is FLOPs of the whole model, and those "
-        "executed, over those of PyTorch's matrix products of its shapes, in the same precision and the same "
-        "rounds; an engine with faster products is above 100 %."
+        "\nRatios are medians of rounds, with quartiles. Utilisation is the FLOPs per second of the whole "
+        "model, and the executed ones, over the FLOPs per second of PyTorch's matrix products of its shapes, "
+        "in the same precision and the same rounds; an engine with faster products is above 100 %."
     )
 
 
-def _table(*columns: str) -> Table:
-    table = Table(*columns, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+def _speed_cells(speed: "Speed") -> tuple[str | Text, ...]:
+    low, high = speed.ratio_quartiles
+    return (
+        speed.name,
+        f"{speed.images_per_second:,.1f}",
+        f"{1e3 * speed.seconds:,.1f}",
+        console.bold(f"{speed.ratio:.2f}"),
+        f"{low:.2f} to {high:.2f}",
+        *(NOT_MEASURED if mfu is None else f"{mfu:.0%}" for mfu in (speed.mfu, speed.mfu_executed)),
+    )
 
 
-def _speeds(speeds: "list[Speed]") -> Table:
-    table = _table("", "images/s", "ms", "ratio", "quartiles", "utilisation", "executed")
-    for speed in speeds:
-        low, high = speed.ratio_quartiles
-        table.add_row(
-            escape(speed.name),
-            f"{speed.images_per_second:,.1f}",
-            f"{1e3 * speed.seconds:,.1f}",
-            f"[bold]{speed.ratio:.2f}[/]",
-            f"{low:.2f} to {high:.2f}",
-            _share(speed.mfu),
-            _share(speed.mfu_executed),
-        )
-    return table
+def _latency_cells(response: "Response") -> tuple[str, ...]:
+    latency = response.latency
+    quantiles = (latency.p50, latency.p90, latency.p99)
+    milliseconds = (NOT_MEASURED if time is None else f"{1e3 * time:,.1f} ms" for time in quantiles)
+    return response.name, *milliseconds, f"{latency.calls:,}"
 
 
-def _share(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.0%}"
-
-
-def _largest(memory: "Memory") -> str:
-    if memory.largest_batch is None:
-        return "not measured"
-    return f"{memory.largest_batch:,}{'' if memory.tried else ' (by smaller ones)'}"
-
-
-def _latencies(responses: "list[Response]") -> Table:
-    table = _table("latency of one image", "p50", "p90", "p99", "calls")
-    for response in responses:
-        found = response.latency
-        table.add_row(
-            escape(response.name),
-            f"{1e3 * found.p50:,.1f} ms",
-            f"{1e3 * found.p90:,.1f} ms",
-            "not measured" if found.p99 is None else f"{1e3 * found.p99:,.1f} ms",
-            f"{found.calls:,}",
-        )
-    return table
-
-
-def _memories(memories: "list[Memory]") -> Table:
-    table = _table("memory", "batch", "peak", "largest batch", "of")
-    for memory in memories:
-        table.add_row(
-            f"{memory.phase}, {escape(memory.name)}",
-            f"{memory.batch_size:,}",
-            format_bytes(memory.peak),
-            _largest(memory),
-            format_bytes(memory.room),
-        )
-    return table
+def _memory_cells(memory: "Memory") -> tuple[str, ...]:
+    largest = NOT_MEASURED
+    if memory.largest_batch is not None:
+        largest = f"{memory.largest_batch:,}{'' if memory.tried else ' (by smaller ones)'}"
+    return (
+        f"{memory.phase}, {memory.name}",
+        f"{memory.batch_size:,}",
+        format_bytes(memory.peak),
+        largest,
+        format_bytes(memory.room),
+    )

@@ -1,6 +1,6 @@
-"""Refuse files, folders and models that are not there, before anything is imported that takes seconds.
+"""Refuse files, folders and models that are not there, before torch is imported, which takes seconds.
 
-The jobs refuse them too, in the same words: they are also called from Python.
+The jobs refuse them too, with the same messages: they are also called from Python.
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,10 @@ def require_checkpoints(*paths: str | Path) -> None:
 
 
 def require_models(names: Iterable[str]) -> None:
-    """Refuse what is neither a checkpoint that is there nor the name of a model.
+    """Refuse names of no model, and checkpoints that are not there.
 
     Raises:
-        VitkitError: one of them is none.
+        VitkitError: there is no such model or checkpoint.
     """
     for name in names:
         if is_checkpoint(name):

@@ -2,15 +2,14 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.markup import escape
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
-from vitkit.cli.options import importing, parse
+from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.compare.options import CompareOptions
 from vitkit.text import pluralize
 
@@ -18,23 +17,22 @@ if TYPE_CHECKING:
     from vitkit.jobs.compare.result import ModelComparison
 
 CLASSES_SHOWN = 6
+"""Classes whose accuracy changed most that are printed; the page has all."""
 
 
 @dataclass(frozen=True)
-class Command(CompareOptions):
+class Command(JsonOption, CompareOptions):
     """Compare two models on the same images: vitkit compare runs/one runs/other.
 
     Evaluations that two runs hold of the same test images are read; otherwise, or with --data, both are
     evaluated. Stopped anywhere, the same command goes on."""
 
     data: str | None = None
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print all numbers as JSON."""
 
 
 HELP = HelpPage(
     "FIRST SECOND [OPTIONS]",
-    ("--data", "--split", "--out", "--speed-seconds", "--threads", "--device", "--batch-size", "--json"),
+    "--data --split --out --speed-seconds --threads --device --batch-size --json",
     (
         "vitkit compare runs/digits-seed0 runs/digits-seed1",
         "vitkit compare runs/photos vit-b16-augreg --data new_photos/",
@@ -43,24 +41,22 @@ HELP = HelpPage(
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, compare, and print what came of it."""
-    options: Command = parse(Command, arguments, "compare", HELP)
+    """Parse the command line, compare, and print the comparison."""
+    options = parse(Command, arguments, "compare", HELP)
     require_checkpoints(options.first, options.second)
     require_images(options.data)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.compare.compare import run_compare
 
-    download(options.first)
-    download(options.second)
-    found = run_compare(options)
+    console.download(options.first, options.second)
+    comparison = run_compare(options)
     if options.json_output:
-        console.print_json(found.to_json())
+        console.print_json(comparison.to_json())
     else:
-        _print(found)
+        _print(comparison)
 
 
-def _print(found: "ModelComparison") -> None:
+def _print(comparison: "ModelComparison") -> None:
     """Print the answer, both models side by side, and the classes that changed most."""
     from vitkit.jobs.compare.result import (
         class_table,
@@ -70,30 +66,26 @@ def _print(found: "ModelComparison") -> None:
         speed_sentence,
     )
 
-    answer, *sentences = conclusions(found)
-    measures = console.lay_out(measure_table(found))
-    measures.columns[1].justify = "left"  # words and intervals: there is no digit to align
-    console.out.print(measures)
+    answer, *sentences = conclusions(comparison)
+    measures = measure_table(comparison)
+    console.print_table(measures.headings, measures.rows, text=range(3))
     console.out.print(f"\n[bold]{escape(answer)}[/]", soft_wrap=True)
-    more = [*sentences, speed_sentence(found)]
-    console.out.print(*filter(None, more), sep="\n", markup=False, soft_wrap=True)
-    changed = class_table(found, CLASSES_SHOWN)
-    if changed.rows:
-        console.out.print()
-        classes = console.lay_out(changed)
-        classes.columns[-1].justify = "right"
-        console.out.print(classes)
-        if len(found.classes) > len(changed.rows):
-            left = len(found.classes) - len(changed.rows)
-            console.out.print(f" ... and {pluralize(left, 'more class', 'more classes')} on the page.")
-    options = option_table(found)
+    console.print_lines(*filter(None, [*sentences, speed_sentence(comparison)]))
+    classes = class_table(comparison, CLASSES_SHOWN)
+    if classes.rows:
+        console.print_lines("")
+        console.print_table(classes.headings, classes.rows)
+        left = len(comparison.classes) - len(classes.rows)
+        if left > 0:
+            console.print_lines(f"... and {pluralize(left, 'more class', 'more classes')} on the page.")
+    options = option_table(comparison)
     if options is not None:
-        console.out.print()
-        console.out.print(console.lay_out(options))
-    elif found.options is not None:
-        console.out.print("\nThe two were trained with the same options.")
-    better = found.second if found.difference.mean > 0 else found.first
-    lines = [f"Next:    open {found.page} in a browser"]
-    if found.difference.differs:
-        lines.append(f"         vitkit predict {shlex.quote(better.given)} IMAGE_OR_FOLDER")
-    console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
+        console.print_lines("")
+        console.print_table(options.headings, options.rows, text=range(3))
+    elif comparison.options is not None:
+        console.print_lines("\nThe two were trained with the same options.")
+    better = comparison.second if comparison.difference.mean > 0 else comparison.first
+    following = [f"open {comparison.page} in a browser"]
+    if comparison.difference.differs:
+        following.append(f"vitkit predict {shlex.quote(better.given)} IMAGE_OR_FOLDER")
+    console.print_next(*following)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import parse
+from vitkit.cli.training_options import PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
 from vitkit.models.config.card import TaskName
 
@@ -30,7 +31,7 @@ autoload -U +X bashcompinit && bashcompinit"""
 """The lines by which zsh understands the script of bash."""
 HELP = HelpPage(
     "SHELL",
-    (),
+    "",
     (
         "vitkit completion bash > ~/.vitkit-completion  # then: source it in ~/.bashrc",
         "vitkit completion fish > ~/.config/fish/completions/vitkit.fish",
@@ -51,29 +52,27 @@ def main(arguments: list[str]) -> None:
 
 
 def list_options(verb: str, module: str) -> tuple[Option, ...]:
-    """List the options of a verb, those among them that it reads before the parser does.
+    """List the options of a verb, the ones that it reads before the parser included.
 
     Args:
         verb: as it stands on the command line.
-        module: of its `main`.
+        module: the module of its `main`.
     """
-    from vitkit.cli import train
-
-    if verb in train.PAGES:
+    if verb in PAGES:
         task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
-        options = (*train.PAGES[verb].before, *train.describe_training(verb, task))
+        options = (*PAGES[verb].before, *describe_training(verb, task))
     else:
         home = importlib.import_module(module)
         options = describe(home.Command)
         if verb == "data":
             options = (*options, *describe(home.Show))
         if verb in ("ablate", "scale"):  # they take the options of training too
-            options = (*options, *train.describe_training())
+            options = (*options, *describe_training())
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 
 def _bash(verbs: Mapping[str, Sequence[Option]]) -> str:
-    """Write the script for bash: a function that knows the verb, the word before and the word itself."""
+    """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
     cases, choices = _cases(verbs)
     return f"""\
 _vitkit() {{
@@ -124,11 +123,11 @@ def _fish(verbs: Mapping[str, Sequence[Option]], summaries: Mapping[str, str]) -
             f"complete -c vitkit -n __fish_use_subcommand -f -a {verb} -d {_quoted(summaries[verb])}"
         )
         for option in options:
-            words = [f"complete -c vitkit -n '__fish_seen_subcommand_from {verb}' -l {option.name[2:]}"]
+            line = f"complete -c vitkit -n '__fish_seen_subcommand_from {verb}' -l {option.name[2:]}"
             if not option.is_switch:
-                words.append("-x -a " + _quoted(" ".join(option.choices)) if option.choices else "-r")
+                line += f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r"
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[;:]\s", option.text, maxsplit=1)[0].rstrip(".")
-            lines.append(" ".join([*words, f"-d {_quoted(text)}"]))
+            lines.append(f"{line} -d {_quoted(text)}")
     return "\n".join([*lines, ""])
 
 

@@ -2,11 +2,12 @@
 
 import codecs
 import contextlib
+import logging
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -39,6 +40,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
+from vitkit.listener import Listener
+from vitkit.listener import Progress as Report
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
 from vitkit.weights.published import find_start_named, is_address
 
@@ -46,21 +49,25 @@ if TYPE_CHECKING:
     from vitkit.tasks import page
 
 WIDTH_OF_PIPES = 110
+"""Columns of a table that is written to a file or pipe, which have no width."""
 LINE_SECONDS = 60.0
 """Seconds between two lines of progress of a long loop, where there is no terminal."""
 BAR_COLUMNS = 60
 """Columns of a bar without its details: a description of 15 letters, 16 of the bar, "1,234/10,000", the time
-that is left, and the blanks between them."""
+left, and the blanks between them."""
 REJECTS_SHOWN = 10
+"""Unreadable images that are printed with the reason."""
 
+HEADING_WIDTH = 8
+"""The fewest columns of a heading: summaries that follow one another then stand in line."""
 
 _BLANKS_AT_ENDS = re.compile(" +\n")
 
 
 class Terminal(Console):
-    """A console that shows control characters instead of obeying them, whoever wrote the text.
+    """A console that shows control characters in any text instead of obeying them.
 
-    Only what rich itself adds, colours and movements of the cursor, reaches the terminal as such.
+    Only the control characters of rich itself, for colours and the cursor, reach the terminal.
     """
 
     def render_str(
@@ -75,7 +82,7 @@ class Terminal(Console):
         highlight: bool | None = None,
         highlighter: HighlighterType | None = None,
     ) -> Text:
-        """Make a text of a string; escaped here already, so that it is laid out at the width it will have."""
+        """Convert a string to a text; escaped already here, so that rich knows how wide it becomes."""
         return super().render_str(
             visible(text, keep="\n\t"),
             style=style,
@@ -88,14 +95,14 @@ class Terminal(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the command line what a reader that has gone means; rich would end the process."""
+        """Tell the command line that the reader has gone; rich would end the process."""
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render anything; what comes to the terminal by another way than `render_str` is escaped here.
+        """Render anything, with the control characters of texts that did not pass `render_str` escaped.
 
-        Lines end with their last word where there is no terminal: the blanks that fill the columns of a
-        table would be a nuisance in a log.
+        Where there is no terminal, the blanks at the ends of lines, which fill the columns of a table, are
+        left out.
         """
         blanks: list[Segment] = []
         for segment in super().render(renderable, options):
@@ -107,19 +114,19 @@ class Terminal(Console):
             text = _BLANKS_AT_ENDS.sub("\n", segment.text)
             if text.startswith("\n"):
                 blanks.clear()
-            words = text.rstrip(" ")
-            if words or segment.control:
+            ink = text.rstrip(" ")
+            if ink or segment.control:
                 yield from blanks
                 blanks.clear()
-                yield segment if segment.control else Segment(words, segment.style)
-            if len(words) < len(text):
-                blanks.append(Segment(text[len(words) :], segment.style))
+                yield segment if segment.control else Segment(ink, segment.style)
+            if len(ink) < len(text):
+                blanks.append(Segment(text[len(ink) :], segment.style))
         yield from blanks
 
 
 class _StandardError:
-    """Standard error as it is at the moment of writing. What it refuses is lost: a line of progress that
-    cannot be written is no reason to end a run."""
+    """Standard error as it is at the moment of writing. Its errors are dropped: a line of progress that
+    cannot be written ends no run."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -137,40 +144,101 @@ class _StandardError:
 
 
 def _width(stream: Any) -> int | None:
-    """Return the width of a pipe in columns; None where rich finds it: a terminal's, or that of COLUMNS."""
+    """Return the width of a pipe in columns; None where rich takes it from the terminal or from COLUMNS."""
     return None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
 
 
 out = Terminal(highlight=False, emoji=False, width=_width(sys.stdout))
 """Results."""
 err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_width(sys.stderr))
-"""Progress and messages: never mixed into what a pipe reads."""
+"""Progress and messages, which a pipe does not read."""
 
 
-def lay_out(table: "page.Table") -> Table:
-    """Lay a table out for the terminal; all columns but the first and the last stand at the right."""
-    shown = Table(*map(escape, table.headings), box=None)
-    for column in shown.columns[1:-1]:
-        column.justify = "right"
-    rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
-    for row in rows:
-        shown.add_row(*map(escape, row))
-    # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
-    # ones take what they need, so that the names in the first one are broken before intervals are.
-    columns = list(zip(shown.columns, table.headings, *rows, strict=True))
-    longest = [
-        max((len(word) for cell in cells for word in cell.split()), default=1) for _, *cells in columns
+def bold(text: str) -> Text:
+    """Make a cell of a table that stands out."""
+    return Text(visible(text), style="bold")
+
+
+def print_table(
+    headings: Iterable[str],
+    rows: Iterable[Sequence["str | Text | page.Number"]],
+    *,
+    text: Sequence[int] = (0,),
+    to: Terminal | None = None,
+) -> None:
+    """Print a table that fits the terminal and loses no letter.
+
+    Args:
+        headings: a text for each column.
+        rows: a cell for each column, in which nothing is markup: what is bold is made by `bold`.
+        text: the numbers of the columns that stand at the left, from the right where they are negative; the
+            others stand at the right, as figures do.
+        to: the terminal; standard output where it is left out.
+    """
+    to = to or out
+    lines = [
+        [
+            cell if isinstance(cell, Text) else Text(visible(cell if isinstance(cell, str) else cell.text))
+            for cell in line
+        ]
+        for line in (tuple(headings), *rows)
     ]
-    free = out.width - sum(longest) - 2 * len(columns)  # a blank at each side
-    for (column, *cells), least in reversed(list(zip(columns, longest, strict=True))):
-        extra = max(0, min(free, max(map(len, cells)) - least))
-        column.width, free = least + extra, free - extra
-    return shown
+    table = Table(*map(Column, lines[0]), box=None, pad_edge=False)
+    for line in lines[1:]:
+        table.add_row(*line)
+    count = len(table.columns)
+    # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
+    # ones take as much as they need, so that names in the first column are broken before intervals.
+    columns = [[cell.plain for cell in cells] for cells in zip(*lines, strict=True)]
+    longest = [
+        max((cell_len(word) for cell in cells for word in cell.split()), default=1) for cells in columns
+    ]
+    room = to.width - 2 * (count - 1)  # two blanks between columns
+    while sum(longest) > room and max(longest) > 1:
+        longest[longest.index(max(longest))] -= 1  # the longest word is broken
+    free = room - sum(longest)
+    for number in reversed(range(count)):
+        column = table.columns[number]
+        extra = max(0, min(free, max(map(cell_len, columns[number])) - longest[number]))
+        column.width, free = longest[number] + extra, free - extra
+        column.justify = "left" if number in text or number - count in text else "right"
+        column.overflow = "fold"
+    to.print(table)
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines as they are, unbroken and without markup: a person copies commands and paths from them."""
+    out.print(*lines, sep="\n", markup=False, soft_wrap=True)
+
+
+def print_fact(heading: str, fact: str) -> None:
+    """Print a fact behind a heading of at most 8 letters, in one line: it may hold a path."""
+    print_lines(f"{heading:8} {fact}")
+
+
+def print_next(*commands: str) -> None:
+    """Print below a blank line which commands make use of a result, each in a line of its own."""
+    print_lines("", "Next: " + "\n      ".join(commands))
+
+
+@contextmanager
+def show_warnings() -> Iterator[None]:
+    """Print the warnings of the library while a command runs."""
+    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(record.getMessage(), markup=False, soft_wrap=True)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """Print data as JSON on standard output; in ASCII alone where the output is of another encoding than
-    UTF-8."""
+    """Print data as JSON on standard output; in ASCII alone where its encoding is not UTF-8."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     unicode = codecs.lookup(encoding).name == "utf-8"
     print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
@@ -184,7 +252,7 @@ def print_csv(cells: Iterable[str]) -> None:
 
 
 class _Lines(Progress):
-    """Progress where there is no terminal: now and then a line, so that a log tells how a run goes."""
+    """Progress in a log: a line now and then."""
 
     def __init__(self) -> None:
         super().__init__(console=err, disable=True)
@@ -206,7 +274,7 @@ class _Lines(Progress):
         refresh: bool = False,
         **fields: Any,
     ) -> None:
-        """Update the task as a bar does; a field `milestone` that is true asks for a line now."""
+        """Update the task as a bar does; print a line at once where the field `milestone` is true."""
         super().update(
             task_id,
             total=total,
@@ -240,14 +308,14 @@ class _Lines(Progress):
 
 
 class _Count(MofNCompleteColumn):
-    """A column with the count that is done and its total; empty where nothing is counted."""
+    """A column with the count and its total; empty where nothing is counted."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total is not None or task.completed else Text()
 
 
 class _Left(TimeRemainingColumn):
-    """A column with the time that is left; empty where it is unknown."""
+    """A column with the time left; empty where it is unknown."""
 
     def render(self, task: Task) -> Text:
         time_left = super().render(task)
@@ -255,7 +323,7 @@ class _Left(TimeRemainingColumn):
 
 
 class _Detail(ProgressColumn):
-    """A column with what else is worth a look; empty where it has a line of its own."""
+    """A column with details such as the loss; empty where they have a line of their own."""
 
     def render(self, task: Task) -> Text:
         detail = str(task.fields["detail"])
@@ -283,7 +351,7 @@ def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
 
     Args:
         rejects: the reason for each image, by its key.
-        fate: a verb that says what became of them in the numbers, such as "were left out".
+        fate: the end of the sentence, on their part in the numbers: "were left out".
     """
     if not rejects:
         return
@@ -293,14 +361,14 @@ def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
 
 
 def say_continued(parts: int) -> str:
-    """Say how many parts of a table were on the disk before, in words that end a sentence; "" for none."""
+    """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
     return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
 
 
 def progress_bar(in_bytes: bool = False) -> Progress:
-    """Make a bar with the time left on stderr; lines at long intervals where that is no terminal.
+    """Make a bar on standard error with the time left; where that is no terminal, lines at long intervals.
 
-    `update(task, detail=..., milestone=True)` asks for a line at once.
+    `update(task, detail=..., milestone=True)` prints a line at once.
     """
     if not is_terminal(sys.stderr):
         return _Lines()
@@ -317,34 +385,71 @@ def progress_bar(in_bytes: bool = False) -> Progress:
 
 
 @contextmanager
-def count_bar(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar for a loop that calls `advance(count)` with how many more it has done."""
-    with progress_bar() as bar:
-        task = bar.add_task(visible(description), total=total, detail="")
-        yield lambda count: bar.advance(task, count)
-
-
-@contextmanager
 def download_bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a bar for a download, from its first bytes on: `progress(bytes, all bytes or None)`."""
+    """Show a bar for a download from its first bytes on: `progress(bytes, total bytes or None)`."""
     with progress_bar(in_bytes=True) as bar:
         task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
-def download(path: str | Path) -> None:
-    """Fetch a checkpoint if it is an address, so that what reads it afterwards finds it on this machine.
+def download(*paths: str | Path) -> None:
+    """Fetch the checkpoints that are given by address or name, with a bar; files and folders are left alone.
 
-    The Hub's own library shows its own bar. A path is left alone.
+    The Hub's own library fetches from the Hub later, with its own bar.
 
     Raises:
         VitkitError: as `fetch`.
     """
-    start = find_start_named(path)
-    address = str(path) if start is None else start.address
-    if is_address(path) and not address.startswith("hf:"):
-        from vitkit.weights.files.download import fetch_any  # torch: an exported folder is read without it
+    for path in paths:
+        start = find_start_named(path)
+        address = str(path) if start is None else start.address
+        if is_address(path) and not address.startswith("hf:"):
+            from vitkit.weights.files.download import (
+                fetch_any,  # torch: an exported folder is read without it
+            )
 
-        name = PurePosixPath(address.split("#")[0].split("?")[0]).name
-        with download_bar(f"fetching {name}") as progress:
-            fetch_any(path, progress)
+            name = PurePosixPath(address.split("#")[0].split("?")[0]).name
+            with download_bar(f"fetching {name}") as progress:
+                fetch_any(path, progress)
+
+
+class TerminalListener(Listener):
+    """Shows the progress and results of a job on the terminal, or in a log."""
+
+    def note(self, sentence: str) -> None:
+        err.print(sentence, markup=False, soft_wrap=True)
+
+    def warn(self, sentence: str) -> None:
+        err.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        if not any(heading for heading, _ in rows):
+            for _, lines in rows:
+                out.print(*lines, sep="\n", markup=False)
+            return
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=HEADING_WIDTH)
+        for heading, lines in rows:
+            for line in lines:
+                grid.add_row(f"[bold]{escape(heading)}[/]", escape(line))
+                heading = ""  # once, before its first line
+        out.print(grid)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Report]:
+        in_bytes = unit == "bytes"
+        with progress_bar(in_bytes=in_bytes) as bar:
+            task = bar.add_task(visible(what), total=total, detail="", bytes=in_bytes)
+
+            def progress(
+                done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+            ) -> None:
+                bar.update(
+                    task,
+                    completed=done,
+                    total=bar.tasks[0].total if total is None else total,
+                    detail=detail,
+                    milestone=milestone,
+                )
+
+            yield progress

@@ -18,17 +18,7 @@ class Command(EmbedOptions):
 
 HELP = HelpPage(
     "DATA MODEL [OPTIONS]",
-    (
-        "--out",
-        "--batch-size",
-        "--image-size",
-        "--precision",
-        "--device",
-        "--workers",
-        "--on",
-        "--processes",
-        "--num-heads",
-    ),
+    "--out --batch-size --image-size --precision --device --workers --on --processes --num-heads",
     (
         "vitkit embed my_photos/ vit-ti16-augreg-in21k",
         "vitkit embed digits runs/digits-ViT-96x6x3-4 --out features.npy",
@@ -37,27 +27,28 @@ HELP = HelpPage(
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, compute, and say where the features are."""
-    options: Command = parse(Command, arguments, "embed", HELP)
+    """Parse the command line, compute the features, and say where they are."""
+    options = parse(Command, arguments, "embed", HELP)
     require_images(options.data)
     require_checkpoints(options.path)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.embed import run_embed
 
-    download(options.path)
+    console.download(options.path)
     made = run_embed(options)
     console.print_rejects(made.rejects, "have no features")
-    lines = []
     if made.retry:
         files = join_names([str(path) for path in made.retry])
-        lines.append(f"To read them again, mend them, remove {files} and give the same command.")
-    out, model, data = (str(made.out), shlex.quote(str(options.path)), shlex.quote(str(options.data)))
-    again = console.say_continued(made.continued)
-    lines.append(f"Features of {pluralize(made.images, 'image')}, {made.width:,} of each, in {out}{again}.")
-    if made.names is None:
-        lines.append(f"Next: pandas.read_parquet({out!r}) in Python")
-    else:
-        lines += [f"The names of the rows are in {made.names}.", f"Next: numpy.load({out!r}) in Python"]
-    lines.append(f"      vitkit fewshot {model} --data {data}   (how well classes are learned from features)")
-    console.out.print(*lines, sep="\n", markup=False, soft_wrap=True)
+        console.print_lines(f"To read them again, mend them, remove {files} and give the same command.")
+    out = str(made.out)
+    console.print_lines(
+        f"Features of {pluralize(made.images, 'image')}, {made.width:,} of each, in {out}"
+        f"{console.say_continued(made.continued)}."
+    )
+    if made.names is not None:
+        console.print_lines(f"The names of the rows are in {made.names}.")
+    model, data = shlex.quote(str(options.path)), shlex.quote(str(options.data))
+    console.print_next(
+        f"{'pandas.read_parquet' if made.names is None else 'numpy.load'}({out!r}) in Python",
+        f"vitkit fewshot {model} --data {data}   (how well classes are learned from features)",
+    )

@@ -2,44 +2,41 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.markup import escape
-from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
-from vitkit.cli.options import importing, parse, take_option
+from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.cli.processes import start_several
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import EvaluateOptions, ProtocolFiles, ProtocolOptions, as_arguments
-from vitkit.text import visible
 from vitkit.world import world_of_environment
 
 if TYPE_CHECKING:
     from vitkit.evaluation.protocols import ProtocolResult
     from vitkit.jobs.evaluate import Evaluation
-    from vitkit.tasks.page import Table as TaskTable
+    from vitkit.tasks.page import Table
 
 ROWS_SHOWN = 40
+"""Rows of a task's table that are printed."""
 WORST_SHOWN = 10
+"""Classes with the lowest accuracy by a protocol that are printed."""
 
 
 @dataclass(frozen=True)
-class Command(ProtocolFiles, EvaluateOptions):
+class Command(JsonOption, ProtocolFiles, EvaluateOptions):
     """Evaluate a model on images it was not trained on."""
 
     protocol: ProtocolName | None = None
-    """score --data as the test set of that name is scored, for models of ImageNet's classes; left out, by the
-    names of its folders."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print all numbers as JSON."""
+    """score --data by the rules of this test set, for models of ImageNet's classes; left out, by the names of
+    its folders."""
     processes: int = 1
     """processes that evaluate together on this machine, one for each GPU or some for its processors; the
-    result is that of one process. On several machines: torchrun ... -m vitkit evaluate."""
+    result is the same. On several machines: torchrun ... -m vitkit evaluate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,18 +50,7 @@ class Command(ProtocolFiles, EvaluateOptions):
 
 HELP = HelpPage(
     "MODEL [OPTIONS]",
-    (
-        "--data",
-        "--split",
-        "--protocol",
-        "--batch-size",
-        "--image-size",
-        "--precision",
-        "--device",
-        "--workers",
-        "--processes",
-        "--json",
-    ),
+    "--data --split --protocol --batch-size --image-size --precision --device --workers --processes --json",
     (
         "vitkit evaluate runs/digits-ViT-96x6x3-4",
         "vitkit evaluate runs/my_photos-ViT-Ti-16 --data new_photos/ --json",
@@ -73,20 +59,19 @@ HELP = HelpPage(
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, evaluate, and print the numbers, which one of several processes does."""
+    """Parse the command line, evaluate, and print the numbers."""
     arguments = list(arguments)
-    if start_several(take_option(arguments, "--processes"), "evaluate", arguments):
+    if start_several("evaluate", arguments):
         return
-    options: Command = parse(Command, arguments, "evaluate", HELP)
+    options = parse(Command, arguments, "evaluate", HELP)
     if options.protocol is not None and world_of_environment().size > 1:
         raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
     require_checkpoints(options.path)
     require_images(options.data, options.labels, options.wnids)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.evaluate import keep_evaluation, run_evaluate, run_protocol
 
-    download(options.path)
+    console.download(options.path)
     if options.protocol is not None:
         result, rejects = run_protocol(ProtocolOptions(**as_arguments(ProtocolOptions, options)))
         if options.json_output:
@@ -94,18 +79,19 @@ def main(arguments: list[str]) -> None:
         else:
             _print_protocol(result, rejects)
         return
-    found = run_evaluate(options)
-    kept = keep_evaluation(options, found)
+    evaluation = run_evaluate(options)
+    path = keep_evaluation(options, evaluation)
     if options.json_output:
-        console.print_json({"split": found.split, "rejects": found.rejects, **found.result.to_json()})
+        record = {"split": evaluation.split, "rejects": evaluation.rejects}
+        console.print_json({**record, **evaluation.result.to_json()})
         return
-    _print(found)
+    _print(evaluation)
     model = shlex.quote(str(options.path))
-    if kept is not None:
-        following = f"Kept in {kept}. Next: vitkit report {model}"
+    if path is None:
+        console.print_next(f"vitkit predict {model} IMAGE_OR_FOLDER")
     else:
-        following = f"Next: vitkit predict {model} IMAGE_OR_FOLDER"
-    console.out.print(following, markup=False, soft_wrap=True)
+        console.print_lines(f"Kept in {path}.")
+        console.print_next(f"vitkit report {model}")
 
 
 def compute_part(arguments: list[str]) -> None:
@@ -115,19 +101,19 @@ def compute_part(arguments: list[str]) -> None:
     run_evaluate(parse(Command, arguments, "evaluate", HELP))
 
 
-def _print(found: "Evaluation") -> None:
-    """Print the numbers in a sentence, and the first files that could not be read."""
-    split = "" if found.whole else f"{found.split} "
-    figure, rest = found.answering.summary(found.result, f"{split}images of {found.data.name}")
+def _print(evaluation: "Evaluation") -> None:
+    """Print the result in a sentence, the task's table, and the first images that could not be read."""
+    split = "" if evaluation.whole else f"{evaluation.split} "
+    figure, rest = evaluation.answering.summary(evaluation.result, f"{split}images of {evaluation.data.name}")
     console.out.print(f"[bold]{escape(figure)}[/]{escape(rest)}")
-    details = found.answering.details(found.result)
+    details = evaluation.answering.details(evaluation.result)
     if details is not None:
-        _print_table(details)
-    console.print_rejects(found.rejects, "count for nothing")
+        _print_details(details)
+    console.print_rejects(evaluation.rejects, "count for nothing")
 
 
 def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
-    """Print the accuracy by a protocol in a sentence, what was left out, and the worst classes."""
+    """Print the accuracy by a protocol in a sentence, the images left out, and the worst classes."""
     low, high = result.accuracy_interval
     console.out.print(
         f"[bold]{result.accuracy:.2%}[/] accuracy by {result.protocol} on {result.count:,} images "
@@ -141,24 +127,18 @@ def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
     for reason, count in result.left_out.items():
         console.out.print(f"Left out: {count:,} image{'s' * (count != 1)}, {reason}.", markup=False)
     console.print_rejects(rejects, "count for nothing")
-    console.out.print(f"The {result.note}.", markup=False, soft_wrap=True)
-    table = Table("worst classes", "right", "images", box=None, pad_edge=False)
-    for score in result.per_class[:WORST_SHOWN]:
-        table.add_row(escape(visible(score.name)), f"{score.accuracy:.1%}", f"{score.count:,}")
-    console.out.print(table)
-    console.out.print("Next: the same command with --json   (every class)")
+    console.print_lines(f"The {result.note}.")
+    worst = result.per_class[:WORST_SHOWN]
+    console.print_table(
+        ("worst classes", "right", "images"),
+        ((score.name, f"{score.accuracy:.1%}", f"{score.count:,}") for score in worst),
+    )
+    console.print_next("the same command with --json   (every class)")
 
 
-def _print_table(details: "TaskTable") -> None:
+def _print_details(details: "Table") -> None:
     """Print the first rows of a task's table."""
-    from vitkit.tasks.page import Number
-
-    table = Table(box=None, pad_edge=False)
-    for column, heading in enumerate(details.headings):
-        numbers = all(isinstance(row[column], Number) for row in details.rows)
-        table.add_column(escape(heading), justify="right" if numbers else "left")
-    for row in details.rows[:ROWS_SHOWN]:
-        table.add_row(*(escape(visible(cell if isinstance(cell, str) else cell.text)) for cell in row))
-    console.out.print(table)
+    text = [number for number, cells in enumerate(zip(*details.rows, strict=True)) if str in map(type, cells)]
+    console.print_table(details.headings, details.rows[:ROWS_SHOWN], text=text)
     if len(details.rows) > ROWS_SHOWN:
         console.out.print(f"... and {len(details.rows) - ROWS_SHOWN:,} more; --json and the report have all.")

@@ -3,16 +3,14 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import HelpPage
-from vitkit.cli.options import importing, parse, take_option
+from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.cli.processes import start_several
 from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.models.config.image_config import height_and_width
@@ -22,36 +20,25 @@ if TYPE_CHECKING:
     from vitkit.jobs.fewshot.result import FewShot, FewShotModel
 
 HARDEST_SHOWN = 3
+"""Classes with the lowest accuracy that are printed for each model."""
+DRAWS_SHOWN = 5
+"""Accuracies of single draws that the table has room for."""
 
 
 @dataclass(frozen=True)
-class Command(FewShotOptions):
+class Command(JsonOption, FewShotOptions):
     """Measure how well classes are learned from a few images, by the features of frozen checkpoints."""
 
     out: str | None = None
     """folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working folder."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print all numbers as JSON."""
     processes: int = 1
     """processes that compute features together on this machine, one for each GPU or some for its
-    processors; the numbers are the ones of one process. On several machines: torchrun ... -m vitkit
-    fewshot."""
+    processors; the numbers are the same. On several machines: torchrun ... -m vitkit fewshot."""
 
 
 HELP = HelpPage(
     "START... --data DATA [OPTIONS]",
-    (
-        "--data",
-        "--shots",
-        "--seeds",
-        "--methods",
-        "--image-size",
-        "--out",
-        "--batch-size",
-        "--device",
-        "--processes",
-        "--json",
-    ),
+    "--data --shots --seeds --methods --image-size --out --batch-size --device --processes --json",
     (
         "vitkit fewshot vit-ti16-augreg-in21k --data my_photos/",
         "vitkit fewshot runs/a runs/b --data digits --shots 1,5",
@@ -60,100 +47,97 @@ HELP = HelpPage(
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, measure, and print the numbers, which one of several processes does."""
+    """Parse the command line, measure, and print the numbers."""
     arguments = list(arguments)
-    if start_several(take_option(arguments, "--processes"), "fewshot", arguments):
+    if start_several("fewshot", arguments):
         return
-    options: Command = parse(Command, arguments, "fewshot", HELP)
-    if options.out is not None:  # now, and not when all has been measured
+    options = parse(Command, arguments, "fewshot", HELP)
+    if options.out is not None:  # before minutes of measurements
         require_folder(Path(options.out))
     require_checkpoints(*options.checkpoints)
     require_images(options.data)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
 
-    for start in options.checkpoints:
-        download(start)
-    found = run_fewshot(options)
-    kept = keep_fewshot(options, found, options.out)
+    console.download(*options.checkpoints)
+    measured = run_fewshot(options)
+    paths = keep_fewshot(options, measured, options.out)
     if options.json_output:
-        console.print_json(found.to_json())
+        console.print_json(measured.to_json())
         return
-    console.out.print(_one(found, found.models[0]) if len(found.models) == 1 else _several(found))
-    _print_more(found)
-    for path in kept:
-        console.out.print(str(path), markup=False, soft_wrap=True)
-    starts = shlex.join(options.checkpoints)
-    shown = height_and_width(options.image_size)
-    size = "" if shown is None else f" --image-size {' '.join(map(str, shown))}"
-    following = (
-        f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)}{size}   (to compare them)"
-    )
-    console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
+    if len(measured.models) == 1:
+        _print_model(measured, measured.models[0])
+    else:
+        _print_models(measured)
+    _print_remarks(measured)
+    console.print_lines(*map(str, paths))
+    size = height_and_width(options.image_size)
+    of_size = "" if size is None else f" --image-size {size[0]} {size[1]}"
+    starts, data = shlex.join(options.checkpoints), shlex.quote(options.data)
+    console.print_next(f"vitkit fewshot {starts} ANOTHER --data {data}{of_size}   (to compare them)")
 
 
 def compute_part(arguments: list[str]) -> None:
-    """Compute a part of the features of what process 0 prints."""
+    """Compute a part of the features for the numbers that process 0 prints."""
     from vitkit.jobs.fewshot.fewshot import run_fewshot
 
     run_fewshot(parse(Command, arguments, "fewshot", HELP))
 
 
-def _one(found: "FewShot", model: "FewShotModel") -> Table:
-    """Put the numbers of one checkpoint in a table, a row for each method and number of shots."""
-    table = Table("method", "shots", "accuracy", "deviation", "95 % over draws", "each draw", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+def _print_model(measured: "FewShot", model: "FewShotModel") -> None:
+    """Print the numbers of a single checkpoint, a row for each method and number of shots."""
+    rows = []
     for score in model.scores:
         interval = score.shown_interval
-        table.add_row(
-            score.method if score.shots == found.shots[0] else "",
-            f"{score.shots:,}",
-            f"[bold]{score.mean:.2%}[/]",
-            "" if score.deviation is None else f"{score.deviation:.2%}",
-            "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}",
-            " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:5]),
+        rows.append(
+            (
+                score.method if score.shots == measured.shots[0] else "",
+                f"{score.shots:,}",
+                console.bold(f"{score.mean:.2%}"),
+                "" if score.deviation is None else f"{score.deviation:.2%}",
+                "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}",
+                " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
+            )
         )
-    return table
+    console.print_table(("method", "shots", "accuracy", "deviation", "95 % over draws", "each draw"), rows)
 
 
-def _several(found: "FewShot") -> Table:
-    """Put the numbers of several checkpoints in a table, a column for each number of shots."""
-    shots = [f"{count:,} shots" if count > 1 else "1 shot" for count in found.shots]
-    table = Table("method", "checkpoint", *shots, box=None)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for method in dict.fromkeys(score.method for score in found.models[0].scores):
-        for number, model in enumerate(found.models):
+def _print_models(measured: "FewShot") -> None:
+    """Print the numbers of several checkpoints, a column for each number of shots."""
+    rows: list[tuple[str | Text, ...]] = []
+    for method in dict.fromkeys(score.method for score in measured.models[0].scores):
+        for number, model in enumerate(measured.models):
             cells = [
-                f"[bold]{score.mean:.1%}[/]"
-                + ("" if score.deviation is None else f" ±{100 * score.deviation:.1f}")
+                Text.assemble(
+                    (f"{score.mean:.1%}", "bold"),
+                    "" if score.deviation is None else f" ±{100 * score.deviation:.1f}",
+                )
                 for score in model.of_method(method)
             ]
-            table.add_row(method if number == 0 else "", escape(model.name), *cells)
-    return table
+            rows.append((method if number == 0 else "", model.name, *cells))
+    shots = [f"{count:,} shots" if count > 1 else "1 shot" for count in measured.shots]
+    console.print_table(("method", "checkpoint", *shots), rows, text=(0, 1))
 
 
-def _print_more(found: "FewShot") -> None:
-    """Print what the numbers are to be compared with, the hardest classes, and the files that are bad."""
+def _print_remarks(measured: "FewShot") -> None:
+    """Print the accuracy of guessing, the hardest classes, and the images that could not be read."""
     console.out.print(
-        f"On {found.test_images:,} {found.test_split} images of {found.data_name} in "
-        f"{len(found.class_names):,} classes: guessing is right for {found.chance:.1%}, always naming the "
-        f"most frequent class for {found.majority:.1%}.",
+        f"On {measured.test_images:,} {measured.test_split} images of {measured.data_name} in "
+        f"{len(measured.class_names):,} classes: guessing is right for {measured.chance:.1%}, always naming "
+        f"the most frequent class for {measured.majority:.1%}.",
         markup=False,
     )
-    if len(found.class_names) > 2:
-        for model in found.models:
+    if len(measured.class_names) > 2:
+        for model in measured.models:
             best = model.best
             classes = [
-                (share, name)
-                for share, name in zip(best.class_accuracy, found.class_names, strict=True)
-                if share is not None
+                (accuracy, name)
+                for accuracy, name in zip(best.class_accuracy, measured.class_names, strict=True)
+                if accuracy is not None
             ]
-            hardest = ", ".join(f"{name} {share:.0%}" for share, name in sorted(classes)[:HARDEST_SHOWN])
+            hardest = [f"{name} {accuracy:.0%}" for accuracy, name in sorted(classes)[:HARDEST_SHOWN]]
             console.out.print(
-                f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.",
+                f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {', '.join(hardest)}.",
                 markup=False,
             )
-    console.print_rejects(found.rejects, "were left out")
+    console.print_rejects(measured.rejects, "were left out")

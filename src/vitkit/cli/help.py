@@ -10,13 +10,13 @@ from itertools import groupby
 from vitkit.cli.verb_options import Option
 
 WIDTH = 80
-"""Columns of every page: what a terminal has at least."""
+"""Columns of every page: the width of the narrowest common terminal."""
 COLUMN = 24
-"""The column at which the texts begin; of a longer name the text begins on the next line."""
+"""The column at which texts begin; the text of a longer name begins on the next line."""
 LONGEST_NAME = 44
-"""Columns of a name with all its choices; where they take more, the text says them."""
+"""Most columns of a name with its choices; where they take more, the text lists the choices."""
 MOST_SHOWN = 10
-"""Options on the first page of a verb that does not choose them itself."""
+"""Options on the first page of a verb whose page names none."""
 ALL = "--help-all"
 ASKING = ("-h", "--help", ALL)
 """The options that ask for help."""
@@ -31,33 +31,33 @@ class HelpPage:
     """The choice of what the first page of a verb's help shows."""
 
     usage: str
-    """The words after the verb: "MODEL IMAGE... [OPTIONS]"; left out, those that it takes."""
-    options: tuple[str, ...]
-    """The options that most people need, as they are written; about ten."""
+    """The text after the verb: "MODEL IMAGE... [OPTIONS]"; left out, its positional arguments."""
+    options: str
+    """The options that most people need, with blanks between them; about ten."""
     examples: tuple[str, ...]
-    """Two commands that work, each with two spaces and a # before what it is for, where that is not plain."""
+    """Two commands that work. A comment behind two spaces and a # may say what they do."""
     before: tuple[Option, ...] = ()
-    """Words and options that the verb reads before the parser does."""
+    """Arguments that the verb itself reads before the parser does."""
     has_defaults: bool = True
-    """Whether what is left out is always the same, and not chosen by the images."""
+    """Whether options have fixed defaults: those of fine-tuning depend on the images."""
     description: str = ""
     """The purpose of the verb; left out, the docstring of its command."""
 
 
-NO_PAGE = HelpPage("", (), ())
-"""The page of a verb that chooses nothing: it shows all words and the first options."""
+NO_PAGE = HelpPage("", "", ())
+"""The page of a verb that chooses nothing: it shows the first options."""
 
 
 def write_help(
     verb: str, command: object, options: Sequence[Option], page: HelpPage, *, everything: bool
 ) -> str:
-    """Write the help of a verb, no line of which is longer than 80 columns.
+    """Write the help of a verb in lines of at most 80 columns.
 
     Args:
         verb: as it follows vitkit.
-        command: the dataclass that its command line becomes, whose docstring says what the verb does.
-        options: all of them, those of the page and those that `describe` gives.
-        page: what its first page shows.
+        command: the dataclass that its command line is parsed into; its docstring says what the verb does.
+        options: all options, those that the verb itself reads included.
+        page: the choice of what the first page shows.
         everything: show every option with its whole text, in groups.
     """
     if not page.has_defaults:
@@ -69,12 +69,14 @@ def write_help(
     if positional:
         parts.append("\n".join(_entry(option, everything) for option in positional))
     if everything:
-        for group, members in groupby(sorted(named, key=lambda one: bool(one.group)), lambda one: one.group):
+        # The options of the verb itself have no group and come first.
+        ordered = sorted(named, key=lambda option: bool(option.group))
+        for group, members in groupby(ordered, lambda option: option.group):
             entries = [_entry(option, True) for option in members]
             parts.append("\n".join([*([_wrapped(group)] if group else []), *entries]))
         parts.append(_wrapped(RULE))
     else:
-        shown = page.options or tuple(option.name for option in named[:MOST_SHOWN])
+        shown = page.options.split() or [option.name for option in named[:MOST_SHOWN]]
         by_name = {name: option for option in named for name in option.names}
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))
     if page.examples:
@@ -85,9 +87,9 @@ def write_help(
 
 
 def usage(verb: str, options: Sequence[Option], page: HelpPage) -> str:
-    """Write what a command line of a verb looks like."""
-    words = [f"{one.name}{'...' * (one.most > 1)}" for one in options if one.is_positional]
-    return f"vitkit {verb} {page.usage or ' '.join([*words, '[OPTIONS]'])}"
+    """Write the form of a verb's command line: "vitkit card CHECKPOINT [OPTIONS]"."""
+    positional = [_name(option) for option in options if option.is_positional]
+    return f"vitkit {verb} {page.usage or ' '.join([*positional, '[OPTIONS]'])}"
 
 
 def _paragraphs(text: str) -> str:
@@ -95,14 +97,12 @@ def _paragraphs(text: str) -> str:
 
 
 def _wrapped(text: str, later: str = "") -> str:
-    words = " ".join(text.split())
-    return textwrap.fill(
-        words, WIDTH, subsequent_indent=later, break_on_hyphens=False, break_long_words=False
-    )
+    text = " ".join(text.split())
+    return textwrap.fill(text, WIDTH, subsequent_indent=later, break_on_hyphens=False, break_long_words=False)
 
 
 def _entry(option: Option, everything: bool) -> str:
-    """Write the lines of an option: its name with what follows it, and why one gives it."""
+    """Write the lines of an option: its name with its value, and its text."""
     name, text = _name(option), option.text
     if not everything:
         text = re.split(r"(?<=\.)\s+(?=[A-Z])", text, maxsplit=1)[0].rstrip(".")
@@ -123,11 +123,11 @@ def _entry(option: Option, everything: bool) -> str:
 
 
 def _name(option: Option) -> str:
-    """Write the name of an option with what stands for its value."""
+    """Write the name of an option with the placeholder of its value."""
     if option.is_positional:
         return f"{option.name}{'...' * (option.most > 1)}"
     if option.is_switch:
-        # What is on already is turned off; the text says what it is that is on.
+        # A switch that is on by default is there to be turned off.
         return ", ".join(option.names) if option.default is True else option.name
     name = f"{option.name} {option.value}"
     return name if len(name) <= LONGEST_NAME else f"{option.name} NAME"

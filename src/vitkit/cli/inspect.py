@@ -20,7 +20,7 @@ class Command(InspectOptions):
 
 HELP = HelpPage(
     "MODEL [OPTIONS]",
-    ("--images", "--out", "--image-size", "--num-heads", "--quiet"),
+    "--images --out --image-size --num-heads --quiet",
     (
         "vitkit inspect runs/digits-ViT-96x6x3-4",
         "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",
@@ -30,17 +30,16 @@ HELP = HelpPage(
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and draw the pictures."""
-    options: InspectOptions = parse(Command, arguments, "inspect", HELP)
+    options = parse(Command, arguments, "inspect", HELP)
     if options.out is not None:
         require_folder(Path(options.out))
     require_checkpoints(options.path)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.inspect import draw_pictures
 
     if options.images:
         options = replace(options, images=read_names(as_names(options.images)))
-    download(options.path)
+    console.download(options.path)
     drawn = draw_pictures(options)
     for path in drawn.pictures:
         console.out.print(str(path), markup=False)
@@ -48,7 +47,6 @@ def main(arguments: list[str]) -> None:
         console.out.print(f"No pictures of attention: {drawn.without_attention}.")
     model = shlex.quote(str(options.path))
     if kind_of(options.path).is_run:
-        following = f"vitkit report {model}   (all that is known of the run on one page)"
+        console.print_next(f"vitkit report {model}   (the whole run on one page)")
     else:
-        following = f"vitkit card {model}   (what the model is)"
-    console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
+        console.print_next(f"vitkit card {model}   (what the model is)")

@@ -17,7 +17,6 @@ from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import visible
 from vitkit.world import world_of_environment
 
-# verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
     "advise": ("what to expect of images and starts, before training", "vitkit.cli.advise"),
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
@@ -46,6 +45,7 @@ VERBS = {
     "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
     "completion": ("let the shell complete verbs and options", "vitkit.cli.completion"),
 }
+"""A summary of each verb, and the module whose `main(arguments)` runs it."""
 
 OTHER_VERBS = {
     "train": ("fit",),
@@ -58,7 +58,7 @@ OTHER_VERBS = {
     "data check": ("check", "dedup"),
     "starts": ("weights", "checkpoints", "zoo"),
 }
-"""Words of other tools for the verbs of vitkit."""
+"""The names of our verbs in other tools."""
 
 WRONG_OPTIONS = 2
 """The exit code of a command line that is wrong."""
@@ -71,22 +71,22 @@ EXAMPLES = """\
 Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
   vitkit data check my_photos/                       look at a folder of class folders before training
-  vitkit train --recipe photos --data my_photos/     train on it
-  vitkit finetune my_photos/                         begin from a checkpoint, which needs far fewer images
+  vitkit finetune my_photos/                         train on it, from weights that others trained
+  vitkit train --recipe photos --data my_photos/     train on it from scratch: for many thousands of images
   vitkit predict runs/my_photos-... holiday.jpg      use the result
 """
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; returns its exit code.
+    """Run a command; return its exit code.
 
-    0: done. 1: the user can fix it, one message says how. 2: the command line cannot be read: an unknown
-    command or option, a missing word, a value of another kind. 130 and 143: stopped
-    by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
-    output has gone. Anything else that fails is a bug and keeps its traceback.
+    0: done. 1: the user can fix it, a message says how. 2: the command line cannot be read: an unknown
+    command or option, a missing argument, a value of another type. 130 and 143: stopped by Ctrl-C and
+    SIGTERM; 128 and its number for every signal that asks to stop. 141: the reader of the output has gone.
+    Anything else that fails is a bug and keeps its traceback.
 
-    With --json among the arguments, a command that fails prints an object with `error` and `exit_code` as the
-    last line of its output, and the message on standard error as ever.
+    With --json among the arguments, a command that fails also prints an object with `error` and `exit_code`
+    as the last line of standard output.
     """
     if "--json" not in arguments:
         return _run(arguments, _failed)
@@ -103,11 +103,11 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str], failed: Callable[..., int]) -> int:
-    """Run one command; `failed(message, code=1)` tells what went wrong and gives the exit code."""
+    """Run a command; `failed(message, code=1)` prints what went wrong and returns the exit code."""
     try:
         code = _command(arguments, failed)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where it can still be said that a disk is full
+            sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
         return code
     except VitkitError as error:
         return failed(str(error), error.exit_code)
@@ -119,15 +119,15 @@ def _run(arguments: list[str], failed: Callable[..., int]) -> int:
     except MemoryError:
         return failed(MEMORY)
     except RecursionError:
-        return failed("what was read is nested too deeply to be anything of ours: look at the file again.")
+        return failed("a file is nested too deeply for vitkit to have written it: check the file.")
     except UnicodeError as error:
-        return failed(f"a text is not of the encoding it should be of: {error}.")
+        return failed(f"a text has another encoding than expected: {error}.")
     except OSError as error:
         # A full disk, a folder that may not be written, a file where a folder should be.
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # then work was under way
-        kept = "What was finished before is kept: correct" if full else "Correct"
-        return failed(f"{place}{error.strerror or error}. {kept} this, then run the same command again.")
+        advice = "What was finished before is kept: correct" if full else "Correct"
+        return failed(f"{place}{error.strerror or error}. {advice} this, then run the same command again.")
     except RuntimeError as error:
         if "can't allocate memory" in str(error) or "out of memory" in str(error):
             return failed(MEMORY)
@@ -135,7 +135,7 @@ def _run(arguments: list[str], failed: Callable[..., int]) -> int:
 
 
 def _command(arguments: list[str], failed: Callable[..., int]) -> int:
-    """Find out which command is meant and run it."""
+    """Run the command that the arguments begin with."""
     verb, *rest = arguments or ["help"]
     if verb == "help" and rest:
         verb, rest = rest[0], [*rest[1:], "--help"]
@@ -154,21 +154,18 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     world = world_of_environment()
-    if world.rank:  # another process parses the command line and prints
-        if verb not in ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot") or {
-            "-h",
-            "--help",
-            "--help-all",
-        } & {*rest}:
+    if world.rank:  # process 0 parses the command line and prints
+        of_processes = ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot")
+        if verb not in of_processes or {"-h", "--help", "--help-all"} & {*rest}:
             return 0
         processes = importlib.import_module("vitkit.cli.processes")
         if verb in ("evaluate", "fewshot"):
             part = importlib.import_module(VERBS[verb][1]).compute_part
             return cast("int", processes.take_part(world, part, rest))
         return cast("int", processes.follow(world))
-    library_warnings = importlib.import_module("vitkit.cli.library_warnings")
+    console = importlib.import_module("vitkit.cli.console")
     try:
-        with _terminable() as stop, library_warnings.show_warnings():
+        with _terminable() as stop, console.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 module = importlib.import_module(VERBS[verb][1])
             module.main(rest)
@@ -180,21 +177,20 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
 
 
 def _failed(message: str, code: int = 1) -> int:
-    """Print what went wrong as one message; returns the exit code."""
+    """Print what went wrong on standard error; return the exit code."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:
         streams.discard(sys.stdout)
-    words = visible(message, keep="\n")
     with suppress(OSError):
         if sys.stderr is not None:
-            print(f"vitkit: {words}", file=sys.stderr, flush=True)
+            print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
     return code
 
 
 def _failed_json(message: str, code: int) -> int:
-    """Print what went wrong as a line of JSON on standard output; returns the exit code."""
+    """Print what went wrong as a line of JSON on standard output; return the exit code."""
     from vitkit.cli import console
 
     try:
@@ -204,7 +200,7 @@ def _failed_json(message: str, code: int) -> int:
     return code
 
 
-class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
+class Interrupted(VitkitError):  # noqa: N818 (a person wanted it: it is no error)
     """A command that a signal ended; its exit code is 128 and the signal's number."""
 
     def __init__(self, request: StopRequest) -> None:
@@ -215,7 +211,7 @@ class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked fo
 
 @contextmanager
 def _terminable() -> Iterator[StopSignals]:
-    """End a command at a signal that asks to stop as Ctrl-C does, so that what is half done is cleared away.
+    """End a command at any signal that asks to stop as Ctrl-C ends it, so that it clears half-written files.
 
     Training has its own way to stop.
     """

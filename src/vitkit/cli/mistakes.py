@@ -1,4 +1,4 @@
-"""Say what is wrong with a command line, and what was probably meant."""
+"""Say what is wrong with a command line, and which command was probably meant."""
 
 import difflib
 import re
@@ -11,7 +11,7 @@ from vitkit.text import join_names
 
 
 class WrongCommandLine(VitkitError):  # noqa: N818 (it is the command line that is wrong)
-    """A command line that cannot be read: an unknown option, a missing word, a value of another kind."""
+    """A command line that cannot be read: an unknown option, a missing argument, a value of another type."""
 
     exit_code = 2
 
@@ -78,7 +78,7 @@ OTHER_NAMES = {
     "--checkpoint-every": ("save-steps", "save-every", "save-interval", "save-period"),
     "--log-every": ("logging-steps", "log-interval"),
 }  # fmt: skip
-"""Our options, and what timm, ultralytics, Hugging Face, scikit-learn and the original code call them."""
+"""Our options, and their names in timm, ultralytics, Hugging Face, scikit-learn and the original code."""
 
 MEANT = {
     "pretrained": "Trained weights stand first: vitkit finetune START --data PATH; vitkit starts lists them.",
@@ -91,13 +91,13 @@ MEANT = {
     "do-train": "Each verb does one thing: vitkit train, vitkit evaluate, vitkit predict.",
     "do-eval": "Each verb does one thing: vitkit train, vitkit evaluate, vitkit predict.",
     "exist-ok": "The same command again goes on with its run; another run needs another --out.",
-    "verbose": "What a command does is told as it goes on.",
+    "verbose": "A command always tells its progress.",
     "download": "A start of vitkit starts is fetched by its name.",
     "depth": "A shape is a model's name: --model ViT-WIDTHxDEPTHxHEADS/PATCH.",
     "hidden-size": "A shape is a model's name: --model ViT-WIDTHxDEPTHxHEADS/PATCH.",
     "embed-dim": "A shape is a model's name: --model ViT-WIDTHxDEPTHxHEADS/PATCH.",
 }
-"""Options of other tools for which we have another way, and which."""
+"""Options of other tools that we have no option for, and what takes their place."""
 MEANT |= {
     "nb-classes": MEANT["num-classes"],
     "num-labels": MEANT["num-classes"],
@@ -113,25 +113,25 @@ MEANT |= {
 
 
 def find_mistake(verb: str, arguments: Sequence[str], options: Sequence[Option], usage: str) -> str | None:
-    """Say what is wrong with the arguments of a verb; None where nothing is that can be seen here.
+    """Say what is wrong with the arguments of a verb; None where no mistake can be seen without the parser.
 
     Args:
         verb: as it follows vitkit.
-        arguments: those after the verb.
-        options: all that the verb has.
-        usage: what its command line looks like.
+        arguments: the command line after the verb.
+        options: all options of the verb.
+        usage: the form of its command line.
     """
     by_name = {name: option for option in options for name in option.names}
-    waiting, words = list(arguments), []
+    waiting, positional = list(arguments), []
     unknown: list[str] = []
     wrong: str | None = None
     while waiting:
         argument = waiting.pop(0)
         if argument == "--":
-            words += waiting
+            positional += waiting
             break
-        if not argument.startswith("-") or argument == "-" or NUMBER.fullmatch(argument):
-            words.append(argument)
+        if not argument.startswith("-") or _is_value(argument):
+            positional.append(argument)
             continue
         written, equals, value = argument.partition("=")
         option = by_name.get(written.replace("_", "-"))
@@ -156,39 +156,39 @@ def find_mistake(verb: str, arguments: Sequence[str], options: Sequence[Option],
     if unknown:
         others = f" Nor is there {join_names(unknown[1:])}." if len(unknown) > 1 else ""
         return _unknown_option(verb, unknown[0], options) + others
-    return wrong or _refuse_words(verb, words, options, usage)
+    return wrong or _refuse_positional(verb, positional, options, usage)
 
 
 def _unknown_option(verb: str, written: str, options: Sequence[Option]) -> str:
-    """Say that a verb has no such option, and which one it has instead."""
-    names = [name for option in options for name in option.names]
+    """Say that a verb has no such option, and which option does the same."""
+    names = [option_name for option in options for option_name in option.names]
     name = written.lstrip("-").replace("_", "-").lower()
-    words = {
-        f"--{word}": option.name
+    positional = {
+        f"--{label}": option.name
         for option in options
         if option.is_positional
-        for word in (option.field, option.name.lower())
+        for label in (option.field, option.name.lower())
     }
     ours = next(
         (
             ours
             for ours, others in OTHER_NAMES.items()
-            if name in (ours[2:], *others) and ours in (*names, *words)
+            if name in (ours[2:], *others) and ours in (*names, *positional)
         ),
         "",
     )
     hint = f"Here it is {ours}." if ours else MEANT.get(name)
-    if ours in words:
-        hint = f"{words[ours]} is given without an option."
+    if ours in positional:
+        hint = f"{positional[ours]} is given without an option."
     if hint is None:
-        bare = {one.removeprefix("--").rpartition(".")[2]: one for one in reversed(names)}
+        bare = {long.removeprefix("--").rpartition(".")[2]: long for long in reversed(names)}
         near = difflib.get_close_matches(name, bare, n=1, cutoff=0.7)
         hint = f"Did you mean {bare[near[0]]}?" if near else f"vitkit {verb} --help-all lists all."
     return f"vitkit {verb} has no option {written}. {hint}"
 
 
 def _refuse_value(written: str, option: Option, value: str) -> str | None:
-    """Say why a text is no value of an option; None where it is one."""
+    """Say why a text is no value of an option; None where it is a value."""
     if option.default is None and value == "None":
         return None
     parts = [part.strip() for part in value.split(",")] if option.is_list else [value]
@@ -210,29 +210,32 @@ def _refuse_value(written: str, option: Option, value: str) -> str | None:
     return None
 
 
-def _refuse_words(verb: str, words: Sequence[str], options: Sequence[Option], usage: str) -> str | None:
-    """Say which of the words that belong to no option are missing, wrong or too many."""
+def _refuse_positional(
+    verb: str, arguments: Sequence[str], options: Sequence[Option], usage: str
+) -> str | None:
+    """Say which of the positional arguments is missing, wrong or one too many."""
     places = [option for option in options if option.is_positional]
     needed = [option for option in places if option.is_required and option.most == 1]
-    if len(words) < len(needed):
-        missing = needed[len(words)]
+    if len(arguments) < len(needed):
+        missing = needed[len(arguments)]
         text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", missing.text, maxsplit=1)[0].rstrip(".")
         return f"{missing.name} is missing: {text}. Usage: {usage}"
-    for option, word in zip(places, words, strict=False):
-        wrong = _refuse_value(option.name, option, word) if option.choices else None
+    for option, argument in zip(places, arguments, strict=False):
+        wrong = _refuse_value(option.name, option, argument) if option.choices else None
         if wrong:
             return wrong
-    if len(words) > len(places) and not any(option.most > 1 for option in places):
-        word = words[len(places)]
-        assigned = re.fullmatch(r"([A-Za-z][\w.-]*)=(.*)", word)
+    if len(arguments) > len(places) and not any(option.most > 1 for option in places):
+        argument = arguments[len(places)]
+        assigned = re.fullmatch(r"([A-Za-z][\w.-]*)=(.*)", argument)
         if assigned:
             return f"Options are written with two hyphens: --{assigned[1].replace('_', '-')} {assigned[2]}"
-        return f"Nothing of vitkit {verb} is left for {_shown(word)} to stand for. Usage: {usage}"
+        return f"vitkit {verb} takes no further argument, found {_shown(argument)}. Usage: {usage}"
     return None
 
 
-def _is_value(word: str) -> bool:
-    return word == "-" or NUMBER.fullmatch(word) is not None
+def _is_value(argument: str) -> bool:
+    """Whether an argument that begins with a hyphen is a value: a negative number, or standard input."""
+    return argument == "-" or NUMBER.fullmatch(argument) is not None
 
 
 def _is_number(text: str, kind: type) -> bool:

@@ -5,10 +5,11 @@ import itertools
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import fields
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -19,8 +20,8 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import ALL, ASKING, NO_PAGE, HelpPage, usage, write_help
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine, find_mistake
 from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option, describe, value_type
 from vitkit.errors import VitkitError
@@ -31,6 +32,15 @@ from vitkit.signals import stop_signals
 
 C = TypeVar("C")
 
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOption:
+    """The option of a verb whose result programs can read."""
+
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print everything as JSON."""
+
+
 AS_TEXT: dict[Any, Any] = {
     StrPath: str,
     StrPath | None: str | None,
@@ -38,7 +48,7 @@ AS_TEXT: dict[Any, Any] = {
     Sequence[StrPath]: tuple[str, ...],
     Sequence[StrPath] | None: tuple[str, ...] | None,
 }
-"""Types of options that functions of Python are more generous with, and what is read of a command line."""
+"""Types of options in Python, and the types that a command line gives."""
 
 CONSTRUCTORS = ConstructorRegistry()
 """Readers for the types of options that the parser would read in another way."""
@@ -64,22 +74,23 @@ def _places(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 @CONSTRUCTORS.primitive_rule
 def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Take several numbers or names as one word with commas, as in `--shots 1,5,10`; of a size also 64x96.
+    """Take several numbers or names as one argument with commas: `--shots 1,5,10`; a size also as 64x96.
 
-    tyro's own rule takes all words that follow, names of files too.
+    tyro's own rule takes all arguments that follow, names of files too.
     """
     item, most = value_type(info.type)
-    # Files are several words, and so are names that stand without an option: tuple[str, ...].
+    # Files are several arguments, and so are names that stand without an option: tuple[str, ...].
     names = get_args(item) if get_origin(item) is Literal else ()
     of_text = item is str and get_origin(info.type) is Sequence
     if most == 1 or not (item in (int, float) or names or of_text):
         return None
     optional, is_size = type(None) in get_args(info.type), item is int and most == 2
 
-    def read(words: list[str]) -> tuple[Any, ...] | None:
-        if optional and words[0] == "None":
+    def read(arguments: list[str]) -> tuple[Any, ...] | None:
+        (argument,) = arguments
+        if optional and argument == "None":
             return None
-        parts = [part.strip() for part in re.split("[x,]" if is_size else ",", words[0])]
+        parts = [part.strip() for part in re.split("[x,]" if is_size else ",", argument)]
         parts = parts if is_size else [part for part in parts if part]
         wrong = [part for part in parts if part not in names] if names else []
         if wrong:
@@ -88,7 +99,7 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         if is_size and len(values) == 1:
             values *= 2  # a square
         if len(values) != most < ANY_NUMBER:
-            raise ValueError(f"expected {most} numbers with commas between them, found {words[0]}")
+            raise ValueError(f"expected {most} numbers with commas between them, found {argument}")
         return values
 
     return PrimitiveConstructorSpec(
@@ -103,22 +114,22 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 def parse(
     command: type[C], arguments: list[str], verb: str, page: HelpPage = NO_PAGE, default: C | None = None
 ) -> C:
-    """Make of the arguments of a verb the dataclass that its options are.
+    """Parse the arguments of a verb into the dataclass of its options.
 
     Args:
         command: the dataclass. Fields without a default, in dataclasses within it too, are positional.
         arguments: what follows the verb.
-        verb: named in the help.
+        verb: the name in the help.
         page: the choice of what its help shows first.
-        default: the values of options that are left out, where they are not those of the dataclass.
+        default: the values of options that are left out; by default those of the dataclass.
 
     Raises:
         SystemExit: the arguments ask for help, which is printed.
         WrongCommandLine: they cannot be read.
         VitkitError: --subset is given, and the command has no splits; or the dataclass refuses the values.
     """
-    parsed, _ = _parse(command, arguments, verb, page, default)
-    return parsed
+    options, _ = _parse(command, arguments, verb, page, default)
+    return options
 
 
 def parse_study(
@@ -128,7 +139,7 @@ def parse_study(
     page: HelpPage,
     of_training: Callable[[], Sequence[Option]],
 ) -> tuple[C, list[str]]:
-    """Read the options of a study, and return the others, which are options of training, beside them.
+    """Parse the options of a study, and return beside them the arguments that are options of training.
 
     Args:
         command, arguments, verb, page: as for `parse`.
@@ -148,7 +159,7 @@ def _parse(
     default: C | None,
     others: Callable[[], Sequence[Option]] | None = None,
 ) -> tuple[C, list[str]]:
-    """Read a command line; where others are given, return what stands for them beside it."""
+    """Parse the arguments of a verb; where it has `others`, return the arguments for these too."""
 
     def options() -> tuple[Option, ...]:
         own = describe(command) if default is None else describe(command, default)
@@ -157,9 +168,9 @@ def _parse(
     if any(argument in ASKING for argument in arguments):
         print(write_help(verb, command, options(), page, everything=ALL in arguments))
         raise SystemExit(0)
-    names = {one.name for one in fields(cast("Any", command))}
+    names = {field.name for field in fields(cast("Any", command))}
     trains = "splits" in names or default is not None or others is not None
-    if not trains and any(one.partition("=")[0] == "--subset" for one in arguments):
+    if not trains and "--subset" in option_names(arguments):
         other = 'Name a part of a split with --split "test[:10%]".' if "split" in names else "Leave it out."
         raise VitkitError(
             "--subset takes a part of the images that a run trains on, and "
@@ -167,8 +178,8 @@ def _parse(
         )
 
     def every_option() -> tuple[Option, ...]:
-        # The words that stand first for the verb itself are options by now.
-        own = [one for one in options() if not (one in page.before and one.is_positional)]
+        # The verb has turned the arguments that stand first into options by now.
+        own = [option for option in options() if not (option in page.before and option.is_positional)]
         return (*own, *(others() if others is not None else ()))
 
     arguments = spell_out(arguments, every_option)
@@ -186,21 +197,21 @@ def _parse(
             )
     except SystemExit:
         mistake = find_mistake(verb, arguments, every_option(), usage(verb, options(), page))
-        raise WrongCommandLine(mistake or _words_of_box(printed.getvalue())) from None
+        raise WrongCommandLine(mistake or _message_of_box(printed.getvalue())) from None
     except VitkitError as error:
         raise _in_options(error, every_option(), arguments) from None
     if others is None:
         return hush(parsed), []
     parsed, left = parsed
-    named = [one for one in every_option() if not one.is_positional]
+    named = [option for option in every_option() if not option.is_positional]
     mistake = find_mistake(verb, left, named, usage(verb, options(), page))
     if mistake:
         raise WrongCommandLine(mistake)
     return hush(parsed), left
 
 
-def _words_of_box(text: str) -> str:
-    """Give what the parser says is wrong: the text of its box before the last lines, on the help."""
+def _message_of_box(text: str) -> str:
+    """Return what the parser says is wrong: the text of its box before the last lines, on the help."""
     parts: list[list[str]] = [[]]
     for line in (line.strip(" │|") for line in text.splitlines()):
         if line.startswith(("╭", "╰", "+")) or re.fullmatch("-+|─+", line):
@@ -215,13 +226,13 @@ def _words_of_box(text: str) -> str:
 
 
 def _in_options(error: VitkitError, options: Sequence[Option], arguments: Sequence[str]) -> VitkitError:
-    """Write the names of fields in a message as the options that they are on the command line."""
-    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
-    # Of several options of one field, such as --seed and --splits.seed, the one that was given.
+    """Replace the names of fields in a message by the names of their options."""
+    given = option_names(arguments)
+    # --seed and --splits.seed are options of fields of one name: the message is on the option that was given.
     ordered = sorted(options, key=lambda option: option.name in given)
     names = {option.field: option.name for option in ordered if not option.is_positional}
     message = re.sub(
-        # A name of several words anywhere, and any name that begins the sentence.
+        # A name with an underscore anywhere, and any name that begins the sentence.
         r"^[a-z]\w*(?=:| (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
         lambda match: names.get(match[0], match[0]),
         str(error),
@@ -231,27 +242,26 @@ def _in_options(error: VitkitError, options: Sequence[Option], arguments: Sequen
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let imports come to their end before a signal is answered: one broken off leaves half a module behind.
+    """Finish imports before a signal is answered: an import that is broken off leaves half a module behind.
 
     A verb imports its job inside such a block once its command line is understood, so that neither its help
-    nor a word about a misspelt option waits for torch.
+    nor the message on a misspelt option waits for torch.
     """
-    # Named, as the first import of torch takes seconds in which nothing else is to be seen.
+    # The first import of torch takes seconds in which nothing else is to be seen.
     waiting = nullcontext() if "torch" in sys.modules else TerminalListener().progress("importing libraries")
     with stop_signals() as stop, stop.held(), waiting:
         yield
 
 
 def spell_out(arguments: list[str], options: Callable[[], Sequence[Option]]) -> list[str]:
-    """Write short forms of options out: --subset, and a list of numbers that are several words.
+    """Write short forms of options out: --subset, and a list of numbers that are several arguments.
 
-    A list of numbers, or a size, is one word with commas for the parser. A person may give it as several
-    words too: those that follow its option and are numbers belong to it, as many as it takes.
+    A list of numbers, or a size, is one argument with commas for the parser. A person may separate its
+    numbers by blanks too: an option takes as many of the numbers behind it as its list may have.
 
     Args:
         arguments: as a person wrote them.
-        options: describes all options of the verb. Asked only where numbers follow one another, which few
-            command lines have.
+        options: describes all options of the verb; called only where a number follows a number.
     """
     arguments = [
         f"--splits.{argument[2:]}" if argument.partition("=")[0] == "--subset" else argument
@@ -263,25 +273,27 @@ def spell_out(arguments: list[str], options: Callable[[], Sequence[Option]]) -> 
         for name, first, second in zip(arguments, is_number[1:], is_number[2:], strict=False)
     ):
         return arguments
-    lists = {one.name: one.most for one in options() if one.is_list and one.number is not None}
+    lists = {option.name: option.most for option in options() if option.is_list and option.number is not None}
     written: list[str] = []
-    place = 0
-    while place < len(arguments):
-        written.append(arguments[place])
-        place += 1
-        numbers = []
-        for argument in arguments[place : place + lists.get(written[-1].replace("_", "-"), 0)]:
-            if not NUMBER.fullmatch(argument):
-                break
-            numbers.append(argument)
-        if numbers:
-            written.append(",".join(numbers))
-            place += len(numbers)
+    waiting = deque(arguments)  # a shell may name thousands of files
+    while waiting:
+        name = waiting.popleft()
+        most = lists.get(name.replace("_", "-"), 0)
+        numbers: list[str] = []
+        while len(numbers) < most and waiting and NUMBER.fullmatch(waiting[0]):
+            numbers.append(waiting.popleft())
+        written += [name, ",".join(numbers)] if numbers else [name]
     return written
 
 
+def option_names(arguments: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options among arguments, written with hyphens."""
+    names = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return frozenset(name.replace("_", "-") for name in names)
+
+
 def take_option(arguments: list[str], option: str) -> str | None:
-    """Remove an option and its value from the arguments; returns the value."""
+    """Remove an option and its value from the arguments; return the value, None where it is not given."""
     for i, argument in enumerate(arguments):
         if argument == option:
             if i + 1 == len(arguments):
@@ -296,7 +308,7 @@ def take_option(arguments: list[str], option: str) -> str | None:
 
 
 def read_names(sources: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of files and folders, those that stand on standard input in place of a "-".
+    """Return the names of files and folders; a "-" stands for the names on standard input.
 
     Raises:
         VitkitError: standard input is closed, or nothing is named on it.

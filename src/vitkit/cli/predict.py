@@ -1,15 +1,13 @@
-"""`vitkit predict`: what is in these images?"""
+"""`vitkit predict`: name what is in images."""
 
 import base64
 import os
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
@@ -36,18 +34,7 @@ class Command(PredictOptions):
 
 HELP = HelpPage(
     "MODEL IMAGE... [OPTIONS]",
-    (
-        "--top",
-        "--csv",
-        "--json",
-        "--out",
-        "--batch-size",
-        "--image-size",
-        "--engine",
-        "--precision",
-        "--device",
-        "--max-pixels",
-    ),
+    "--top --csv --json --out --batch-size --image-size --engine --precision --device --max-pixels",
     (
         "vitkit predict runs/digits-ViT-96x6x3-4 photo.jpg",
         "vitkit predict runs/my_photos-ViT-Ti-16 holiday/ --csv",
@@ -57,7 +44,7 @@ HELP = HelpPage(
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
-    options: Command = parse(Command, arguments, "predict", HELP)
+    options = parse(Command, arguments, "predict", HELP)
     json_output, csv_output = options.json_output, options.csv_output
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
@@ -65,26 +52,24 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
     require_checkpoints(options.path)
     with importing():
-        from vitkit.cli.console import download
         from vitkit.jobs.predict import predict_images, predict_to_files
 
     options = replace(options, images=read_names(as_names(options.images)))
-    download(options.path)
+    console.download(options.path)
     if options.out is not None:
         _print_files(str(options.out), *predict_to_files(options))
         return
     top = options.top
-    table = Table("image", box=None, pad_edge=False)
+    headings, rows = ["image"], []
     count = failures = 0
-    # Closed at once, so that no bar is left on the terminal when whoever reads the output has gone.
+    # Closed at once, so that no bar stays on the terminal when the reader of the output has gone.
     with closing(predict_images(options)) as images:
         for predicted in images:
-            if not count:  # the headings are the task's and the classes', known when the model is read
+            if not count:  # the headings depend on the task and the classes of the model
                 top = min(top, predicted.classes)
                 if csv_output:
                     console.print_csv(["path", *_csv_headings(top), "error"])
-                for heading in predicted.answering.guess_headings(top):
-                    table.add_column(heading)
+                headings += predicted.answering.guess_headings(top)
             count += 1
             failures += predicted.reason is not None
             if json_output:
@@ -92,21 +77,19 @@ def main(arguments: list[str]) -> None:
             elif csv_output:
                 console.print_csv(_csv_cells(predicted, top))
             else:
-                table.add_row(*_row(predicted, top))
+                rows.append(_row(predicted, top))
     if not (json_output or csv_output):
-        console.out.print(table)
+        console.print_table(headings, rows, text=range(len(headings)))
     if failures:
         others = "; the others are above" if failures < count else ""
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
 
 
 def _print_files(out: str, images: int, unreadable: int, continued: int) -> None:
-    """Say what was written to files."""
-    lines = [
-        f"Predictions for {pluralize(images, 'image')} in {out}{console.say_continued(continued)}.",
-        f"Next: pandas.read_parquet({out!r}) in Python",
-    ]
-    console.out.print(*lines, sep="\n", markup=False, soft_wrap=True)
+    """Say where the predictions are, and refuse images that could not be read."""
+    again = console.say_continued(continued)
+    console.print_lines(f"Predictions for {pluralize(images, 'image')} in {out}{again}.")
+    console.print_next(f"pandas.read_parquet({out!r}) in Python")
     if unreadable:
         raise VitkitError(
             f"{unreadable} of {images} images could not be read: the column error says why. To predict them "
@@ -142,19 +125,13 @@ def _record(predicted: "PredictedImage") -> dict[str, object]:
     return record
 
 
-def _row(predicted: "PredictedImage", top: int) -> list[str]:
+def _row(predicted: "PredictedImage", top: int) -> list[str | Text]:
     """Return the row of one image in the table."""
-    name, columns = _shown(predicted.path), len(predicted.answering.guess_headings(top))
+    columns = len(predicted.answering.guess_headings(top))
     if predicted.reason is not None:
-        return [name, f"[red]{_shown(predicted.reason)}[/]", *[""] * (columns - 1)]
-    cells = [
-        [_shown(word) for word in cell] for cell in predicted.answering.guess_cells(predicted.guesses, top)
-    ]
-    if columns == 1 and cells[0]:
-        cells[0][0] = f"[bold]{cells[0][0]}[/]"
-    return [name, *("  ".join(words) for words in cells)]
-
-
-def _shown(text: str | Path) -> str:
-    """Escape what the console or a terminal would obey."""
-    return escape(visible(str(text)))
+        return [str(predicted.path), Text(visible(predicted.reason), "red"), *[""] * (columns - 1)]
+    cells = predicted.answering.guess_cells(predicted.guesses, top)
+    if columns > 1 or not cells[0]:
+        return [str(predicted.path), *map("  ".join, cells)]
+    best, *others = map(visible, cells[0])
+    return [str(predicted.path), Text.assemble((best, "bold"), *(f"  {guess}" for guess in others))]

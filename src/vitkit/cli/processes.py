@@ -1,4 +1,4 @@
-"""Run a command by several processes: start them by torchrun, and let all but the first follow a run."""
+"""Run a command by several processes: torchrun starts them, and all but the first follow its runs."""
 
 import logging
 import os
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vitkit.cli.help import ASKING
+from vitkit.cli.options import take_option
 from vitkit.errors import VitkitError
 from vitkit.world import World, world_of_environment
 
@@ -17,42 +19,29 @@ SHUTDOWN_SECONDS = 600
 """Seconds that processes have to finish a step and commit it, once they are asked to stop."""
 
 
-def start_several(count: str | None, verb: str, arguments: list[str]) -> bool:
-    """Run a command by several processes, if its --processes says so.
+def start_several(verb: str, arguments: list[str]) -> bool:
+    """Run a command by several processes on this machine, by torchrun, if its --processes says so.
 
     Args:
-        count: as given with --processes, None where it was left out.
-        verb, arguments: as for `start_processes`.
+        verb: the command.
+        arguments: its arguments, from which --processes is removed.
 
     Returns:
-        Whether it did, so that nothing is left to do.
+        Whether the command ran so; else it is still to be run, by this process alone.
 
     Raises:
-        VitkitError, SystemExit: as `start_processes`.
-    """
-    if count in (None, "1") or {"-h", "--help", "--help-all"} & {*arguments}:
-        return False
-    start_processes(count or "", verb, arguments)
-    return True
-
-
-def start_processes(count: str, verb: str, arguments: list[str]) -> None:
-    """Run a command by several processes on this machine, by torchrun, and end as it ends.
-
-    Args:
-        count: as given with --processes.
-        verb: the command.
-        arguments: its arguments without --processes.
-
-    Raises:
-        VitkitError: `count` is no number of processes, or this is one of several already.
+        VitkitError: --processes is no number of processes, or this is one of several already.
         SystemExit: the processes did not all end well, and have said why.
     """
+    count = take_option(arguments, "--processes")
+    if count in (None, "1") or {*ASKING} & {*arguments}:
+        return False
+    assert count is not None
     if world_of_environment().size > 1:
         raise VitkitError("torchrun has started several processes already: leave --processes out.")
     if not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_PROCESSES:
         raise VitkitError(f"--processes is from 1 to {MOST_PROCESSES:,}, found {count[:40]}.")
-    # torchrun says so in five lines where nobody chose, and what it chooses is chosen anew by each process.
+    # Without it torchrun sets the same with a warning of five lines; each process then chooses its threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch.distributed.run
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -85,6 +74,7 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
         raise SystemExit(failure.exitcode) from None
     except SignalException as stopped:
         raise SystemExit(128 + stopped.sigval) from None
+    return True
 
 
 def say(sentence: str) -> None:
@@ -93,7 +83,7 @@ def say(sentence: str) -> None:
 
 
 def take_part(world: World, compute_part: Callable[[list[str]], None], arguments: list[str]) -> int:
-    """Compute a part of what process 0 prints; returns the exit code.
+    """Compute a part of what process 0 prints; return the exit code.
 
     Args:
         world: the processes.
@@ -102,8 +92,8 @@ def take_part(world: World, compute_part: Callable[[list[str]], None], arguments
     """
     from vitkit.runs.processes import await_invitation, join_processes, leave_processes
 
-    join_processes(say)  # once process 0 has understood the arguments, and not before
-    logging.disable(logging.CRITICAL)  # process 0 says what is to be known of a checkpoint
+    join_processes(say)  # returns once process 0 has understood the arguments
+    logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
     try:
         compute_part(arguments)
         await_invitation(world)
@@ -114,7 +104,7 @@ def take_part(world: World, compute_part: Callable[[list[str]], None], arguments
 
 
 def follow(world: World) -> int:
-    """Take part in every run of process 0, until there is none any more; returns the exit code."""
+    """Take part in every run of process 0 until the last one has ended; return the exit code."""
     from vitkit.jobs import follow as following
     from vitkit.runs.machine import keep_freed_memory
     from vitkit.runs.processes import join_processes, leave_processes

@@ -1,8 +1,6 @@
-"""`vitkit recipes`: named runs and what they are for."""
+"""`vitkit recipes`: named configurations of training and what they are for."""
 
 from dataclasses import dataclass
-
-from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
@@ -16,28 +14,21 @@ class Command:
     line."""
 
 
-HELP = HelpPage("", (), ("vitkit recipes", "vitkit train --recipe digits --help  # its values"))
+HELP = HelpPage("", "", ("vitkit recipes", "vitkit train --recipe digits --help  # its values"))
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, which has no options, and print the recipes."""
     parse(Command, arguments, "recipes", HELP)
-    print_recipes(list(RECIPES))
-
-
-def print_recipes(names: list[str]) -> None:
-    """Print recipes as a table."""
-    table = Table("recipe", "model", "pixels", "length", "batch", "", box=None)
-    for name in names:
+    rows = []
+    for name in RECIPES:
         run = recipe(name)
         height, _ = run.preprocessing.image_size
         training = run.training
         length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
-        table.add_row(
-            name, run.model or "START's", str(height), length, str(training.batch_size), describe_recipe(name)
-        )
-    console.out.print(table)
-    console.out.print(
-        "\nNext: vitkit train --recipe NAME --data PATH"
-        "\n      vitkit finetune START --recipe NAME --data PATH"
+        model = run.model or "START's"
+        rows.append((name, model, str(height), length, str(training.batch_size), describe_recipe(name)))
+    console.print_table(("recipe", "model", "pixels", "length", "batch", ""), rows, text=(0, 1, 5))
+    console.print_next(
+        "vitkit train --recipe NAME --data PATH", "vitkit finetune START --recipe NAME --data PATH"
     )

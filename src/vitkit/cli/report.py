@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.cli import console
+from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import HelpPage
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import kind_of
@@ -22,7 +22,7 @@ class Command:
 
 HELP = HelpPage(
     "RUN",
-    (),
+    "",
     ("vitkit report runs/digits-ViT-96x6x3-4", "vitkit report runs/my_photos-ViT-Ti-16-runs"),
 )
 
@@ -31,13 +31,10 @@ def main(arguments: list[str]) -> None:
     """Parse the command line and write the report."""
     run = parse(Command, arguments, "report", HELP).run
     if kind_of(run).kind != "series":
-        read_config(Path(run))  # refuses what is no run
+        read_config(Path(run))  # raises where it is no run
     with importing():
         from vitkit.jobs.report import write_report
 
     path = write_report(run, listener=TerminalListener())
-    console.out.print(
-        f"{path} ({format_bytes(path.stat().st_size)}). Open it in a browser; it needs no network.",
-        markup=False,
-        soft_wrap=True,
-    )
+    size = format_bytes(path.stat().st_size)
+    console.print_lines(f"{path} ({size}). Open it in a browser; it needs no network.")

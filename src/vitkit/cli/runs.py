@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.markup import escape
-from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
-from vitkit.cli.options import importing, parse
+from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import RunsOptions
 from vitkit.text import format_duration
@@ -20,23 +18,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Command(RunsOptions):
-    """List runs, series of runs and studies, the one that changed last at the end."""
+class Command(JsonOption, RunsOptions):
+    """List runs, series of runs and studies in the order of their last change."""
 
-    # Only what has no default is positional by itself.
+    # For the parser, a field with a default is an option unless it is marked.
     folder: Annotated[
         str, tyro.conf.Positional, tyro.conf.arg(help=read_field_texts(RunsOptions)["folder"])
     ] = "runs"
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print everything as JSON."""
 
 
-HELP = HelpPage("[FOLDER] [OPTIONS]", ("--json", "--quiet"), ("vitkit runs", "vitkit runs my_runs/ --json"))
+HELP = HelpPage("[FOLDER] [OPTIONS]", "--json --quiet", ("vitkit runs", "vitkit runs my_runs/ --json"))
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the runs."""
-    options: Command = parse(Command, arguments, "runs", HELP)
+    options = parse(Command, arguments, "runs", HELP)
     with importing():
         from vitkit.jobs.list_runs import run_list_runs
 
@@ -45,29 +41,24 @@ def main(arguments: list[str]) -> None:
         console.print_json([row.to_json() for row in rows])
         return
     if rows:
-        console.out.print(_table(rows))
+        console.print_table(
+            ("folder", "data", "model", "result", "time", "state"), map(_cells, rows), text=(0, 1, 2, 3, 5)
+        )
     else:
-        console.out.print(f"There are no runs in {options.folder}.", markup=False, soft_wrap=True)
+        console.print_lines(f"There are no runs in {options.folder}.")
     for row in rows:
         if row.state == "damaged":
-            console.out.print(f"{row.folder} is damaged: {row.progress}", markup=False, soft_wrap=True)
-    console.out.print("", f"Next: {_next(rows)}", sep="\n", markup=False, soft_wrap=True)
+            console.print_lines(f"{row.folder} is damaged: {row.progress}")
+    console.print_next(_next(rows))
 
 
-def _table(rows: "list[RunSummary]") -> Table:
-    """Put the runs in a table."""
-    table = Table("folder", "data", "model", "result", "time", "state", box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"  # it is what one copies
-    table.columns[4].justify = "right"
-    for row in rows:
-        time = "" if row.minutes is None else format_duration(60 * row.minutes)
-        cells = row.folder, row.data, row.model, row.result, time, row.standing
-        table.add_row(*map(escape, cells))
-    return table
+def _cells(row: "RunSummary") -> tuple[str, ...]:
+    time = "" if row.minutes is None else format_duration(60 * row.minutes)
+    return row.folder, row.data, row.model, row.result, time, row.standing
 
 
 def _next(rows: "list[RunSummary]") -> str:
-    """Name a command that goes on with the newest run that can be gone on with, or uses the newest one."""
+    """Name the command that resumes the newest run if it was interrupted, or shows its report."""
     for row in reversed(rows):
         if row.kind == "study" or row.state in ("running", "damaged", "diverged"):
             continue

@@ -2,15 +2,14 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_images
 from vitkit.cli.help import ASKING, HelpPage
-from vitkit.cli.options import importing, parse_study
-from vitkit.cli.train import describe_training, study_base
+from vitkit.cli.options import JsonOption, importing, option_names, parse_study
+from vitkit.cli.train import study_base
+from vitkit.cli.training_options import describe_training
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Command(ScaleOptions):
+class Command(JsonOption, ScaleOptions):
     """Say what ten times more images, steps or size would buy, on your images: vitkit scale DATA.
 
     Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
@@ -32,24 +31,11 @@ class Command(ScaleOptions):
     recipe: str = ""
     plan: bool = False
     """print the points and the time that they take, and train nothing."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print all numbers as JSON."""
 
 
 HELP = HelpPage(
     "DATA [OPTIONS]",
-    (
-        "--along",
-        "--budget",
-        "--plan",
-        "--points",
-        "--seeds",
-        "--recipe",
-        "--start",
-        "--out",
-        "--device",
-        "--json",
-    ),
+    "--along --budget --plan --points --seeds --recipe --start --out --device --json",
     (
         "vitkit scale digits --budget 20m --plan",
         "vitkit scale my_photos/ --along size --budget 2h",
@@ -58,7 +44,7 @@ HELP = HelpPage(
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, measure the law, and print what came out."""
+    """Parse the command line, measure the law, and print it."""
     line = shlex.join(["vitkit", "scale", *arguments])
     if arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
         raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
@@ -66,15 +52,14 @@ def main(arguments: list[str]) -> None:
     of_training += ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
     require_images(command.data)
     name = command.recipe
-    # Images of another task are not proposed a recipe of classification.
-    if not (name or command.start or any(option.startswith("--task") for option in of_training)):
+    given = option_names(of_training)
+    if not (name or command.start or "--task" in given):  # the recipes proposed are of classification
         with importing():
             from vitkit.jobs.study.scale import propose_recipe
 
-        has_model = any(option.partition("=")[0] == "--model" for option in of_training)
-        name = propose_recipe(str(command.data), command.listener, has_model)
+        name = propose_recipe(str(command.data), command.listener, "--model" in given)
     base = recipe(name) if name else Run()
-    run, given = study_base(of_training, name, base, "the scale lab", "--seeds", command.listener)
+    run = study_base(of_training, name, base, "the scale lab", "--seeds", command.listener)
     length = given & {"--steps", "--epochs"}
     if command.budget is not None and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without {min(length)}.")
@@ -88,8 +73,8 @@ def main(arguments: list[str]) -> None:
             points = [{"label": arm.label, "x": x} for x, arm in zip(plan.places, plan.arms, strict=True)]
             console.print_json({"points": points, "steps": plan.steps, "seconds": plan.seconds})
             return
-        console.out.print(*describe_plan(plan, options), sep="\n", markup=False, soft_wrap=True)
-        console.out.print("Next: the same command without --plan trains them")
+        console.print_lines(*describe_plan(plan, options))
+        console.print_next("the same command without --plan trains them")
         return
     result = run_scale(options, line)
     if command.json_output:
@@ -99,16 +84,14 @@ def main(arguments: list[str]) -> None:
 
 
 def _print(result: "Scale") -> None:
-    """Print the points, what came out, and what can follow."""
+    """Print the points, the conclusions and the commands that can follow."""
     from vitkit.jobs.study.scale_result import conclusions, point_table, remarks
 
-    console.out.print()
-    console.out.print(console.lay_out(point_table(result)))
-    sentences = [*conclusions(result), *remarks(result)]
-    console.out.print("", *sentences, sep="\n", markup=False, soft_wrap=True)
-    held_out = result.folder / result.held_out.folder
-    lines = [
-        f"Next:    open {result.folder / 'report.html'} in a browser",
-        f"         vitkit predict {shlex.quote(str(held_out))} IMAGE_OR_FOLDER",
-    ]
-    console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
+    table = point_table(result)
+    console.print_lines("")
+    console.print_table(table.headings, table.rows, text=(0, -1))
+    console.print_lines("", *conclusions(result), *remarks(result))
+    console.print_next(
+        f"open {result.folder / 'report.html'} in a browser",
+        f"vitkit predict {shlex.quote(str(result.folder / result.held_out.folder))} IMAGE_OR_FOLDER",
+    )

@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
-
-import tyro
-from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
-from vitkit.cli.options import parse
+from vitkit.cli.options import JsonOption, parse
 from vitkit.jobs.options import StartsOptions
 from vitkit.weights.published import SOURCES, PublishedStart, starts
 
@@ -20,20 +16,15 @@ UNPINNED = "not pinned: what is fetched first is remembered, and another file is
 
 
 @dataclass(frozen=True)
-class Command(StartsOptions):
-    """List published checkpoints: their names stand wherever a command takes a checkpoint."""
+class Command(JsonOption, StartsOptions):
+    """List published checkpoints: their names stand wherever a command takes a checkpoint.
 
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """print everything as JSON, with addresses, licences and sources."""
+    --json also lists addresses, licences and sources."""
 
 
 HELP = HelpPage(
     "[PATTERN...] [OPTIONS]",
-    (
-        "--model",
-        "--data",
-        "--json",
-    ),
+    "--model --data --json",
     (
         "vitkit starts 'vit-b16*'",
         "vitkit starts --model ViT-Ti/16",
@@ -43,17 +34,17 @@ HELP = HelpPage(
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
-    options: Command = parse(Command, arguments, "starts", HELP)
-    found = starts(*options.patterns, model=options.model, data=options.data)
+    options = parse(Command, arguments, "starts", HELP)
+    listed = starts(*options.patterns, model=options.model, data=options.data)
     if options.json_output:
         console.print_json(
-            [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in found]
+            [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
         )
         return
-    print_starts(found)
+    print_starts(listed)
 
 
-def print_starts(found: Sequence[PublishedStart]) -> None:
+def print_starts(listed: Sequence[PublishedStart]) -> None:
     """Print checkpoints as a table; where they are few, with their addresses."""
     rows = [
         {
@@ -65,24 +56,22 @@ def print_starts(found: Sequence[PublishedStart]) -> None:
             "classes": f"{start.classes:,}" if start.classes else "no head",
             "parameters": f"{start.parameters:,}",
         }
-        for start in found
+        for start in listed
     ]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-    # Cut words help nobody: on a narrow terminal columns are left out that the name of a start says too.
+    # A narrow terminal would break names: columns are left out that the name of a start says too.
     for spare in ("by", "classes", "trained on"):
         if sum(widths.values()) + 2 * (len(widths) - 1) > console.out.width:
             del widths[spare]
-    table = Table(*widths, box=None, pad_edge=False)
-    table.columns[0].no_wrap = True  # it is what one copies
-    for column in table.columns:
-        if column.header in ("pixels", "classes", "parameters"):
-            column.justify = "right"
-    for row in rows:
-        table.add_row(*(row[name] for name in widths))
-    console.out.print(table)
-    pinned = sum(start.is_pinned for start in found)
-    console.out.print(f"\n{pinned} of {len(found)} are pinned to a SHA-256.", markup=False)
-    for start in found if len(found) <= DESCRIBED else ():
+    figures = ("pixels", "classes", "parameters")
+    console.print_table(
+        widths,
+        ([row[name] for name in widths] for row in rows),
+        text=[number for number, name in enumerate(widths) if name not in figures],
+    )
+    pinned = sum(start.is_pinned for start in listed)
+    console.print_lines(f"\n{pinned} of {len(listed)} are pinned to a SHA-256.")
+    for start in listed if len(listed) <= DESCRIBED else ():
         size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
         lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
         lines.append(
@@ -90,12 +79,7 @@ def print_starts(found: Sequence[PublishedStart]) -> None:
         )
         lines += (f"published also as {address}" for address in start.addresses[1:])
         lines += (f"according to {SOURCES[key]}" for key in start.source)
-        console.out.print("\n" + "\n  ".join(lines), markup=False, soft_wrap=True)
-    name = found[0].name if len(found) == 1 else "START"
-    console.out.print(
-        f"\nNext: vitkit starts {name}   (its addresses)\n      vitkit finetune {name} --data PATH"
-        if len(found) > DESCRIBED
-        else f"\nNext: vitkit finetune {name} --data PATH",
-        markup=False,
-        soft_wrap=True,
-    )
+        console.print_lines("\n" + "\n  ".join(lines))
+    name = listed[0].name if len(listed) == 1 else "START"
+    addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
+    console.print_next(*addresses, f"vitkit finetune {name} --data PATH")

@@ -7,10 +7,10 @@ from typing import TextIO
 
 
 def prepare() -> None:
-    """Make the three streams such that writing to them can fail only where a disk or a pipe does.
+    """Prepare the three streams so that writing fails only where a disk or a pipe fails.
 
-    A stream that was closed (`>&-`) takes what is written and drops it, and its descriptor is held, so that
-    no file is opened in its place. What an encoding cannot say is written as a backslash escape.
+    A closed stream (`>&-`) drops everything that is written, and its descriptor is held, so that no file is
+    opened in its place. Characters that an encoding lacks are written as backslash escapes.
     """
     for descriptor in range(3):
         try:
@@ -40,7 +40,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def discard(stream: TextIO | None) -> None:
-    """Drop what a stream that refuses still holds: Python would try again at exit, and complain."""
+    """Drop the text that a failing stream still holds: Python would try again at exit, and complain."""
     if stream is None:
         return
     with contextlib.suppress(OSError, ValueError):

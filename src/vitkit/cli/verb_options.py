@@ -1,7 +1,6 @@
-"""Describe the options of a verb, as the dataclass that its command line becomes says them.
+"""Describe the options of a verb by the dataclass that its command line is parsed into.
 
-The parser reads a command line by the same dataclass. Help, messages about mistakes and completion need to
-know what options there are, of what kind and why; they read it here, in the words of whoever types.
+Help, messages about mistakes and completion read here which options there are, their types and their texts.
 """
 
 import re
@@ -56,29 +55,29 @@ VALUES = {
     "then": "DATA",
     "vary": "OPTION=VALUE,...",
 }
-"""The words that stand in the help for a text, by the name of the field."""
+"""The placeholder in the help for a text, by the name of the field."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a verb, or a word that stands on its command line without one."""
+    """An option of a verb, or a positional argument."""
 
     name: str
-    """The name as it is written, "--batch-size"; "MODEL" for a word that stands without an option."""
+    """The name as it is written, "--batch-size"; "MODEL" for a positional argument."""
     field: str
     """The name of the field, in Python: "batch_size"."""
     value: str = ""
-    """The word for its value in the help: NUMBER; empty for a switch, which has none."""
+    """The placeholder of its value in the help: NUMBER; empty for a switch, which has none."""
     text: str = ""
     default: Any = None
     group: str = ""
-    """A sentence on it and the options beside it."""
+    """The heading of its group in the help, a sentence."""
     choices: tuple[str, ...] = ()
-    """The words that it may be, where they are known."""
+    """Its allowed values; empty where any text is."""
     number: type | None = None
-    """int or float, where it is a number or a list of them."""
+    """int or float for a number or a list of numbers."""
     most: int = 1
-    """Numbers or names that it takes at most."""
+    """The largest number of values that it takes."""
     is_positional: bool = False
     is_required: bool = False
 
@@ -89,7 +88,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all forms in which it is written."""
+        """Return the name, and for a switch also the name that turns it off."""
         if not self.is_switch:
             return (self.name,)
         before, dot, last = self.name.rpartition(".")
@@ -98,12 +97,12 @@ class Option:
 
     @property
     def is_list(self) -> bool:
-        """Whether several numbers or names belong together, with commas between them."""
+        """Whether it takes several numbers or names, with commas between them."""
         return self.most > 1 and not self.is_positional and (self.number is not None or bool(self.choices))
 
     @property
     def default_text(self) -> str:
-        """Return the default as it would be given; "" where nothing would be, or where the text says it."""
+        """Return the default as it is typed; "" for a switch and for a default that is empty."""
         value = self.default
         if value in (None, "", (), MISSING) or isinstance(value, bool) or self.is_positional:
             return ""
@@ -113,51 +112,50 @@ class Option:
 
 
 def describe(command: Any, default: Any = MISSING) -> tuple[Option, ...]:
-    """Describe all options of a command, in the order of its fields, those of the command itself first.
+    """Describe all options of a command: first its own, then the options of the dataclasses in its fields.
 
     Args:
         command: a dataclass, as `vitkit.cli.options.parse` takes it.
-        default: one of it, whose values are the defaults; those of the fields where it is left out.
+        default: an instance that holds the defaults; left out, the fields' own defaults.
     """
-    options = list(_walk(command, default, "", "", False))
-    return (*(one for one in options if not one.group), *(one for one in options if one.group))
+    return tuple(sorted(_walk(command, default, "", "", False), key=lambda option: bool(option.group)))
 
 
 def _walk(command: Any, default: Any, prefix: str, group: str, bare_names: bool) -> Iterator[Option]:
     """Yield the options of a dataclass and of the dataclasses that are its fields."""
     hints, texts = typing.get_type_hints(command, include_extras=True), read_field_texts(command)
-    for one in fields(command):
-        hint, marks = _without_marks(hints[one.name])
-        given = next((mark for mark in marks if isinstance(mark, _ARG)), None)
-        name = one.name if given is None or given.name is None else given.name
-        if not one.init or hint is Listener or tyro.conf.Suppress in marks:
+    for field in fields(command):
+        hint, marks = _without_marks(hints[field.name])
+        arg = next((mark for mark in marks if isinstance(mark, _ARG)), None)
+        name = field.name if arg is None or arg.name is None else arg.name
+        if not field.init or hint is Listener or tyro.conf.Suppress in marks:
             continue
-        value = _default(one) if default is MISSING else getattr(default, one.name)
+        value = _default(field) if default is MISSING else getattr(default, field.name)
+        text = texts.get(field.name, "")
         nested = type(value) if tyro.conf.AvoidSubcommands in marks else hint
         if is_dataclass(nested):
             bare = bare_names or tyro.conf.OmitArgPrefixes in marks
-            within = prefix if bare or not name else f"{prefix}{name}."
-            # A part without a name of its own is the command's.
-            words = texts.get(one.name) or _first_sentence(nested)
-            words = group if given is not None and not name else words
-            yield from _walk(nested, value, within, words, bare)
+            # The options of a part without a name belong to the command itself.
+            heading = group if arg is not None and not name else text or _first_sentence(nested)
+            yield from _walk(nested, value, prefix if bare or not name else f"{prefix}{name}.", heading, bare)
             continue
-        required = value is MISSING
-        words = (given.help if given is not None else None) or texts.get(one.name, "")
         yield _option(
-            one.name,
+            field.name,
             hint,
-            name=f"--{prefix}{name.replace('_', '-')}",
-            text=" ".join(words.split()),
-            default=value,
-            group=group,
-            is_positional=required or tyro.conf.Positional in marks,
-            is_required=required,
+            f"--{prefix}{name.replace('_', '-')}",
+            (arg.help if arg is not None else None) or text,
+            value,
+            group,
+            is_positional=tyro.conf.Positional in marks,
         )
 
 
-def _option(field: str, hint: Any, *, name: str, is_positional: bool, **known: Any) -> Option:
-    """Make an option, whose kind follows from its type."""
+def _option(
+    field: str, hint: Any, name: str, text: str, default: Any, group: str, is_positional: bool
+) -> Option:
+    """Make the option of a field; one without a default is positional, and required."""
+    is_required = default is MISSING
+    is_positional = is_positional or is_required
     item, most = value_type(hint)
     choices = tuple(str(choice) for choice in typing.get_args(item)) if _is_literal(item) else ()
     number = item if item in (int, float) else None
@@ -169,21 +167,20 @@ def _option(field: str, hint: Any, *, name: str, is_positional: bool, **known: A
     elif number is not None:
         value = "SIZE" if field == "image_size" else "NUMBER" if most == 1 else "NUMBER,..."
     else:
-        # The images of `vitkit data check` are a path too, and no model.
-        word = VALUES.get(field) if (field, item) != ("path", str) else "PATH"
-        value = word or ("PATH" if item == str | Path else "TEXT")
+        # The field `path` is a model, but for the images of `vitkit data`, the only ones of type str.
+        placeholder = VALUES.get(field) if (field, item) != ("path", str) else "PATH"
+        value = placeholder or ("PATH" if item == str | Path else "TEXT")
     if is_positional:
         name = "OUT" if field == "out" else VALUES.get(field, value) if choices else value
-    return Option(
-        name, field, value, choices=choices, number=number, most=most, is_positional=is_positional, **known
-    )
+    text = " ".join(text.split())
+    return Option(name, field, value, text, default, group, choices, number, most, is_positional, is_required)
 
 
 def value_type(hint: Any) -> tuple[Any, int]:
     """Return the type of a single value of an option, and how many of them there are at most.
 
     Args:
-        hint: the type of the field, without what the parser is told about it.
+        hint: the type of the field, without marks for the parser.
     """
     members = [member for member in typing.get_args(hint) if member is not type(None)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -207,18 +204,16 @@ def _is_literal(hint: Any) -> bool:
 
 
 def _without_marks(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Separate a type from what the parser is told about it."""
+    """Separate a type from the marks that it has for the parser."""
     if typing.get_origin(hint) is Annotated:
         inner, marks = _without_marks(hint.__origin__)
         return inner, (*marks, *hint.__metadata__)
     return hint, ()
 
 
-def _default(one: Any) -> Any:
-    """Return what a field is where it is left out; MISSING where it may not be."""
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return one.default
+def _default(field: Any) -> Any:
+    """Return the default of a field; MISSING where it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _first_sentence(options: type) -> str:

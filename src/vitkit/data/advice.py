@@ -48,11 +48,12 @@ def advise_on_start(
 def where_to_ask(spec: str, start: str = "") -> str:
     """Name the command that forecasts the result of training on these images from a start.
 
-    Without a start the command says which one to take, and how long it takes here.
+    Without a start the command says which one to take, and how long it takes here. It stands last and without
+    a full stop, which would be copied as a part of the path.
     """
     if not start:
-        return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}."
-    return f"What to expect of it: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}."
+        return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}"
+    return f"What to expect of it: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}"
 
 
 def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) -> str:

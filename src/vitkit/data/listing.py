@@ -117,6 +117,8 @@ _LEADS_OUT = re.compile(r"^[/\\]|\.\.|:")
 def check_below(where: str, root: Path, name: str) -> None:
     """Refuse a path of a table that leads out of the table's folder; links in the folder are followed.
 
+    A table may come from anybody, whereas only the owner of the disk can make a link.
+
     Args:
         where: the table and the line, for the message.
         root: the folder of the table.

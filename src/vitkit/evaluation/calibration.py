@@ -1,4 +1,4 @@
-"""Whether a classifier is as sure as it should be: its confidence against its accuracy."""
+"""Compare a classifier's confidence with its accuracy, over all images and in bins."""
 
 import math
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ class Overconfidence:
     """The mean confidence of a model minus its accuracy, over all images."""
 
     mean: float
-    """Mean confidence - accuracy; below 0: it is not sure enough."""
+    """Mean confidence - accuracy; below 0 the model is not sure enough."""
     interval: tuple[float, float]
     """The 95% confidence interval of this mean."""
 
     @property
     def verdict(self) -> str:
-        """ "too sure of itself" or "not sure enough" where the interval excludes 0; else empty."""
+        """Say "too sure of itself" or "not sure enough" where the interval excludes 0; else ""."""
         if self.interval[0] > 0:
             return "too sure of itself"
         return "not sure enough" if self.interval[1] < 0 else ""

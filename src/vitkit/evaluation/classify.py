@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import config
-from vitkit.errors import VitkitError
 from vitkit.evaluation.calibration import (
     CalibrationBin,
     Overconfidence,
@@ -32,8 +31,9 @@ from vitkit.evaluation.calibration import (
     overconfidence,
 )
 from vitkit.evaluation.intervals import sign_test, wilson_interval
-from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import check_labels
+from vitkit.evaluation.predictions import Predictions, refuse_uncountable
+from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
+from vitkit.evaluation.stored import Check, is_fraction, refuse_wrong_fields
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.shown import Shown
@@ -141,7 +141,7 @@ class Classification(Shown):
     overconfidence: Overconfidence | None = None
     """Mean confidence - accuracy, with an interval; None as early versions wrote it."""
     repeated: Repeated | None = None
-    """Images that the model was trained on; None where they were not looked for."""
+    """Images that the model was trained on; None where nothing looked for them."""
 
     def in_words(self) -> str:
         """State the accuracy with its interval, and the images it was measured on."""
@@ -192,15 +192,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         VitkitError: no image could be read, or the names or labels do not fit the logits.
     """
     count, bad, classes = len(predictions), len(predictions.bad), predictions.classes
-    if count == 0:
-        raise VitkitError(
-            f"There is no readable image to evaluate on ({bad} could not be read): check this split's data."
-        )
-    if len(class_names) != classes:
-        raise VitkitError(
-            f"The model has {classes} outputs, but {len(class_names)} class names were given: use the names "
-            "that were saved with the model."
-        )
+    refuse_uncountable(count, bad, classes, class_names, "class")
     check_labels(predictions.labels, classes)
     scores, labels, predicted = predictions.scores, predictions.labels, predictions.predicted
     right = predicted == labels
@@ -244,7 +236,7 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
     count, right = int(is_repeated.sum()), predictions.predicted == predictions.labels
     correct = int(right[is_repeated].sum())
     others, hits = result.count - count, result.correct - correct
-    repeated = Repeated(count, correct, _ratio(hits, others), wilson_interval(hits, others))
+    repeated = Repeated(count, correct, ratio(hits, others), wilson_interval(hits, others))
     return replace(result, repeated=repeated)
 
 
@@ -252,18 +244,13 @@ def check_evaluation(result: Classification, predictions: Predictions, where: st
     """Refuse numbers that cannot have been computed from the predictions beside them.
 
     Raises:
-        VitkitError: the first field that is wrong, what was expected and what was found.
+        VitkitError: the first field that is wrong.
     """
-    for name, expected, value, is_right in _checks(result, predictions):
-        if not is_right:
-            raise VitkitError(
-                f"{where}: {name}: expected {expected}, found {str(value)[:200]}. Run the evaluation "
-                "again to write it anew."
-            )
+    refuse_wrong_fields(_checks(result, predictions), where)
 
 
-def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
-    """Yield each field's name, expected values, value and whether it is right, the simplest field first."""
+def _checks(result: Classification, predictions: Predictions) -> Iterator[Check]:
+    """Yield the check of each field, the simplest first."""
     count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
     yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
     yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
@@ -273,16 +260,16 @@ def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[
     yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
     for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
         value = getattr(result, name)
-        yield name, "a fraction from 0 to 1", value, _is_fraction(value)
+        yield name, "a fraction from 0 to 1", value, is_fraction(value)
     interval = result.accuracy_interval
-    yield "accuracy_interval", "two fractions from 0 to 1", interval, all(map(_is_fraction, interval))
+    yield "accuracy_interval", "two fractions from 0 to 1", interval, all(map(is_fraction, interval))
     for i, score in enumerate(result.per_class):
         counts = 0 <= score.correct <= min(score.count, score.predicted)
-        in_range = all(map(_is_fraction, (score.precision, score.recall, score.f1)))
+        in_range = all(map(is_fraction, (score.precision, score.recall, score.f1)))
         yield f"per_class: {i}", "counts and fractions of one class", score, counts and in_range
     for i, part in enumerate(result.calibration):
         means = (part.confidence, part.accuracy)
-        defined = all(_is_fraction(mean) and (mean is not None) == (part.count > 0) for mean in means)
+        defined = all(is_fraction(mean) and (mean is not None) == (part.count > 0) for mean in means)
         edges = 0 <= part.lower < part.upper <= 1 and part.count >= 0
         yield f"calibration: {i}", "a bin of confidences", part, edges and defined
     for i, (true, predicted, cell) in enumerate(result.confusion_cells):
@@ -291,22 +278,17 @@ def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[
     if result.repeated is not None:
         repeated = result.repeated
         sizes = 0 <= repeated.correct <= repeated.count <= count
-        whole = all(map(_is_fraction, (repeated.accuracy_without, *repeated.interval_without)))
+        whole = all(map(is_fraction, (repeated.accuracy_without, *repeated.interval_without)))
         yield "repeated", "counts and fractions of some of the images", repeated, sizes and whole
     if result.guessing is not None:
         numbers = result.guessing.p_value, result.guessing.accuracy
-        yield "guessing", "a fraction and a p from 0 to 1", numbers, all(map(_is_fraction, numbers))
+        yield "guessing", "a fraction and a p from 0 to 1", numbers, all(map(is_fraction, numbers))
     for name, total in (
         ("per_class", sum(score.count for score in result.per_class)),
         ("calibration", sum(part.count for part in result.calibration)),
         ("confusion_cells", sum(cell for _, _, cell in result.confusion_cells)),
     ):
         yield name, f"counts that sum to {count}", total, total == count
-
-
-def _is_fraction(value: float | None) -> bool:
-    """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
-    return value is None or 0 <= value <= 1 + 1e-9
 
 
 def compare_with_guessing(class_names: Sequence[str], counts: Sequence[int], hits: Sequence[int]) -> Guessing:
@@ -341,16 +323,8 @@ def _class_scores(
         strict=True,
     )
     return tuple(
-        ClassScore(
-            name=name,
-            count=count,
-            predicted=taken,
-            correct=hits,
-            precision=_ratio(hits, taken),
-            recall=_ratio(hits, count),
-            f1=_ratio(2 * hits, count + taken),
-        )
-        for name, count, taken, hits in counts
+        ClassScore(name, count, predictions, hits, *precision_recall_f1(hits, predictions, count))
+        for name, count, predictions, hits in counts
     )
 
 
@@ -363,7 +337,3 @@ def _confusion_cells(
     return tuple(
         (*divmod(pair, classes), cell) for pair, cell in zip(pairs.tolist(), counts.tolist(), strict=True)
     )
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

@@ -1,4 +1,4 @@
-"""Features of images: each image goes through a model once, and its features are stored on the disk.
+"""Compute the features of images: each image goes through a model once; features are stored on the disk.
 
 Shapes: N images, n of them readable, D features.
 """
@@ -32,7 +32,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.world import ALONE, World, prepared_together
 
 CACHE_LIMIT = 4 << 30
-"""Bytes of features that are kept on the disk; those used longest ago make room."""
+"""Bytes of features that are kept on the disk; the files used longest ago make room."""
 LAYOUT = 1
 """The version of the cache's files; another layout has another key, so that old files are never read as new
 ones."""
@@ -46,11 +46,11 @@ class Features:
     """The features of images, in the order of their given indices."""
 
     rows: NDArray[np.float32]
-    """`(n, D)`: what the head sees, of each image that could be read."""
+    """`(n, D)`: the input of the head, for each image that could be read."""
     readable: NDArray[np.bool_]
     """`(N,)`: whether an image could be read."""
     pixels: NDArray[np.uint64]
-    """`(n, 2)`: XXH3 of what the model was shown. Images that are equal after decoding have the same."""
+    """`(n, 2)`: XXH3 of the pixels that the model was shown, equal for images with equal pixels."""
     reasons: tuple[str, ...]
     """Why each unreadable image could not be read."""
 
@@ -60,16 +60,16 @@ class FeatureExtractor:
     """A model, and everything else that its features of an image depend on."""
 
     model: ImageModel
-    """On its device; left in the mode that it is in."""
+    """On its device; its mode does not change."""
     preprocessing: Preprocessing
     device: torch.device
     precision: Precision = "auto"
 
     def fingerprint(self) -> str:
-        """Hash all that features depend on beside the images: weights, arithmetic, preprocessing.
+        """Hash everything except the images that features depend on: weights, arithmetic, preprocessing.
 
-        The head is left out: features come before it. So is the number of images at a time, which moves the
-        last digits alone.
+        The head is left out, because features come before it, and so is the batch size, which moves the last
+        digits alone.
         """
         with autocast(self.device, self.precision):
             bfloat16 = torch.is_autocast_enabled(self.device.type)
@@ -98,20 +98,20 @@ class FeatureExtractor:
     ) -> Features:
         """Run the model over some images of a split once.
 
-        Several processes compute different batches, the ones that a single process would make, and all of
-        them get the features of all images.
+        Several processes compute different batches, the same as a single process would make, and all of them
+        get the features of all images.
 
         Args:
             samples: the split.
-            indices: `(N,)` of the images. Those that cannot be read take part as zeros and are dropped.
+            indices: `(N,)` of the images. Unreadable ones take part as zeros and are dropped.
             batch_size: images at a time.
             workers: processes that decode images.
             progress: called after each batch with the number of images that are done.
             world: the processes.
 
         Raises:
-            VitkitError: there are no images; the model has no single row of features per image, or some that
-                are not finite; a worker does not answer.
+            VitkitError: there are no images; the model has no single row of features per image, or features
+                that are not finite; a worker does not answer.
         """
         rejects: dict[str, str] = {}
         rows: list[NDArray[np.float32]] = []
@@ -119,7 +119,7 @@ class FeatureExtractor:
         pixels: list[NDArray[np.int64]] = []
 
         def take(outputs: NDArray[np.float32], batch: Batch) -> None:
-            mask = batch.mask.numpy().copy()  # its memory may be a worker's
+            mask = batch.mask.numpy().copy()  # a worker may own its memory
             rows.append(outputs[mask])
             readable.append(mask)
             pixels.append(batch.targets[_PIXELS].numpy()[mask])
@@ -167,8 +167,8 @@ def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def explain_no_features(config: ModelConfig) -> str:
-    """Say why a model of this configuration has no features of an image, as a clause after its name; "" if it
-    has."""
+    """Say why a model of this configuration has no features of an image, as a clause after its name; else
+    ""."""
     if getattr(config, "pool", None) == "none":
         return (
             "has no pooling (pool none): it gives features of each token, and none of the image. Choose pool "
@@ -178,7 +178,7 @@ def explain_no_features(config: ModelConfig) -> str:
 
 
 def content_of(samples: Samples, indices: NDArray[np.int64]) -> str:
-    """Hash the bytes of image files, in order; a file that cannot be read counts as that."""
+    """Hash the bytes of image files, in order; an unreadable file counts as the word "unreadable"."""
     digest = hashlib.sha256()
     for index in indices.tolist():
         file = samples.file(index)
@@ -196,13 +196,13 @@ def content_of(samples: Samples, indices: NDArray[np.int64]) -> str:
 class FeatureCache:
     """Features on the disk, each file under a hash of everything its features depend on.
 
-    A file is the SHA-256 of the rest, and safetensors. It is written as a whole or not at all, and checked
-    when it is read. What does not fit below the limit makes room, the file used longest ago first.
+    A file is safetensors after its SHA-256. It is written as a whole or not at all, and checked when it is
+    read. Above the limit, the file used longest ago is removed first.
 
     Args:
-        folder: made when the first features are kept.
+        folder: made with the first file.
         limit: bytes of all files together.
-        note: called with a sentence where a file cannot be used or written: features are computed again then.
+        note: called with a sentence where a file cannot be read or written: features are computed again then.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], limit: int = CACHE_LIMIT) -> None:
@@ -256,7 +256,7 @@ class FeatureCache:
         return self.folder / f"{key}.features"
 
     def _make_room(self, needed: int) -> None:
-        """Remove the files used longest ago until there is room, what killed processes left among them."""
+        """Remove the files used longest ago until there is room; temporary files of killed processes too."""
         files: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("*.features*"):
             try:
@@ -273,16 +273,16 @@ class FeatureCache:
             total, removed = total - size, removed + 1
         if removed:
             self._note(
-                f"{removed:,} of the features kept in {self.folder}, those used longest ago, were removed to "
-                f"keep it below {self.limit / 1e9:.1f} GB."
+                f"{removed:,} of the files of features in {self.folder} were removed, the ones used longest "
+                f"ago, to keep it below {self.limit / 1e9:.1f} GB."
             )
 
 
 def _unpack(data: bytes) -> Features:
-    """Read what `FeatureCache.keep` packs.
+    """Unpack the bytes that `FeatureCache.keep` packs.
 
     Raises:
-        ValueError, KeyError, SafetensorError: it is something else.
+        ValueError, KeyError, SafetensorError: they are something else.
     """
     arrays = load_arrays(data)
     rows, readable, pixels = arrays["rows"], arrays["readable"], arrays["pixels"]

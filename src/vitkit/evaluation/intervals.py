@@ -1,6 +1,6 @@
-"""Intervals and tests: how far a number that was counted on a sample holds for others like it.
+"""Compute intervals and tests: how far a number that was counted on a sample holds for others like it.
 
-All are formulas: nothing is drawn at random, so that the same predictions give the same text.
+All are formulas: nothing is drawn at random, so that the same predictions give the same figures.
 """
 
 import math
@@ -30,7 +30,7 @@ def wilson_limits(fraction: float, count: float) -> tuple[float, float]:
 
     Args:
         fraction: from 0 to 1.
-        count: observations, above 0; of an estimate that is no count, fraction (1 - fraction) / its variance.
+        count: observations, above 0; for another estimate, fraction (1 - fraction) / its variance.
     """
     z2 = NORMAL_95**2
     centre = (fraction + z2 / (2 * count)) / (1 + z2 / count)

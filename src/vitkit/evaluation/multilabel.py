@@ -1,4 +1,4 @@
-"""Scores of a model that finds the labels of images, which have several, or none.
+"""Measure how well a model predicts labels, of which an image has several or none.
 
 `run_model.predict_labels` runs the model once; `multi_label` counts. Each label is a yes or no of its own,
 scored by the sigmoid of its logit.
@@ -8,7 +8,7 @@ Conventions:
 - How well a label's logits rank images is its average precision, the area under the steps of precision over
   recall, Σ (R_n - R_{n-1}) P_n over the distinct logits from the largest, as in scikit-learn's
   `average_precision_score`: images of equal logits come in together, so that their order decides nothing.
-  Nothing is interpolated (PASCAL VOC does that). The logits themselves are ranked, so that no rounding of
+  Nothing is interpolated, unlike in PASCAL VOC. The logits themselves are ranked, so that no rounding of
   probabilities makes them equal.
 - A label is predicted from a probability of 0.5, a logit of 0.
 - Predictions are ordered by id. Everything is computed in float64 from that order, so it does not depend on
@@ -19,7 +19,7 @@ Conventions:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,19 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import config
-from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_limits
-from vitkit.evaluation.predictions import LabelPredictions
-from vitkit.evaluation.stored import in_parts
+from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable
+from vitkit.evaluation.scores import precision_recall_f1, ratio
+from vitkit.evaluation.stored import Check, in_parts, is_fraction, refuse_wrong_fields
 from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
 """Probability from which a label is predicted."""
 FEWEST_POSITIVES = 3
-"""Images with a label from which its average precision gets an interval: of two, one is left to vary."""
+"""Fewest images with a label for an interval of its average precision: without one of two, one is left."""
 _PRIOR_IMAGES = 20
-"""Images with a label that weigh as much as the variance of a fraction: with 5 of them the intervals of
-single labels held as little as 86 % in simulations, and with any number more 99 % of frequent labels."""
+"""Images with a label that weigh as much as the variance of a fraction. In simulations the intervals of
+single labels held as little as 86 % of the true values with 5 of them, and 99 % for frequent labels with any
+more."""
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
@@ -87,7 +88,7 @@ class Ranking:
         gains, total = np.diff(positives, prepend=0), positives[-1]
         # The sum's terms before a group stay as they are; in its own and later terms one image fewer is seen.
         before = np.append(0.0, np.cumsum(gains * (positives / (self.ends + 1))))
-        seen = np.maximum(self.ends, 1).astype(np.float64)  # a group of one image has no term left
+        seen = np.maximum(self.ends, 1).astype(np.float64)  # a group of one image has no term without it
         without_negative = _sums_from(gains * (positives / seen))
         without_positive = _sums_from(gains * ((positives - 1) / seen))
         own = (gains - 1) * ((positives - 1) / seen)
@@ -189,7 +190,7 @@ def _variance(deviations: Floats) -> float:
 
 
 def _wilson_of(parts: Sequence[_Jackknife], variance: float) -> Interval:
-    """Make Wilson's interval of a mean of average precisions from its variance and what that is short of."""
+    """Make Wilson's interval of a mean of average precisions from its variance and the missing variance."""
     labels = len(parts)
     value = sum(part.value for part in parts) / labels
     smoothed = sum(part.smoothed for part in parts) / labels
@@ -267,7 +268,7 @@ class MultiLabel:
     predicted_per_image: float
     per_label: tuple[LabelScore, ...]
     repeated: RepeatedLabels | None = None
-    """None where they were not looked for."""
+    """None where nothing looked for them."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -275,7 +276,7 @@ class MultiLabel:
 
     @property
     def too_rare(self) -> tuple[str, ...]:
-        """The labels that occur, but on too few images to say how far their ranking holds for others."""
+        """Name the labels that occur on too few images for an interval."""
         return tuple(score.name for score in self.per_label if 0 < score.count < FEWEST_POSITIVES)
 
     def explain_no_interval(self) -> str:
@@ -303,8 +304,8 @@ def multi_label(
     Raises:
         VitkitError: no image could be read, or the names do not fit the logits.
     """
-    count, classes = len(predictions), predictions.targets.shape[1]
-    _check(predictions, class_names)
+    count, classes = predictions.targets.shape
+    refuse_uncountable(count, len(predictions.bad), classes, class_names, "label")
     logits, targets = predictions.logits, predictions.targets
     # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
     predicted = logits >= 0
@@ -336,7 +337,7 @@ def multi_label(
         labels_that_occur=len(precisions),
         micro_average_precision=pooled.average_precision(),
         macro_f1=math.fsum(f1s) / len(f1s) if f1s else None,
-        micro_f1=_ratio(2 * int(hits.sum()), total + named),
+        micro_f1=ratio(2 * int(hits.sum()), total + named),
         subset_accuracy=int((~wrong.any(1)).sum()) / count,
         hamming_loss=int(wrong.sum()) / wrong.size,
         loss=math.fsum(_losses(predictions)) / count,
@@ -375,43 +376,61 @@ def mark_repeated_labels(
     return replace(result, repeated=repeated)
 
 
-def _check(predictions: LabelPredictions, class_names: Sequence[str]) -> None:
-    """Refuse what cannot be counted."""
+def check_label_evaluation(result: MultiLabel, predictions: LabelPredictions, where: str) -> None:
+    """Refuse numbers that cannot have been computed from the predictions beside them.
+
+    Raises:
+        VitkitError: the first field that is wrong.
+    """
+    refuse_wrong_fields(_checks(result, predictions), where)
+
+
+def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[Check]:
+    """Yield the check of each field, the simplest first."""
     count, classes = predictions.targets.shape
-    if count == 0:
-        raise VitkitError(
-            f"There is no readable image to evaluate on ({len(predictions.bad)} could not be read): check "
-            "this split's data."
-        )
-    if len(class_names) != classes:
-        raise VitkitError(
-            f"The model has {classes} outputs, but {len(class_names)} label names were given: use the names "
-            "that were saved with the model."
-        )
-
-
-def probability(logit: float) -> float:
-    """Compute the sigmoid of a logit."""
-    return float(np.exp(-np.logaddexp(0, -np.float64(logit))))
+    unreadable = len(predictions.bad)
+    yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
+    yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
+    yield "per_label", f"{classes} labels", len(result.per_label), len(result.per_label) == classes
+    yield "loss", "0 or more", result.loss, 0 <= result.loss < math.inf
+    fractions = (
+        "mean_average_precision", "micro_average_precision", "macro_f1", "micro_f1", "subset_accuracy",
+        "hamming_loss",
+    )  # fmt: skip
+    for name in fractions:
+        value = getattr(result, name)
+        yield name, "a fraction from 0 to 1", value, is_fraction(value)
+    whole = result.mean_average_precision_interval
+    yield "mean_average_precision_interval", "two fractions", whole, all(map(is_fraction, whole or ()))
+    if result.repeated is not None:
+        repeated = result.repeated
+        others = (repeated.mean_average_precision_without, *(repeated.interval_without or ()))
+        sizes = 0 <= repeated.count <= count and all(map(is_fraction, others))
+        yield "repeated", "a count and fractions of the other images", repeated, sizes
+    totals = predictions.targets.sum(0).tolist()
+    for i, (score, total) in enumerate(zip(result.per_label, totals, strict=True)):
+        values = (score.average_precision, score.precision, score.recall, score.f1, score.best_f1)
+        ends = (*(score.average_precision_interval or ()), score.best_threshold)
+        counts = score.count == total and 0 <= score.correct <= min(score.count, score.predicted) <= count
+        right = counts and all(map(is_fraction, (*values, *ends)))
+        yield f"per_label: {i}", "counts and fractions of one label", score, right
 
 
 def _label_score(
     name: str, count: int, predicted: int, hits: int, ranking: Ranking, interval: Interval | None
 ) -> LabelScore:
     best = ranking.best_f1()
-    average_precision = ranking.average_precision()
+    f1, logit = (None, None) if best is None else best
     return LabelScore(
-        name=name,
-        count=count,
-        predicted=predicted,
-        correct=hits,
-        average_precision=average_precision,
-        average_precision_interval=interval,
-        precision=_ratio(hits, predicted),
-        recall=_ratio(hits, count),
-        f1=_ratio(2 * hits, count + predicted),
-        best_f1=None if best is None else best[0],
-        best_threshold=None if best is None else probability(best[1]),
+        name,
+        count,
+        predicted,
+        hits,
+        ranking.average_precision(),
+        interval,
+        *precision_recall_f1(hits, predicted, count),
+        f1,
+        None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit)))),  # by the sigmoid
     )
 
 
@@ -424,7 +443,3 @@ def _losses(predictions: LabelPredictions) -> list[float]:
         # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.
         losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()
     return losses
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

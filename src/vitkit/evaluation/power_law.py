@@ -1,20 +1,20 @@
 """A law of scale: error(x) = c + a x^-b, fitted to a few measured points, with an interval for the next one.
 
-What grows may be the training images, the steps or the model; `c` is what no more of it takes away, and error
-falls as a straight line on logarithmic axes where `c` is 0 (Hestness et al. 2017, "Deep Learning Scaling is
-Predictable, Empirically"; with an offset: Rosenfeld et al. 2019, "A Constructive Prediction of the
+x is the number of training images, the steps or the FLOPs; `c` is the error that no larger x takes away, and
+where it is 0 the error falls along a straight line on logarithmic axes (Hestness et al. 2017, "Deep Learning
+Scaling is Predictable, Empirically"; with an offset: Rosenfeld et al. 2019, "A Constructive Prediction of the
 Generalization Error Across Scales"; Zhai et al. 2021, "Scaling Vision Transformers", section 3).
 
 The points share their test images. Whether these are easy or hard moves all of them the same way, the next
-point too, so that it cancels: what is left is how one run differs from another on the same images. Where runs
-differ by chance alone that is less than the binomial noise of the images (Jordan 2023, "Calibrated Chaos");
-few training images, or an unsteady training, make it more. The points therefore state their noise relative to
-each other, and its size is estimated from the residuals of the fit and the differences between seeds. The
-stated size counts as one residual more (Smyth 2004, "Linear models and empirical Bayes methods", section 4,
-moderates a variance so), and the quantiles are Student's. Everything here is about these test images: for
-others like them, their binomial noise comes on top.
+point too, so that it cancels: the difference of two runs on the same images is left. Where runs differ by
+chance alone it is less than the binomial noise of the images (Jordan 2023, "Calibrated Chaos"); few training
+images, or an unsteady training, make it more. The points therefore state their noise relative to each other,
+and its size is estimated from the residuals of the fit and the differences between seeds. The stated size
+counts as one residual more (as Smyth 2004, "Linear models and empirical Bayes methods", section 4, moderates
+a variance), and the quantiles are Student's. Everything here is about these test images: for others like
+them, their binomial noise comes on top.
 
-`python -m benchmarks.power_law` simulates how often the intervals hold what comes out.
+`python -m benchmarks.power_law` simulates how often the intervals hold the error of the next run.
 """
 
 import math
@@ -28,23 +28,24 @@ from numpy.typing import NDArray
 from vitkit.errors import VitkitError
 
 FEWEST = 5
-"""Points that a law is fitted to at least: it has three numbers, and two residuals are left."""
+"""Fewest points that a law is fitted to: it has three numbers, and two residuals are left."""
 NUMBERS = 3
 """The numbers of a law: offset, scale and exponent."""
 EXPONENTS = np.geomspace(0.02, 3.0, 501)
 """Exponents that are tried, 1 % apart. Below 0.02 a law hardly differs from a straight line in log x, and
 above 3 from an error that has reached its offset; measured exponents lie from 0.05 to 1 (Hestness et al.)."""
 EXPECTED, SURE_AS = 0.5, 1.0
-"""Variance of runs on the same images that is expected, in units of the stated one, and the residuals that it
-is worth. Without it the two residuals of five points are now and then almost nothing by chance, and with them
-the interval. With these numbers 91 to 99 % of what came out was inside, for runs that differ by 0.65 to 2
-times the stated noise; worth 2 residuals, 87 % for the latter; a variance of 1, 100 % for the former."""
+"""Expected variance of runs on the same images, in units of the stated one, and the number of residuals that
+it counts for. Without it the two residuals of five points are now and then almost 0 by chance, and so is the
+interval. With these numbers 91 to 99 % of the simulated errors were inside, for runs that differ by 0.65 to 2
+times the stated noise; counting for 2 residuals, 87 % for the latter; with a variance of 1, 100 % for the
+former."""
 MOST_NOISE = 2.0
 """Points contradict the law if so many times the stated noise does not explain their misfit, nor the
 differences between seeds: runs on a few dozen images differ by that much."""
 RELATIVE_NOISE = 0.01
-"""Noise of a point that states none, such as a loss, as a part of its value: its size does not matter, as the
-residuals alone decide then."""
+"""Noise of a point that states none, such as a loss, as a fraction of its value: its size does not matter,
+because the residuals alone decide then."""
 CONTRADICTED = 0.99
 """Quantile of the misfit beyond which the points contradict the law."""
 FALLS = 0.95
@@ -55,7 +56,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Point:
-    """The errors that were measured at one place of the axis."""
+    """The errors that were measured at one x."""
 
     x: float
     """Training images, steps or FLOPs: above 0."""
@@ -73,7 +74,7 @@ class Point:
     def unit(self) -> float:
         """Give the noise of a single error in its own units, above 0."""
         noise = RELATIVE_NOISE * abs(self.error) if self.noise is None else self.noise
-        return max(noise, 1e-12)  # a point without any error would otherwise decide everything
+        return max(noise, 1e-12)  # a point with an error of 0 would otherwise have infinite weight
 
     @property
     def variance(self) -> float:
@@ -86,9 +87,9 @@ class PowerLaw:
     """error(x) = offset + scale (x / unit)^-exponent."""
 
     offset: float
-    """The error that no more of x takes away; 0 or more."""
+    """The error that no larger x takes away; 0 or more."""
     scale: float
-    """The part of the error at x = `unit` that more of x takes away; 0 or more."""
+    """The part of the error at x = `unit` that a larger x takes away; 0 or more."""
     exponent: float
     unit: float
     """The largest x of the fitted points."""
@@ -160,7 +161,7 @@ class LawFit:
         a curve its form by profile likelihood, which knows that the offset is not below 0 (Bates and Watts
         1988, "Nonlinear Regression Analysis", section 6.1). The noise of the value itself is in it.
         """
-        from scipy.special import stdtrit  # half a second to import: only who predicts waits
+        from scipy.special import stdtrit  # half a second to import, which only predictions need
 
         centre = self.law.at(x)
         variance, degrees = self.noise
@@ -233,7 +234,7 @@ def fit_power_law(points: Sequence[Point]) -> LawFit:
             raise VitkitError(
                 f"A law of scale needs finite errors at places above 0, found {point.errors} at {point.x:g}."
             )
-    if any(point.noise is None for point in points):  # then the stated ones of others are no measure either
+    if any(point.noise is None for point in points):  # noise that only some points state is no common measure
         points = [replace(point, noise=None) for point in points]
     exponents = EXPONENTS
     for _ in range(4):  # each of the last three looks 50 times as closely: 1 % becomes a ten-millionth

@@ -1,5 +1,6 @@
 """Hold what a model predicted for every image of a data set, of one class or of several labels each."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -104,6 +105,31 @@ class Predictions:
             VitkitError: there are no such files, or they hold no predictions.
         """
         return cls(*load_arrays(path, several_labels=False), loss)
+
+
+def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequence[str], noun: str) -> None:
+    """Refuse predictions that no number can be counted from.
+
+    Args:
+        images: that could be read.
+        unreadable: images that could not be read.
+        outputs: of the model.
+        names: of its outputs.
+        noun: class or label.
+
+    Raises:
+        VitkitError: no image could be read, or the names do not fit the outputs.
+    """
+    if not images:
+        raise VitkitError(
+            f"There is no readable image to evaluate on ({unreadable} could not be read): check this split's "
+            "data."
+        )
+    if len(names) != outputs:
+        raise VitkitError(
+            f"The model has {outputs} outputs, but {len(names)} {noun} names were given: use the names that "
+            "were saved with the model."
+        )
 
 
 class LabelPredictions:

@@ -26,7 +26,7 @@ BACKGROUND = 1001
 """Outputs of models of TensorFlow's old tools: the first one stands for no class."""
 
 TOP = 5
-"""Guesses of which one may be right: the paper gives ObjectNet so (D.9)."""
+"""Guesses of which any may be right, as in the paper's results on ObjectNet (D.9)."""
 ROWS = 4096
 """Images whose logits are in memory at a time: 16 MiB of a thousand classes."""
 
@@ -53,18 +53,18 @@ class ProtocolResult(Shown):
     accuracy_interval: tuple[float, float]
     """Wilson's 95 % interval of the accuracy on other images drawn alike."""
     top5_correct: int
-    """Images for which a right class is among the five that the model takes for the likeliest."""
+    """Images with a right class among the model's five likeliest."""
     top5_accuracy: float
     top5_accuracy_interval: tuple[float, float]
     candidates: int
     """Classes that the model chose among."""
     unreadable: int
     left_out: Mapping[str, int]
-    """Reason -> number of images that are there and were not scored."""
+    """Reason -> number of images that were not scored."""
     per_class: tuple[GroupScore, ...]
     """The set's own classes that have images, the worst first."""
     note: str
-    """The way in which the model's outputs were matched to ImageNet's classes."""
+    """How the model's outputs were matched to ImageNet's classes."""
 
     def in_words(self) -> str:
         """State the accuracy with its interval."""
@@ -87,13 +87,13 @@ def outputs_of_classes(
         path: of the model, for errors.
         outputs: K, the number of its logits.
         class_names: the class names in its card: WordNet ids, English names, or none.
-        given: the WordNet ids of its outputs, where the user lists them.
+        given: the WordNet ids of its outputs in the user's list; None without one.
 
     Returns:
         `(1000,)` numbers of outputs, and a clause that says how they were matched.
 
     Raises:
-        VitkitError: it has other classes, or nothing states the classes of its outputs.
+        VitkitError: the model has other classes, or nothing states the classes of its outputs.
     """
     wnids, names = imagenet_wnids(), given
     if given is not None and len(given) != outputs:
@@ -113,7 +113,7 @@ def outputs_of_classes(
         raise VitkitError(
             f"{path} has {outputs:,} outputs: expected the 1,000 classes of ImageNet (or 1,001 with a "
             "background before them). For another model that has them among its classes, list the WordNet "
-            "ids of its outputs in a file and give it with --wnids; of ImageNet-21k's 21,843 that list is "
+            "ids of its outputs in a file and give it with --wnids; for ImageNet-21k's 21,843 classes it is "
             "imagenet21k_goog_synsets.txt in timm/data/_info."
         )
     first = outputs - len(wnids)
@@ -158,8 +158,8 @@ def count_right(
         ids: the images that could be read.
         guesses: `(N, 5)` their likeliest classes, the likeliest first, numbers among the candidates.
         candidates: `(C,)` ImageNet classes that the model chose among.
-        note: how its outputs were matched to classes.
-        class_names: of the 1,000 classes by the model, shown beside WordNet ids.
+        note: how the model's outputs were matched to classes.
+        class_names: the model's names of the 1,000 classes, shown beside WordNet ids.
     """
     if not len(ids):
         raise VitkitError("None of the images could be read: there is nothing to count.")

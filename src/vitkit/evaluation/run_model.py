@@ -57,7 +57,7 @@ def output_function(
         model: a module is already on `device`.
         device: where images are moved to.
         precision: that a module computes in.
-        features: whether a module computes its features and not its logits; an engine gives logits always.
+        features: whether a module computes its features and not its logits; an engine always gives logits.
     """
     if not isinstance(model, nn.Module):
         yield lambda images: model(images.numpy())
@@ -80,8 +80,8 @@ def run_model(
 ) -> None:
     """Run a model over all batches of a data set.
 
-    Several processes compute different batches, and each of them takes the results of all, in the order of
-    the batches, so that all of them end with the same figures.
+    Several processes compute different batches, and each takes the results of all, in the order of the
+    batches, so that all end with the same figures.
 
     Args:
         model, precision, features: as for `output_function`.
@@ -93,7 +93,7 @@ def run_model(
         world: the processes.
 
     Raises:
-        VitkitError: the model gives no single row for each image.
+        VitkitError: the model does not give a single row for each image.
     """
     device = torch.device(device)
     with output_function(model, device, precision, features) as compute:
@@ -161,8 +161,8 @@ def predict(
         columns: the logits that stand for the classes, in their order; None: all of them.
 
     Raises:
-        VitkitError: the model gives no single row of logits per image, logits that are not finite, or fewer
-            than the labels need; the logits find no room.
+        VitkitError: the model does not give a single row of logits for each image, or gives logits that are
+            not finite or fewer than the classes; the disk has no room for the logits.
     """
     seen, scores = _Seen(), list[ImageScores]()
     logits = _Logits(folder) if keep_logits else None
@@ -170,7 +170,7 @@ def predict(
     def take(outputs: Rows, batch: Batch) -> None:
         rows, labels = seen.add(outputs if columns is None else outputs[:, columns], batch)
         if seen.not_finite:
-            return  # there will be no result: such images are only counted, for the error
+            return  # an error follows, for which such images are counted
         check_labels(labels, rows.shape[1])
         scores.append(image_scores(rows, labels, loss))
         if logits is not None:
@@ -206,8 +206,8 @@ def predict_labels(
         folder: where logits too many for memory are kept; None: the system's folder for temporary files.
 
     Raises:
-        VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
-            is no image; the logits find no room.
+        VitkitError: the model does not give a logit for each label, or gives logits that are not finite;
+        there is no image; the disk has no room for the logits.
     """
     seen, logits = _Seen(), _Logits(folder)
 
@@ -274,7 +274,7 @@ class _Logits:
 
 
 class _Seen:
-    """The targets and ids of the images that a model ran over, batch by batch.
+    """The targets and ids of the evaluated images, batch by batch.
 
     Everything is copied: a batch lies in memory that is shared with the worker that made it, and holds a file
     descriptor for as long as anything refers to it.

@@ -1,4 +1,4 @@
-"""Score single images: probabilities, prediction and loss from the logits.
+"""Score single images: probabilities, prediction and loss from the logits; and a class by its counts.
 
 What a logit means depends on the loss that the model was trained with. Softmax: the classes exclude each
 other and their probabilities sum to one. Sigmoid: each class is a yes or no of its own.
@@ -34,7 +34,7 @@ class ImageScores:
     @classmethod
     def concatenate(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
         """Join the scores of several groups of images."""
-        parts = list(parts)  # four passes over what may be an iterator
+        parts = list(parts)  # an iterator would last for one pass alone
         return cls(
             np.concatenate([part.predicted for part in parts]),
             np.concatenate([part.confidence for part in parts]),
@@ -107,13 +107,31 @@ def check_labels(labels: NDArray[np.int64], classes: int) -> None:
         )
 
 
+def ratio(part: int, whole: int) -> float | None:
+    """Divide two counts; None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+def precision_recall_f1(
+    correct: int, predicted: int, count: int
+) -> tuple[float | None, float | None, float | None]:
+    """Compute the precision, the recall and their harmonic mean, F1, of a class or label.
+
+    Args:
+        correct: images of the class for which it is predicted.
+        predicted: all images for which it is predicted.
+        count: all images of the class.
+    """
+    return ratio(correct, predicted), ratio(correct, count), ratio(2 * correct, count + predicted)
+
+
 def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> NDArray[np.float64]:
     """Compute the losses of training, without smoothing, `(N,)` in nats.
 
     They are the cross entropy, or the sum of the classes' binary cross entropies.
     """
     if loss == "sigmoid":
-        terms = np.logaddexp(0, logits.astype(np.float64))  # of a class that is not there: log(1 + e^x)
+        terms = np.logaddexp(0, logits.astype(np.float64))  # where the class is absent: log(1 + e^x)
         true = np.take_along_axis(logits, labels[:, None], 1).astype(np.float64)
         np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true), 1)
         sums: NDArray[np.float64] = terms.sum(1)

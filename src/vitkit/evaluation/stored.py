@@ -11,7 +11,7 @@ Earlier versions wrote the four arrays into one `test.npz`, which is read too.
 import io
 import stat
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,10 @@ class StoredArrays(NamedTuple):
     """int64 `(N,)`, or uint8 `(N, K)` of 0 and 1."""
     ids: NDArray[np.int64]
     bad: NDArray[np.int64]
+
+
+Check = tuple[str, str, Any, bool]
+"""A field of an evaluation: its name, the expected value described, its value, and whether it is right."""
 
 
 def in_parts(logits: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
@@ -89,7 +93,7 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
         arrays = {name: _map_array(array_file(path, name)) for name in StoredArrays._fields}
     for name, array in arrays.items():
         _check_array(array, name, array_file(path, name))
-    logits, labels = arrays["logits"], arrays["labels"].astype(np.uint8 if several_labels else np.int64)
+    logits, labels = arrays["logits"], arrays["labels"]
     ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
     images = logits.shape[:1]
     shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
@@ -105,7 +109,31 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     limit = 2 if several_labels else logits.shape[1]
     if labels.size and labels.max() >= limit:
         raise _damaged(array_file(path, "labels"), f"a label {labels.max()}, not below {limit}")
+    labels = labels.astype(np.uint8 if several_labels else np.int64)
     return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
+
+
+def refuse_wrong_fields(checks: Iterable[Check], where: str) -> None:
+    """Refuse numbers that cannot have been computed from the predictions beside them.
+
+    Args:
+        checks: of the fields, in order.
+        where: the file of the numbers.
+
+    Raises:
+        VitkitError: the first field that is wrong.
+    """
+    for name, expected, value, is_right in checks:
+        if not is_right:
+            raise VitkitError(
+                f"{where}: {name}: expected {expected}, found {str(value)[:200]}. Run the evaluation "
+                "again to write it anew."
+            )
+
+
+def is_fraction(value: float | None) -> bool:
+    """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
+    return value is None or 0 <= value <= 1 + 1e-9
 
 
 def _check_array(array: NDArray[Any], name: str, file: Path) -> None:

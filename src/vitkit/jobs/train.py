@@ -123,7 +123,7 @@ def train(
     _refuse_run(plan, world)  # before a folder is made
     with _claim(plan, given, resume) as folder, deterministic(plan.device):
         # Written before anything random happens: whoever kills the run from here on can continue it.
-        plan = plan.kept_in(folder, command)
+        plan = plan.in_folder(folder, command)
         position = RunPosition(command_to_continue(folder, threads, device, world))
         keep_advice(folder, advice)
         new = plan.request.take_model(plan.run, plan.config)

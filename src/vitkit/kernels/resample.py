@@ -2,7 +2,8 @@
 
 The kernel (resample.c) is compiled when a loader begins, if it has not been yet (`compile.py`). It is used if
 it makes the same pixels as the installed Pillow. Without it Pillow does the work, and nothing but the speed
-differs.
+differs. torch's antialiased resize of bytes is not used: it is off by up to 19 levels (bilinear, narrow
+results) and 28 (bicubic).
 """
 
 import ctypes

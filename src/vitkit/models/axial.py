@@ -16,7 +16,8 @@ class AxialBlock(nn.Module):
     """Row attention and MLP, then column attention and MLP: two of ViT's blocks, called as one of them.
 
     Tokens are the grid's, in raster order. A class token would belong to no row and no column, so axial
-    models pool by the mean.
+    models pool by the mean. Each of the two has an MLP of its own, so an encoder has twice the parameters of
+    ViT's, as D.6 says.
 
     Args:
         grid: `(rows, columns)` of the tokens.

@@ -1,6 +1,7 @@
 """Axial attention on feature maps, in place of a ResNet's 3x3 convolution (paper D.6).
 
-After Axial-DeepLab (Wang et al. 2020, arXiv 2003.07853, section 3.2 and its public code `axialnet.py`).
+After Axial-DeepLab (Wang et al. 2020, arXiv 2003.07853, section 3.2 and its public code `axialnet.py`): the
+paper's authors did not release theirs.
 """
 
 import math

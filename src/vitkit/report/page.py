@@ -1,8 +1,8 @@
 """Render one page about a run: how good the model is, where it fails, what it looks at, and how it was made.
 
-The page's content security policy runs no script but the one that sorts tables and enlarges pictures. Below
-the page stand its pictures, which a task chooses, and the section on few-shot accuracy that was measured
-while the model was trained.
+The page's content security policy runs no script except the script that sorts tables and enlarges pictures.
+Below the page stand its pictures, which a task chooses, and the section on the few-shot accuracy during
+training.
 """
 
 import json
@@ -50,8 +50,8 @@ from vitkit.text import join_names
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
-REJECTS_SHOWN = 200  # of a data set that is damaged as a whole, as many as anybody reads
-LEVELS_SHOWN = 8  # of nested settings: ours have three, and what a stranger made may have thousands
+REJECTS_SHOWN = 200  # nobody reads more of a data set that is damaged as a whole
+LEVELS_SHOWN = 8  # of nested settings: vitkit's have three, and a run that was given away may have thousands
 THUMBNAIL = 192  # pixels
 ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
 
@@ -68,7 +68,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class ShownEvaluation:
-    """The evaluation that the page is about, and the pictures that belong to it."""
+    """The evaluation that the page is about, and its images."""
 
     split: str
     result: Result
@@ -77,7 +77,7 @@ class ShownEvaluation:
 
     @property
     def images(self) -> str:
-        """The images that were evaluated, for titles and sentences: "360 test images"."""
+        """Name the images for titles and sentences: "360 test images"."""
         return describe_images(self.result.count, self.split)
 
 
@@ -103,17 +103,17 @@ class ReportContent:
     """Evaluations by split, "test" or "val": numbers and predictions of the task that the model's card
     names."""
     samples: Mapping[str, Samples]
-    """Images by split, for the pictures; empty if the data is not there."""
+    """Images by split, for the pictures; empty if the data is missing."""
     commands: Sequence[str]
     """Commands that made the run, and the next useful ones."""
     environment: Mapping[str, str]
     """Versions, machine, threads, date."""
     expected: str = ""
-    """A sentence that compares what was expected of the run with what came out; empty where nothing was."""
+    """A sentence that compares the expected accuracy with the measured one; empty where none was expected."""
     examples: NDArray[np.uint8] | None = None
-    """A picture of what the model predicts, where its task answers nothing."""
+    """A picture of the model's predictions, where its task answers nothing."""
     followed: Sequence[Mapping[str, Any]] = ()
-    """The lines of metrics.jsonl of other evaluators: `evaluator`, `step` and what it measured."""
+    """The lines of metrics.jsonl of other evaluators: `evaluator`, `step` and its metrics."""
     left_out: Sequence[str] = ()
     """Sentences that say which of the run's records could not be read."""
     files: Sequence[str] = ()
@@ -124,7 +124,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     """Render the page as HTML.
 
     Args:
-        content: what to tell. Whatever is missing (validation, evaluation, pictures) is said to be missing.
+        content: of the page, which names what is missing (validation, evaluation, pictures).
         progress: called with the name of each part before it is made.
 
     Returns:
@@ -148,7 +148,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "start": card.origin.get("start", {}).get("from"),
         "evaluation": evaluation,
         "task_report": task_report,
-        "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in task_report.answer],
+        "answer": [
+            {"kind": text.kind, "sentences": _emphasised(text.sentences)} for text in task_report.answer
+        ],
         "facts": [*task_report.facts, *((value, name) for name, value in _facts(content))],
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
@@ -197,7 +199,7 @@ def _evaluation(content: ReportContent) -> ShownEvaluation | None:
 
 
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
-    """Collect the facts that stand at the head of the page beside the accuracy."""
+    """Collect the facts at the head of the page beside the accuracy."""
     config = content.model.config
     facts = [("parameters", _short(sum(weight.numel() for weight in content.model.parameters())))]
     flops = _short(forward_flops(config, head=True))
@@ -235,7 +237,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]], curve: Curve, altered: str) ->
 
 
 def _altered(config: Mapping[str, Any]) -> str:
-    """Name what the training loss is computed with and the validation loss is not."""
+    """Name the options that change the training loss and not the validation loss."""
     objective = config.get("objective", {})
     sentences = [
         f"{name.replace('_', ' ')} {objective[name]:g}"
@@ -246,17 +248,17 @@ def _altered(config: Mapping[str, Any]) -> str:
 
 
 def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, Any]:
-    """Turn a section of the task into what the template shows: figures into SVG, choices into pictures."""
+    """Turn a section of the task into values for the template: figures into SVG, choices into pictures."""
     blocks: list[dict[str, Any]] = []
     for block in section.blocks:
         if isinstance(block, Text):
-            blocks.append({"kind": block.kind, "words": _emphasised(block.words)})
+            blocks.append({"kind": block.kind, "sentences": _emphasised(block.sentences)})
         elif isinstance(block, Plot):
             blocks.append({"kind": "plot", "plot": drawing(block.figure, block.name, block.alt)})
         elif isinstance(block, Table):
             blocks.append({"kind": "table", "table": block})
         elif not block.images or evaluation is None:
-            blocks.append({"kind": "plain", "words": block.none})
+            blocks.append({"kind": "plain", "sentences": block.none})
         else:
             shown = pictures(evaluation, block)
             caption = block.caption.replace("{count}", f"{len(shown):,}")
@@ -265,7 +267,7 @@ def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, An
 
 
 def _emphasised(sentence: str) -> Markup:
-    """Escape words, and show those between two pairs of asterisks bold."""
+    """Escape a text, and show the words between two pairs of asterisks bold."""
     parts = sentence.split("**")
     return Markup("").join(
         Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
@@ -276,9 +278,9 @@ def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, 
     """Draw the three panels of the paper's Figure 7, as far as the model has them."""
     filters = positions = distances = None
     if model.config.in_channels in (1, 3) and model.config.width > 1:
-        components, shares = inspect.patch_filters(model)
+        components, explained = inspect.patch_filters(model)
         alt = f"The first {len(components)} principal components of the filters that see the pixels."
-        filters = drawing(model_figures.filter_grid(components, shares), "filters", alt)
+        filters = drawing(model_figures.filter_grid(components, explained), "filters", alt)
     similarity = inspect.position_similarity(model)
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
@@ -312,7 +314,7 @@ def _columns(
 
 
 def _finite(value: Any) -> float:
-    """Return a number that can be drawn; NaN, which plots leave out, for one that cannot."""
+    """Return a finite number; NaN, which plots leave out, for any other value."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
@@ -321,7 +323,7 @@ def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     counts = data.get("counts", {})
     names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
     rows = [(name, [split.get(name, 0) for split in counts.values()]) for name in names]
-    images = data.get("images", {})  # where an image has several labels, that is not their sum
+    images = data.get("images", {})  # an image with several labels counts once
     totals = [images.get(split, sum(counts[split].values())) for split in counts]
     return [*rows, ("all", totals)] if counts else []
 
@@ -371,7 +373,7 @@ def _duration(seconds: float) -> str:
 
 
 def pictures(evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
-    """Show those images of a task's choice that can be read, as many as it wants."""
+    """Show the readable images of a task's choice, up to its number."""
     made = []
     for shown in chosen.images:
         image = _decode(evaluation, shown.index)
@@ -388,7 +390,8 @@ def rollouts(model: ViT, evaluation: ShownEvaluation, chosen: Pictures) -> list[
 
     Args:
         model: with attention between all tokens.
-        evaluation: what it predicted.
+        evaluation: its predictions.
+        chosen: the task's choice.
     """
     indices = [shown.index for shown in chosen.images]
     positions, images = model_images(model, evaluation, indices, chosen.most)
@@ -407,7 +410,7 @@ def rollouts(model: ViT, evaluation: ShownEvaluation, chosen: Pictures) -> list[
 
 
 def _decode(evaluation: ShownEvaluation, index: int) -> NDArray[np.uint8] | None:
-    """Decode an image (H, W, C) of the split; None if the data is gone or cannot be read."""
+    """Decode an image `(H, W, C)` of the split; None if the data is gone or cannot be read."""
     if evaluation.samples is None:
         return None
     try:
@@ -419,7 +422,7 @@ def _decode(evaluation: ShownEvaluation, index: int) -> NDArray[np.uint8] | None
 def model_images(
     model: ImageModel, evaluation: ShownEvaluation, indices: Sequence[int], count: int
 ) -> tuple[list[int], list[NDArray[np.uint8]]]:
-    """Read the first `count` of the images `indices` that can be read.
+    """Read the first `count` readable images of `indices`.
 
     Returns:
         Their positions among `indices`, and the images `(H, W, C)` as the model sees them.
@@ -436,11 +439,13 @@ def model_images(
     return readable, images
 
 
-def _picture(evaluation: ShownEvaluation, shown: ShownImage, what: str, sources: tuple[str, ...]) -> Picture:
+def _picture(
+    evaluation: ShownEvaluation, shown: ShownImage, phrase: str, sources: tuple[str, ...]
+) -> Picture:
     assert evaluation.samples is not None  # it was decoded
     return Picture(
         sources=sources,
-        alt=f"An image of {shown.true}, {what}predicted to be {shown.predicted}.",
+        alt=f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}.",
         key=evaluation.samples.key(shown.index),
         true=shown.true,
         predicted=shown.predicted,
@@ -455,13 +460,13 @@ def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def attention_batch(model: ViT) -> int:
-    """Return the number of images whose attention in one layer fits the memory allowed for it."""
+    """Return the number of images whose attention in one layer fits into `ATTENTION_FLOATS`."""
     config = model.config
     return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
 
 
 def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Section]:
-    """Make a section of the page for each evaluator that measured it.
+    """Make a section of the page for each evaluator that measured few-shot accuracy.
 
     Args:
         followed: the lines of evaluators in metrics.jsonl. Among lines of the same step the last one counts.
@@ -473,7 +478,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         keys = dict.fromkeys(key for line in lines for key in line)
         names = [name for name in keys if name.endswith(("_shots", "_all"))]
         if names:
-            # Runs of the time before evaluators were a mapping hold the options of this one at the top.
+            # Runs of early versions hold the options of this evaluator at the top.
             options = config.get("evaluators", config).get(evaluator, {})
             yield _fewshot_section(evaluator, lines, names, options)
 
@@ -482,13 +487,13 @@ def _fewshot_section(
     evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], options: Mapping[str, Any]
 ) -> Section:
     images = PurePath(str(options.get("data", ""))).name or "other images"
-    shares = {_label(name): [_share(line.get(name)) for line in lines] for name in names}
+    curves = {_label(name): [_finite(line.get(name)) for line in lines] for name in names}
     steps = [int(line["step"]) for line in lines]
     rows = tuple(
-        (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in shares.values()))
+        (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in curves.values()))
         for i, step in enumerate(steps)
     )
-    last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in shares.items())
+    last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
     alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
     draws = options.get("seeds", 1)
     return Section(
@@ -496,14 +501,14 @@ def _fewshot_section(
         "Few-shot",
         "Few-shot accuracy while it was trained",
         (
-            Plot(tracking_plot(steps, shares, images), evaluator, alt),
+            Plot(tracking_plot(steps, curves, images), evaluator, alt),
             Text(
-                f"{_ways(options)} on the features of the model as it was, with the same images of each "
-                f"class at every step; the mean of {draws} draw{'s' * (draws != 1)}. It decided nothing in "
-                "the training.",
+                f"{_ways(options)} on the model's features at that step, with the same images of each class "
+                f"at every step; the mean of {draws} draw{'s' * (draws != 1)}. It decided nothing in the "
+                "training.",
                 "caption",
             ),
-            Table(("step", *shares), rows, sortable=True),
+            Table(("step", *curves), rows, sortable=True),
         ),
     )
 
@@ -530,10 +535,5 @@ def _label(name: str) -> str:
     return label if method == "ridge" else f"{label}, {method}"
 
 
-def _cell(share: float) -> Number:
-    return fraction_cell(None if math.isnan(share) else share)
-
-
-def _share(value: object) -> float:
-    """Return a fraction as it was logged; NaN where there is none."""
-    return float(value) if isinstance(value, int | float) else math.nan
+def _cell(fraction: float) -> Number:
+    return fraction_cell(None if math.isnan(fraction) else fraction)

@@ -1,8 +1,8 @@
 """Fill the templates of pages: single files that need no network.
 
 The pages that a template alone makes are here too: tables of a study, a series of runs, few-shot accuracy.
-They run no script but, where it says so, the one that sorts tables and enlarges pictures. Names come from
-outside and are escaped; what is no text becomes a question mark.
+They run no script, except, on some pages, the script that sorts tables and enlarges pictures. Names come from
+outside and are escaped; bytes that are no text become question marks.
 """
 
 import base64
@@ -51,7 +51,7 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 
 
 def page_script() -> dict[str, Any]:
-    """Give the script of pages, and its hash, by which a page's policy lets it alone run."""
+    """Give the script of pages, and its hash, by which a page's policy allows this script alone."""
     digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode()
     return {"script": Markup(PAGE_SCRIPT), "script_digest": digest}
 
@@ -62,11 +62,11 @@ class Drawing:
 
     svg: Markup
     alt: str
-    """The same in words, for those who cannot see it."""
+    """The same in words, for readers who cannot see it."""
 
 
 def drawing(figure: Figure, name: str, alt: str) -> Drawing:
-    """Draw a figure for a page; no other of the page has its name."""
+    """Draw a figure for a page, under a name that no other figure of the page has."""
     return Drawing(Markup(figure_svg(figure, name)), alt)
 
 
@@ -88,7 +88,7 @@ def render_tables(title: str, sections: Sequence[Section], footer: str) -> str:
     """Render the page as HTML.
 
     Args:
-        title: its name and heading.
+        title: name and heading of the page.
         sections: paragraphs and tables; figures and pictures have no place on this page.
         footer: the last line.
 
@@ -104,7 +104,7 @@ def render_tables(title: str, sections: Sequence[Section], footer: str) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is there already, as an address that needs no network: "data:image/png;base64,..."."""
+    """A finished picture, as an address that needs no network: "data:image/png;base64,..."."""
 
     source: str
     alt: str
@@ -112,7 +112,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class SeriesSection:
-    """A part of the page: a table of members, what it says, and figures where there are some."""
+    """A part of the page: sentences, and a table of members, a figure or pictures."""
 
     title: str
     sentences: tuple[str, ...]
@@ -130,8 +130,8 @@ def render_series(
         title: the name of the series.
         answer: the sentences at the head of the page.
         sections: in the order of the page.
-        folders: of the members that have a page of their own, within that of the series.
-        command: the one that made the series.
+        folders: of the members that have a page of their own, within the folder of the series.
+        command: that made the series.
 
     Returns:
         A whole document, to be written as UTF-8.
@@ -150,8 +150,8 @@ def render_views(
     """Render the page of training images as HTML.
 
     Args:
-        title: its name and heading.
-        sentences: what is shown, and what changes the images.
+        title: name and heading of the page.
+        sentences: about the images and the options that change them.
         epochs: the numbers above the columns of augmented versions.
         rows: for each image its `label`, its `name` and its `pictures`: `source`, a data address, `width`
             and `height` in CSS pixels, and `alt`.
@@ -165,23 +165,23 @@ def render_views(
 
 @dataclass(frozen=True)
 class FewShotContent:
-    """The content of the page, in words."""
+    """The content of the page on few-shot accuracy."""
 
     title: str
     answer: str
     protocol: str
     """A sentence on the test images and the accuracy of guessing."""
     remarks: Sequence[str]
-    """Warnings where the numbers mean another thing than they seem to."""
+    """Warnings where the numbers mean something else than they seem to."""
     figure: Figure
     alt: str
     """The figure in words."""
     by_images: Figure | None
-    """Accuracy against the images of the pre-training; None where they are not known of two checkpoints."""
+    """Accuracy against the images of the pre-training; None where fewer than two checkpoints name them."""
     by_images_alt: str
     headings: Sequence[str]
-    words: int
-    """Number of leading columns that hold words; the others hold numbers."""
+    text_columns: int
+    """Number of leading columns that hold text; the others hold numbers."""
     rows: Sequence[Sequence[str]]
     names: Sequence[str]
     """Names of the checkpoints, for the table of classes."""
@@ -201,7 +201,7 @@ def render_fewshot(content: FewShotContent) -> str:
 
 @dataclass(frozen=True)
 class Flipped:
-    """An image that one of two models alone is right on, or more right than the other."""
+    """An image on which one of two models scores higher."""
 
     source: str
     """The picture as an address that needs no network."""
@@ -209,7 +209,7 @@ class Flipped:
     """The name of the image."""
     true: str
     guesses: tuple[tuple[str, str, float, bool], ...]
-    """For each of the two: its name, what it says, how sure it is (0 to 1), whether it is the better one."""
+    """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class FlippedSection:
 
 @dataclass(frozen=True)
 class ComparisonContent:
-    """The content of the page of two models, in words."""
+    """The content of the page of two models."""
 
     title: str
     answer: str
@@ -234,14 +234,14 @@ class ComparisonContent:
     """A sentence; empty where no speed was measured."""
     flipped: Sequence[FlippedSection]
     flips: Plot | None
-    """The classes by the images that one model alone is right on."""
+    """The classes by the images on which one model alone is right."""
     flips_caption: str
     classes: Table
     sureness: Plot | None
-    """Whether both are as sure as they should be."""
+    """The calibration of both."""
     options: Table | None
     no_options: str
-    """A sentence where there is no such table."""
+    """A sentence in place of the table where there is none."""
     command: str
 
 

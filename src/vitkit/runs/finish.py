@@ -228,12 +228,11 @@ def evaluate_split(
         world=world,
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
-        predictions = answering.predict(
+        predictions = answering.predictor(learned_by(model.card))(
             model,
             batches,
             device=device,
             precision=precision,
-            learned=learned_by(model.card),
             progress=added_up(progress),
             folder=folder,
             world=world,

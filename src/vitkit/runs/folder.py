@@ -11,7 +11,7 @@ diverged.json               why it ended before its last step, where its numbers
 speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
 model.safetensors, model.json   the finished model: enough to predict anywhere
-evaluation/                 numbers and logits by split
+evaluation/                 by split, numbers (.json) and predictions (.npy)
 report.html
 .lock                       held by the process that trains
 """

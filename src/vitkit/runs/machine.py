@@ -1,7 +1,7 @@
 """Describe the machine of a run: its device and memory, and the fastest way to compute a model on it.
 
 The rule that chooses among the ways to compute has no clock: the same machine chooses the same every time,
-and so a run is repeatable. `docs/decisions.md` has the measurements behind it.
+and so a run is repeatable (`docs/decisions.md`). `docs/results/speed.md` has measurements.
 """
 
 import ctypes
@@ -263,6 +263,7 @@ def choose_compute(
         precision = "bfloat16" if pays else "float32"
     if exact or vit is None:
         return Compute(precision)
+    # A prediction of a few images would not pay for the two seconds of compiling.
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
     most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
     # A compiled block drops nothing at random.

@@ -286,7 +286,7 @@ def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
         warnings.append(f"! {config.cut_off}: cut off")
     warmup = run.optimizer.warmup_steps
     if warmup > total_steps / 2:
-        warnings.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or train on")
+        warnings.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or add steps")
     return warnings
 
 

@@ -129,7 +129,7 @@ class Plan:
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """The contents of the `config.json` of its folder, once it has one."""
 
-    def kept_in(self, folder: Path, command: str) -> "Plan":
+    def in_folder(self, folder: Path, command: str) -> "Plan":
         """Give the plan of the run in its locked folder: as it was begun there, or as it begins now.
 
         Args:

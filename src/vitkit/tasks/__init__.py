@@ -22,10 +22,9 @@ class Task:
     """A task in two halves."""
 
     learning: Learning[Any]
-    """The half that a trainer needs."""
+    """The half that a trainer uses."""
     answering: Answering[Any, Any] | None
-    """The half that a user of the finished model needs; None where it answers nothing, as after
-    self-supervision."""
+    """The half that a finished model uses; None where it answers nothing, as after self-supervision."""
 
 
 TASKS: Mapping[TaskName, Task] = {
@@ -49,7 +48,7 @@ def find_task(name: TaskName) -> Task:
 
 
 def learned_by(model_card: Card) -> card.Task:
-    """Return what a model's card says that it learned; classification where nothing records it."""
+    """Return the task in a model's card; classification where nothing records it."""
     return model_card.task or card.Task()
 
 
@@ -65,7 +64,7 @@ def answers(model_card: Card, config: ModelConfig) -> bool:
 
 
 def answering_of(model_card: Card) -> Answering[Any, Any]:
-    """Return what a model answers, by its card.
+    """Return how a model answers, by its card.
 
     Raises:
         VitkitError: it answers nothing.

@@ -1,4 +1,4 @@
-"""The half of a task that a finished model is asked for: what its outputs say, how good they are, the report.
+"""The half of a task that a finished model needs: what its outputs mean, how good they are, the report.
 
 Outputs are arrays of numpy: nothing here imports torch, so that an exported model answers without it.
 """
@@ -16,7 +16,7 @@ from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Plot, ShownImage, Table, TaskReport
-from vitkit.text import visible
+from vitkit.text import pluralize, visible
 from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Result(Protocol):
 
     @property
     def count(self) -> int:
-        """Images that could be read: what all numbers are about."""
+        """Images that could be read: all numbers are about them."""
 
     @property
     def bad(self) -> int:
@@ -43,7 +43,7 @@ class Result(Protocol):
 
 
 class SplitPredictions(Protocol):
-    """The outputs of a model for every image of a split, kept in a file beside the numbers."""
+    """The outputs of a model for every image of a split, stored beside the numbers."""
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -78,32 +78,23 @@ class Pooled:
 
 R = TypeVar("R", bound=Result)
 P = TypeVar("P", bound=SplitPredictions)
+P_co = TypeVar("P_co", bound=SplitPredictions, covariant=True)
 
 
-class Answering(Protocol[R, P]):
-    """The half of a task that a finished model is asked for. `R` are the numbers of a split, `P` the
-    predictions that they are counted from."""
+class Predictor(Protocol[P_co]):
+    """A function that runs a model over a split."""
 
-    @property
-    def image_score(self) -> str:
-        """Name the mean of `score_images` in a few words, such as accuracy."""
-
-    def explain_unfit(self, config: ModelConfig) -> str:
-        """Say why a model of this configuration has no answers, in words that follow its name; "" if it has
-        some."""
-
-    def predict(
+    def __call__(
         self,
         model: "Model",
         batches: Iterable["Batch"],
         *,
-        device: "torch.device | str",
-        precision: Precision,
-        learned: card.Task,
+        device: "torch.device | str" = ...,
+        precision: Precision = ...,
         progress: Callable[[int], None] | None = None,
         folder: Path | None = None,
         world: World = ALONE,
-    ) -> P:
+    ) -> P_co:
         """Run a model over a split once.
 
         Args:
@@ -111,13 +102,31 @@ class Answering(Protocol[R, P]):
             batches: every image once.
             device: where batches are moved to.
             precision: that the model computes in.
-            learned: what the model's card says of the task.
             progress: called after each batch with the number of its images.
             folder: where outputs too many for memory are kept in a file; None: the system's folder.
             world: the processes that compute different batches; each gets the predictions of all.
 
         Raises:
             VitkitError: the outputs are not what the task needs, or not finite.
+        """
+
+
+class Answering(Protocol[R, P]):
+    """The half of a task that a finished model needs. `R` are the numbers of a split, and `P` the predictions
+    that they are counted from."""
+
+    @property
+    def image_score(self) -> str:
+        """Name the mean of `score_images`, such as accuracy."""
+
+    def explain_unfit(self, config: ModelConfig) -> str:
+        """Say why a model of this configuration has no answers, as a clause after its name; "" if it has."""
+
+    def predictor(self, learned: card.Task) -> Predictor[P]:
+        """Give the function that runs a model over a split.
+
+        Args:
+            learned: the task in the model's card.
         """
 
     def measure(self, predictions: P, class_names: Sequence[str]) -> R:
@@ -128,12 +137,12 @@ class Answering(Protocol[R, P]):
         """
 
     def mark_repeats(self, result: R, predictions: P, rows: NDArray[np.int64]) -> R:
-        """Add what the numbers are without the images that are training images too.
+        """Add the numbers without the images that are training images too.
 
         Args:
             result: the numbers of `predictions`.
             predictions: of all images of a split.
-            rows: numbers of those images in the split, rising.
+            rows: numbers of the training images in the split, rising.
         """
 
     def read_evaluation(self, path: Path) -> tuple[R, P]:
@@ -145,12 +154,12 @@ class Answering(Protocol[R, P]):
         """
 
     def score_images(self, predictions: P) -> NDArray[np.float64]:
-        """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: by these, two models are
-        compared on the same images."""
+        """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: two models are compared by
+        these scores of the same images."""
 
     def truth(self, predictions: P, class_names: Sequence[str]) -> NDArray[np.int64]:
-        """Give what is true of each image, `(N, A)`, as numbers that do not depend on the order of the
-        classes: those of two models are the same where their images and labels are.
+        """Give the true labels of each image, `(N, A)`, as numbers that do not depend on the order of the
+        classes: two models were evaluated on the same labels where these numbers are equal.
 
         Args:
             predictions: of a model of K classes.
@@ -158,56 +167,56 @@ class Answering(Protocol[R, P]):
         """
 
     def right_by_class(self, result: R, predictions: P) -> Mapping[str, NDArray[np.bool_]]:
-        """Tell for each class whether the answer is right on each of the images that count for it, in their
-        order: by these, two models are compared class by class."""
+        """Give for each class whether the answer is right on each image that counts for it, in order: two
+        models are compared class by class by these."""
 
     def measures(self, result: R) -> tuple[tuple[str, str], ...]:
-        """Name the numbers by which two models are put side by side, each with its value in words, the most
-        important first and those of calibration last."""
+        """Name the numbers by which two models are put side by side, each with its formatted value, the most
+        important first and calibration last."""
 
     def compare_sureness(self, first: R, second: R, labels: tuple[str, str]) -> Plot | None:
-        """Draw whether two models are as sure as they should be; None where the task has no such figure.
+        """Draw how well two models are calibrated; None where the task has no such figure.
 
         Args:
             first, second: the numbers of both on the same images.
-            labels: their names.
+            labels: the names of the models.
         """
 
     def show(self, result: R, predictions: P, rows: NDArray[np.int64]) -> list[ShownImage]:
-        """Say of the images of these rows what is true, what the model says and how sure it is of that."""
+        """Name the true and the predicted classes of the images of these rows, and the confidence."""
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
         """Count the right answers on several parts of the images together, such as folds; None where the
         metric counts none.
 
         Args:
-            parts: the monitor's metric and the images of each.
+            parts: the monitor's metric and the number of images of each part.
         """
 
     def explain_outdated(self, result: R, learned: card.Task) -> str:
-        """Say why a kept result is not what the model would get now, in words that follow "The evaluation of
+        """Say why a stored result is not what the model would get now, as a clause after "The evaluation of
         test"; "" if it is."""
 
     def line(self, result: R) -> str:
-        """Tell a result in one line: the figure, how many images, how sure that is."""
+        """State a result in one line: the figure, the number of images, the interval."""
 
     def summary(self, result: R, images: str) -> tuple[str, str]:
-        """Tell a result in a sentence that begins with its most important figure.
+        """State a result in a sentence that begins with its most important figure.
 
         Args:
             result: the numbers.
-            images: what follows their count: "test images of digits".
+            images: the noun after their count: "test images of digits".
 
         Returns:
-            That figure, and the rest of the sentence.
+            The figure, and the rest of the sentence.
         """
 
     def details(self, result: R) -> Table | None:
-        """Tell the numbers of every class in a table, where the summary alone would hide which are bad; None:
-        the summary is all that is printed."""
+        """Make the table of every class, where the summary alone would hide which are bad; None: the summary
+        is all that is printed."""
 
     def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
-        """Name what is in images.
+        """Name the classes of images.
 
         Args:
             outputs: `(B, K)`, finite.
@@ -219,23 +228,43 @@ class Answering(Protocol[R, P]):
         """
 
     def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Make of outputs `(B, K)` what they say, as whole numbers `(B, A)`: two models agree where these are
-        the same."""
+        """Turn outputs `(B, K)` into answers, integers `(B, A)`: two models agree where they are equal."""
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings of the table that `vitkit predict` prints, after the first, "image"."""
 
     def guess_cells(self, guesses: Sequence[Guess], top: int) -> list[list[str]]:
-        """Make the row of an image for that table: for each heading the words of its cell. Where there is one
-        heading alone, the first word is the answer and is shown bold."""
+        """Make the row of an image for that table: for each heading the entries of its cell. Where there is
+        one heading alone, the first entry is the answer and is shown bold."""
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
-        """Make the part of a line of JSON that tells an image's prediction."""
+        """Make the part of a line of JSON that holds an image's prediction."""
 
     def report(self, evaluations: Mapping[str, tuple[R, P]], split: str | None) -> TaskReport:
         """Make the task's part of the report.
 
         Args:
-            evaluations: what was kept of each split.
-            split: the one that the page is about; None where nothing was evaluated.
+            evaluations: the numbers and predictions of each split.
+            split: the split that the page is about; None where nothing was evaluated.
         """
+
+
+def repeats_clause(repeated: int, others: int, figure: str) -> str:
+    """Say how many of the images are training images, to follow the figures; "" where none is.
+
+    Args:
+        repeated: images that are training images too.
+        others: all other images.
+        figure: the score on the others, and its interval.
+    """
+    if not repeated:
+        return ""
+    clause = pluralize(repeated, "image is a training image", "images are training images")
+    if not others:
+        return f"; all {clause} too"
+    return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
+
+
+def predictions_json(guesses: Sequence[Guess]) -> list[dict[str, Any]]:
+    """List the classes with their probabilities, for JSON."""
+    return [{"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses]

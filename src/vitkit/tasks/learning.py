@@ -1,7 +1,7 @@
-"""The half of a task that is trained: its targets, what is minimised and measured, and what decides.
+"""The half of a task that is trained: its targets, objective and evaluators, and the metric that decides.
 
 The members are values and functions without state. They import torch when they are called, so that a finished
-model can be asked for its answers (`vitkit.tasks.answering`) without it.
+model answers (`vitkit.tasks.answering`) without it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,31 +75,31 @@ class Learning(Protocol[C_contra]):
     ) -> "ImageData":
         """List images and their targets.
 
-        The `targets` of a split are arrays whose first axis is the images, from which the loader cuts those
-        of a batch. Images whose targets are made of themselves need none: `open_data` of
-        `vitkit.data.sources` then opens images without labels.
+        The `targets` of a split are arrays whose first axis is the images; the loader cuts batches from them.
+        Images whose targets are made of themselves need none: `open_data` of `vitkit.data.sources` then opens
+        images without labels.
 
         Args:
-            spec: what a person gave as --data.
-            splits: how splits are cut that the data lacks.
+            spec: the value of --data.
+            splits: how missing splits are cut.
             rule: how image files are decoded.
-            class_names: those of a trained model, to which targets are mapped by name; None: those found.
+            class_names: of a trained model, to which targets are mapped by name; None: of the data.
 
         Raises:
-            VitkitError: the data is not there, or cannot be what was meant.
+            VitkitError: the data is not there, or has no such targets.
         """
 
     def learned(self, config: C_contra) -> card.Task:
-        """Make what the card of a model says of the task; `card.loss` decides what the logits mean.
+        """Make the record of the task in a model's card; its loss decides what the logits mean.
 
-        It is called before anything is written, so that options that do not fit the task are refused here.
+        It is called before anything is written: options that do not fit the task are refused here.
 
         Raises:
             VitkitError: these options do not fit the task.
         """
 
     def objective(self, config: C_contra, model_config: ModelConfig, train: "Samples") -> "nn.Module":
-        """Build what is minimised: a module as `vitkit.training.objectives` describes it.
+        """Build the objective: a module as `vitkit.training.objectives` describes it.
 
         Its new weights are drawn from PyTorch's default generator, which the seed of the run has set.
 
@@ -110,25 +110,25 @@ class Learning(Protocol[C_contra]):
         """
 
     def evaluators(self, validation: Validation[Any]) -> Mapping[str, "Evaluator"]:
-        """Make what is measured while a model is trained, by name; each is called with model and objective.
+        """Make the evaluators of a training run, by name; each is called with model and objective.
 
-        The one named "validation" is the monitor's. It measures `loss` too, which the report draws beside the
-        training loss.
+        The evaluator named "validation" is the monitor's. It measures `loss` too, which the report draws
+        beside the training loss.
         """
 
     def explain_unfit(self, config: ModelConfig, objective: C_contra) -> str:
-        """Say why a model of this configuration cannot do the task with these options of the objective, in
-        words that follow its name; "" if it can."""
+        """Say why a model of this configuration cannot do the task with these options of the objective, as a
+        clause after its name; "" if it can."""
 
 
 @runtime_checkable
 class ShowsExamples(Protocol):
-    """A task without answers that shows what it predicts instead."""
+    """A task without answers that shows its predictions instead."""
 
     def examples(
         self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
     ) -> "NDArray[np.uint8]":
-        """Show some images and what is predicted of them, in rows of one picture `(H, W, 3)`.
+        """Show some images and their predictions, in rows of one picture `(H, W, 3)`.
 
         Args:
             model, objective: as they were trained, on one device.

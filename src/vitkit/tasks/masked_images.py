@@ -1,5 +1,7 @@
-"""Learning from images a part of which is hidden: no labels are needed, and the trained model answers
-nothing. In place of answers the report shows what was hidden and what is predicted."""
+"""Learn from images of which patches are hidden: no labels are needed, and the trained model answers nothing.
+
+In place of answers the report shows the hidden patches and their predictions.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from vitkit.models.config.card import TaskName
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.learning import Validation
-from vitkit.tasks.page import Curve, Number, Pictures, Plot, Section, Table, TaskReport, Text
+from vitkit.tasks.page import NO_PICTURES, Curve, Number, Plot, Section, Table, TaskReport, Text
 from vitkit.training.config import (
     VALIDATION,
     MAEConfig,
@@ -37,8 +39,7 @@ if TYPE_CHECKING:
 MOST_CHANNELS = 4
 """Channels up to which colours are classes: 8 levels of each make 4,096 classes of four, 32,768 of five."""
 STANDS_STILL = 0.98
-"""A loss above this fraction of a baseline's is said to stand there: what is less than 2 % below it may be
-the noise of the masks."""
+"""A loss above this fraction of a baseline's counts as no better: 2 % may be the noise of the masks."""
 MONITOR = Monitor("loss", "min")
 ROWS = ("image", "seen", "predicted")
 """The names of the rows of pictures."""
@@ -46,16 +47,16 @@ ROWS = ("image", "seen", "predicted")
 
 @dataclass(frozen=True)
 class MaskedImagesLearning:
-    """The methods are those of `vitkit.tasks.learning.Learning`, which describes them."""
+    """`vitkit.tasks.learning.Learning` describes the methods."""
 
     name: TaskName
     loss: str
-    """The loss in words, for the captions of curves."""
+    """The name of the loss in the captions of curves."""
     monitor: Monitor = MONITOR
 
     @property
     def curve(self) -> Curve:
-        """The loss on validation images."""
+        """Draw the loss on validation images."""
         return Curve(
             metric="loss",
             title="Validation loss",
@@ -70,26 +71,26 @@ class MaskedImagesLearning:
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
     ) -> "ImageData":
-        """List images alone; labels that are there are left out."""
+        """List images alone, without their labels."""
         from vitkit.data.sources import open_data
 
         return open_data(spec, splits, rule, labelled=False)
 
     def learned(self, config: MaskedImagesConfig) -> card.Task:
-        """Record the task; there are no logits, so that no loss says what they mean."""
+        """Record the task and no loss: there are no logits."""
         return card.Task(self.name, "none")
 
     def objective(
         self, config: MaskedImagesConfig, model_config: ModelConfig, train: "Samples"
     ) -> "nn.Module":
-        """Build what hides patches and predicts them."""
+        """Build the module that hides patches and predicts them."""
         from vitkit.training.masked_images import OBJECTIVE_OF
 
         return OBJECTIVE_OF[type(config)](config, cast("ViTConfig", model_config))
 
     def evaluators(self, validation: Validation[Any]) -> Mapping[str, Evaluator]:
-        """Measure the loss on the validation images, with the same patches hidden each time, and beside it
-        the losses that need no model: `loss_nothing` and `loss_constant`."""
+        """Measure the loss on the validation images, with the same patches hidden each time, and two losses
+        that need no model: `loss_nothing` and `loss_constant`."""
         import torch
 
         from vitkit.evaluation.run_model import evaluation_mode
@@ -108,7 +109,7 @@ class MaskedImagesLearning:
                 autocast(device, validation.precision),
             ):
                 for batch in validation.batches(world):
-                    # By the number of its first image, so that the masks are the same whoever computes it.
+                    # By the number of its first image: any process draws the same masks for this batch.
                     torch.manual_seed(int(batch.ids[0]))
                     here = batch.to(device)
                     hidden = learner.predict(vit, here.images)
@@ -118,8 +119,8 @@ class MaskedImagesLearning:
             total, images_of_all, *sums = world.total(total, images, *baseline.sums().tolist())
             if not images_of_all:
                 raise VitkitError(
-                    "Expected validation images to measure the loss on, found none that can be read: look at "
-                    "them with vitkit data check."
+                    "Expected validation images to measure the loss on, and none can be read: look at them "
+                    "with vitkit data check."
                 )
             nothing, constant = baseline.losses(torch.tensor(sums, dtype=torch.float64))
             return {
@@ -131,7 +132,7 @@ class MaskedImagesLearning:
         return {VALIDATION: Evaluator(measure, line=_line, together=True)}
 
     def explain_unfit(self, config: ModelConfig, objective: MaskedImagesConfig) -> str:
-        """Say why a model cannot learn it: its patches must be apart, and there must be some to hide."""
+        """Say why a model cannot learn by hidden patches: it must see them apart, and have some to hide."""
         if config.unmaskable:
             return config.unmaskable
         vit = cast("ViTConfig", config)  # no other family has patches to hide
@@ -171,14 +172,14 @@ class MaskedImagesLearning:
     def report(
         self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
     ) -> TaskReport:
-        """Say how far the loss is below what needs no model, and show predictions."""
+        """Compare the loss with losses that need no model, and show predictions."""
         return _report(examples, validations)
 
 
 def judge_loss(measured: Mapping[str, float]) -> str:
-    """Say where a validation loss stands beside the losses that need no model; "" where it is below both.
+    """Say that a validation loss is no better than losses that need no model; "" where it is below both.
 
-    A loss of masked images may look excellent and have learned nothing: where most patches are flat, the same
+    A loss may look excellent though the model has learned nothing: where most patches are flat, the same
     prediction everywhere is nearly right.
     """
     loss, nothing, constant = (measured[name] for name in ("loss", "loss_nothing", "loss_constant"))
@@ -206,7 +207,7 @@ def _report(examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[st
         answer.append(
             Text(
                 f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
-                f"{last['loss_nothing']:.4f}, and the best prediction that is the same for all patches "
+                f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
                 f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
                 "warning" if verdict else "plain",
             )
@@ -215,7 +216,7 @@ def _report(examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[st
         Text("Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune.")
     )
     pictures = _shown(examples)
-    sections = [Section("hidden", "Hidden patches", "What was hidden, and what is predicted", pictures)]
+    sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
     if measured:
         names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
         rows = tuple(
@@ -226,41 +227,43 @@ def _report(examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[st
             for line in measured
         )
         table = Table(("step", *names.values()), rows, sortable=True)
-        sections.append(Section("baselines", "Baselines", "The loss beside what needs no model", (table,)))
+        sections.append(
+            Section("baselines", "Baselines", "The loss beside losses that need no model", (table,))
+        )
     return TaskReport(
         answer=tuple(answer),
         facts=(),
         splits=None,
         splits_caption="",
         sections=tuple(sections),
-        attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+        attention=NO_PICTURES,
     )
 
 
 def _shown(examples: NDArray[np.uint8] | None) -> tuple[Plot | Text, ...]:
-    """Draw the examples, or say that there are none."""
+    """Draw the examples; a sentence where there are none."""
     if examples is None:
         return (Text("There are no pictures of predictions."),)
     from vitkit.analysis.model_figures import picture_sheet  # matplotlib: only a report draws
 
     alt = "Images, what the model sees of them, and what it predicts."
-    caption = "Grey patches are hidden. Below, only these are predictions; the others are the image's own."
+    caption = "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
     return Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
 
 
 def _explain_hiding_positions(config: ViTConfig) -> str:
-    """Say why a model cannot compute a part of its patches alone; "" if it can."""
+    """Say why a model cannot compute some of its patches alone; "" if it can."""
     reasons = {
         "axial attention": config.attention == "axial",
         "relative positions": config.position == "relative",
         "rotary positions": config.rotary is not None,
         "positions at every layer": config.position_at != "stem",
     }
-    named = [name for name, has in reasons.items() if has]
+    named = [name for name, is_used in reasons.items() if is_used]
     if not named:
         return ""
     return (
-        f"has {' and '.join(named)}, which count on all patches, while MAE computes some of them alone: "
+        f"has {' and '.join(named)}, which need all patches, while MAE computes some of them alone: "
         "choose the task simmim, or a model without"
     )
 

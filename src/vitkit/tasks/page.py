@@ -1,29 +1,31 @@
 """The parts of a report that a task makes, as plain values: `vitkit.report` draws them.
 
-Texts are plain words: whatever they hold is escaped, but that words between two pairs of asterisks,
+Texts are plain: whatever they hold is escaped, except that words between two pairs of asterisks,
 `**right on 3 of 4**`, are shown bold. They hold no names that come from outside; cells and captions may.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-if TYPE_CHECKING:  # whoever predicts or evaluates draws nothing, and does not wait for matplotlib
+if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for matplotlib
     from matplotlib.figure import Figure
 
 
 MANY_IMAGES = 5_000
-"""Test images from which a hundredth of a point is told: with as many, an accuracy of 90 % is known to less
-than half a point."""
+"""Test images from which hundredths of a point are shown: with as many, the 95 % interval of an accuracy of
+90 % is less than a point either way."""
+MISTAKES_SHOWN = 24
+ATTENTION_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Text:
     """A paragraph."""
 
-    words: str
+    sentences: str
     kind: Literal["plain", "answer", "caption", "warning"] = "plain"
-    """answer: larger; caption: smaller, below what it is about; warning: in the colour of mistakes."""
+    """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class Plot:
 
     figure: "Figure"
     name: str
-    """Different from that of every other plot of the page: the ids inside the drawing begin with it."""
+    """A name that no other plot of the page has: the ids inside the drawing begin with it."""
     alt: str
-    """The same in words, for those who cannot see it."""
+    """The same in words, for readers who cannot see it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words and numbers."""
+    """Rows of text and numbers."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str | Number, ...], ...]
@@ -74,11 +76,11 @@ class Pictures:
     """Images of the evaluated split with captions."""
 
     images: Sequence[ShownImage]
-    """In the order in which they are tried: those that cannot be read are passed over."""
+    """In the order in which they are tried: unreadable ones are passed over."""
     most: int
     """The largest number of images that are shown."""
     caption: str
-    """Text below the images; `{count}` in it stands for the number of those that are shown."""
+    """Text below the images; `{count}` in it stands for the number of images that are shown."""
     none: str
     """Text in place of the images where there are none."""
 
@@ -98,6 +100,23 @@ class Section:
     blocks: tuple[Block, ...]
 
 
+class Heading(NamedTuple):
+    """The head of a section, with and without an evaluation."""
+
+    name: str
+    menu: str
+    title: str
+    missing: str
+    """The sentence in place of the contents of a run that was not evaluated."""
+
+    def section(self, *blocks: Block) -> Section:
+        """Make the section with these contents."""
+        return Section(self.name, self.menu, self.title, blocks)
+
+
+MISTAKES = Heading("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes.")
+
+
 @dataclass(frozen=True)
 class Curve:
     """The validation metric that is drawn over the steps, beside the loss and the learning rate."""
@@ -108,13 +127,13 @@ class Curve:
     label: str
     """Label of its axis."""
     caption: str
-    """The words that follow "Middle: "."""
+    """The text that follows "Middle: "."""
     best: Literal["max", "min"] = "max"
     """The value that is marked as the best: the largest or the smallest."""
     is_fraction: bool = True
     """Whether it is from 0 to 1, and written as a percentage; else it has any value."""
     loss: str = ""
-    """The words for the loss in the caption beside; left out, those for the loss of the model's card."""
+    """The name of the loss in the caption beside; left out, the name of the loss in the model's card."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +153,8 @@ class TaskReport:
     """The images whose attention is shown, if the model has attention over the image."""
 
 
+NO_PICTURES = Pictures((), 0, "", "No evaluation, no images to look at.")
+
 NOTHING_ANSWERED = TaskReport(
     answer=(
         Text("This model was trained to give features: it has no answers that could be right.", "answer"),
@@ -142,28 +163,46 @@ NOTHING_ANSWERED = TaskReport(
     splits=None,
     splits_caption="",
     sections=(),
-    attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+    attention=NO_PICTURES,
 )
 """The part of a task whose models answer nothing."""
 
 
-def without_evaluation(figure: str, sections: Sequence[tuple[str, str, str, str]]) -> TaskReport:
+def without_evaluation(figure: str, headings: Sequence[Heading]) -> TaskReport:
     """Make the report of a run that was not evaluated: its sections say that there is nothing to show.
 
     Args:
-        figure: the number that is lacking, such as "accuracy".
-        sections: name, menu, title and the words in place of the contents, for each section.
+        figure: the number that is missing, such as "accuracy".
+        headings: of the sections.
     """
     return TaskReport(
         answer=(Text(f"This run has not been evaluated: there is no {figure} to report.", "answer"),),
         facts=(),
         splits=None,
         splits_caption="",
-        sections=tuple(
-            Section(name, menu, title, (Text(sentence),)) for name, menu, title, sentence in sections
-        ),
-        attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+        sections=tuple(heading.section(Text(heading.missing)) for heading in headings),
+        attention=NO_PICTURES,
     )
+
+
+def answer_texts(answer: str, repeats: str, split: str, images: str) -> tuple[Text, ...]:
+    """Make the first paragraphs of the page: the answer, and why new images may not confirm it.
+
+    Args:
+        answer: how good the model is.
+        repeats: how many of the images are training images too; "" where none is.
+        split: that was evaluated.
+        images: its images, as `describe_images` writes them.
+    """
+    texts = [Text(answer, "answer"), *([Text(repeats, "warning")] if repeats else [])]
+    if split != "test":
+        texts.append(
+            Text(
+                f"**There is no evaluation on a test split**: these are {images}. If they helped to choose "
+                "the model or its settings, the figures on new images are probably somewhat lower."
+            )
+        )
+    return tuple(texts)
 
 
 def describe_images(count: int, split: str) -> str:
@@ -172,14 +211,28 @@ def describe_images(count: int, split: str) -> str:
     return f"{count:,} {word} image{'s' * (count != 1)}"
 
 
-def percent(share: float | None) -> str:
+def expectation(interval: tuple[float, float]) -> str:
+    """State what the interval of a fraction says of other images."""
+    low, high = map(percent, interval)
+    return f"On other images drawn in the same way, expect between {low} and {high} (95% confidence)."
+
+
+def percent(fraction: float | None) -> str:
     """Write a fraction as a percentage with one digit after the point; a dash where there is none."""
-    return "–" if share is None else f"{100 * share:.1f}%"
+    return "–" if fraction is None else f"{100 * fraction:.1f}%"
 
 
-def fraction_cell(share: float | None) -> Number:
+def fraction_cell(fraction: float | None) -> Number:
     """Make the cell of a fraction; one that is not defined is sorted below all others."""
-    return Number(percent(share), -1.0 if share is None else round(share, 6))
+    return Number(percent(fraction), -1.0 if fraction is None else round(fraction, 6))
+
+
+def interval_cell(interval: tuple[float, float] | None) -> Number:
+    """Make the cell of the interval of a fraction, sorted by its lower end."""
+    if interval is None:
+        return Number("–", -1.0)
+    low, high = interval
+    return Number(f"{percent(low)} – {percent(high)}", low)
 
 
 def count_cell(count: int) -> Number:
@@ -188,7 +241,7 @@ def count_cell(count: int) -> Number:
 
 
 class OnImages(Protocol):
-    """Anything that was measured on a number of test images."""
+    """A value that was measured on a number of test images."""
 
     @property
     def images(self) -> int:
@@ -203,12 +256,12 @@ def points(tested: OnImages, value: float, signed: bool = False) -> str:
     return f"{rounded:+.{digits}f}" if signed else f"{rounded:.{digits}f}"
 
 
-def share(tested: OnImages, value: float | None) -> str:
+def shown_score(tested: OnImages, value: float | None) -> str:
     """Write a score as a percentage, as exactly as differences are."""
     digits = 2 if tested.images >= MANY_IMAGES else 1
     return "–" if value is None else f"{value:.{digits}%}"
 
 
 def shown_p(p: float | None) -> str:
-    """Write a p with two digits that say something."""
+    """Write a p with two significant digits."""
     return "–" if p is None else "below 0.001" if p < 0.001 else f"{p:.2g}"

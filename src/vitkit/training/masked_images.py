@@ -247,7 +247,10 @@ class MaskedPatches(MaskedImages):
 
 class SimMIM(MaskedImages):
     """SimMIM (Xie et al. 2022, arXiv 2111.09886): a mask token for hidden patches, and one linear layer that
-    predicts their pixels, judged by the absolute difference."""
+    predicts their pixels, judged by the absolute difference.
+
+    Positions are the model's own, and not the relative bias that all blocks of the authors' ViT share.
+    """
 
     config: SimMIMConfig
 
@@ -283,7 +286,8 @@ class SimMIM(MaskedImages):
 
 class MAE(MaskedImages):
     """A masked autoencoder (He et al. 2022, arXiv 2111.06377): the model sees the visible patches alone, and
-    a small decoder predicts the hidden ones from its tokens and a mask token."""
+    a small decoder, with the model's GELU and epsilon, predicts the hidden ones from its tokens and a mask
+    token."""
 
     config: MAEConfig
 

@@ -10,31 +10,31 @@ LABELS = np.repeat(np.arange(4), 30)
 def test_classes_that_lie_apart_are_all_told_apart() -> None:
     features = np.eye(4)[LABELS] + np.random.default_rng(0).normal(0, 0.05, (120, 4))
     seen: list[int] = []
-    found = cross_validate(features, LABELS, 4, progress=seen.append)
-    assert found.right == {"ridge": 120, "knn": 120} and found.accuracy == 1.0
+    scores = cross_validate(features, LABELS, 4, progress=seen.append)
+    assert scores.right == {"ridge": 120, "knn": 120} and scores.accuracy == 1.0
     assert seen == list(range(1, fits() + 1))
-    assert found.learned_from == 120 * (FOLDS - 1) / FOLDS
+    assert scores.learned_from == 120 * (FOLDS - 1) / FOLDS
 
 
 def test_no_image_is_predicted_by_itself() -> None:
     """By itself the nearest neighbour would be right on all of this noise."""
     features = np.random.default_rng(0).normal(size=(120, 16))
-    found = cross_validate(features, LABELS, 4)
-    assert all(found.right[method] < 50 for method in METHODS)  # 30 of 120 by chance
+    scores = cross_validate(features, LABELS, 4)
+    assert all(scores.right[method] < 50 for method in METHODS)  # 30 of 120 by chance
 
 
 def test_half_of_the_images_teach_less() -> None:
     draw = np.random.default_rng(0)
     features = np.eye(4)[LABELS] @ draw.normal(size=(4, 64)) + draw.normal(0, 3.0, (120, 64))
-    found = cross_validate(features, LABELS, 4)
-    assert found.right_of_half["ridge"] < found.right["ridge"]
+    scores = cross_validate(features, LABELS, 4)
+    assert scores.right_of_half["ridge"] < scores.right["ridge"]
 
 
 def test_a_class_of_one_image_is_never_right_and_breaks_nothing() -> None:
     labels = np.array([0] * 10 + [1])
     features = np.eye(2)[labels]
-    found = cross_validate(features, labels, 2)
-    assert found.right["ridge"] == 10 and found.images == 11
+    scores = cross_validate(features, labels, 2)
+    assert scores.right["ridge"] == 10 and scores.images == 11
 
 
 def test_the_same_images_give_the_same_numbers() -> None:
@@ -47,6 +47,6 @@ def test_every_beginning_of_the_order_holds_the_classes_in_their_shares() -> Non
     order = mixed_order(labels)
     assert sorted(order) == list(range(100))
     for count in (10, 20, 50):
-        found = np.bincount(labels[order[:count]], minlength=3)
-        assert np.abs(found - count * np.array([0.6, 0.3, 0.1])).max() <= 1
+        counts = np.bincount(labels[order[:count]], minlength=3)
+        assert np.abs(counts - count * np.array([0.6, 0.3, 0.1])).max() <= 1
     assert (mixed_order(labels, seed=1) != order).any()

@@ -97,10 +97,10 @@ def _brute_ridge(
     design = np.hstack([(x - mean) / std, np.full((len(x), 1), 100.0)])
     targets = np.where(np.arange(classes) == y[:, None], 1.0, -1.0)
     weights = np.linalg.solve(design.T @ design + l2 * np.eye(design.shape[1]), design.T @ targets)
-    found: NDArray[np.int64] = (
+    predicted: NDArray[np.int64] = (
         np.hstack([(rows - mean) / std, np.full((len(rows), 1), 100.0)]) @ weights
     ).argmax(1)
-    return found
+    return predicted
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 1), (3, 3, 3), (30, 20, 25), (1, 4, 0)])

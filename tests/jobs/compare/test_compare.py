@@ -210,7 +210,7 @@ def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tm
     for name in ("model.safetensors", "model.json"):
         shutil.copy(runs[0] / name, given / name)
     found, heard = compared(runs[0], given, tmp_path / "out")
-    assert evaluated(heard) == ["evaluating test"] and not found.is_told_apart
+    assert evaluated(heard) == ["evaluating test"] and not found.has_flips
     assert any("differs from the model's answers now" in note for note in heard.notes)
 
 
@@ -239,7 +239,7 @@ def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
 def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], tmp_path: Path) -> None:
     other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
     found, _ = compared(runs[0], other, tmp_path / "out")
-    assert not found.is_told_apart and found.difference.p == 1
+    assert not found.has_flips and found.difference.p == 1
     assert conclusions(found)[0].startswith("No difference: turned and one have the same accuracy on every")
     assert found.page.read_text().count("There is none.") == 2
     with pytest.raises(VitkitError, match="holds another comparison"):  # their heads alone are others
@@ -371,7 +371,7 @@ def test_models_that_know_no_images_need_some(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="give images to test on with --data"):
         compared(model, model, tmp_path / "out")
     found, _ = compared(model, model, tmp_path / "out", data="digits", split="train[:10%]")
-    assert not found.is_told_apart and found.images == 180
+    assert not found.has_flips and found.images == 180
 
 
 def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
     found, _ = compared(models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv"))
-    assert (found.task, found.score, found.images) == ("multi-label", "share of labels right", 24)
+    assert (found.task, found.score, found.images) == ("multi-label", "fraction of labels right", 24)
     assert found.difference.flips.graded and [change.count for change in found.classes] == [24, 24, 24]
     mean = np.mean([change.gain for change in found.classes])
     assert found.difference.mean == pytest.approx(mean)

@@ -382,6 +382,7 @@ def orientation_of(image: Image.Image) -> tuple[bool, int]:
     """Return whether the reader has turned the image already, and its orientation, 1..8 as EXIF numbers them.
 
     EXIF is read here and not by `Image.getexif`, which warns about damaged blocks; one number is all we need.
+    An orientation that stands in XMP alone is not read.
     """
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         return True, _plausible(image.tag_v2.get(0x0112))

@@ -481,8 +481,8 @@ def _image_leaf(file: _File, column: str) -> str:
 def _labelled(
     split_of: NDArray[Any], values: NDArray[Any]
 ) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
-    """Group the rows that have a label by split, and count the rows without one."""
-    # -1 is the label of test images in data sets of Hugging Face that keep their labels secret.
+    """Group the rows that have a label by split, and count the rows without one: null, or -1 as many
+    published test splits have."""
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     splits = {}
     for split, (numbers, _) in by_split(split_of, values).items():

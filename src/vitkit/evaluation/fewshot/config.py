@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 Method = Literal["ridge", "knn", "logistic"]
-"""How the classes are learned from the features of the shots."""
+"""The ways to learn the classes from the features of the shots."""
 L2 = 1024.0
 """The original's penalty of ridge, the same for all data (big_vision `configs/common_fewshot.py`)."""
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -12,7 +12,7 @@ SHOTS = (1, 5, 10, 25)
 """The numbers of shots of the original code (big_vision `configs/common_fewshot.py`)."""
 
 ALL_SHOTS = 2**31
-"""A number of shots that no class has: all of its images are learned from, as in a linear probe."""
+"""A number of shots that no class has: all of its images are used, as in a linear probe."""
 
 
 def listed(values: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""The images of a few-shot evaluation: where shots and test images come from, and their features."""
+"""Open the images of a few-shot evaluation, and compute the features of shots and test images."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from vitkit.world import ALONE, World, prepared_together
 POOL = "train"
 """The split that shots are drawn from."""
 TEST_FRACTION = 0.2
-"""Part of the images that is held out to test on where the data has neither a test nor a validation split."""
+"""Fraction of the images that is held out to test on where the data has no test and no validation split."""
 
 ComputeFeatures = Callable[[Samples, NDArray[np.int64], str], Features]
-"""Gives the features of some images of a split; the text says which they are."""
+"""Gives the features of some images of a split; the text names them for progress."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class FewShotData:
 
 @dataclass(frozen=True)
 class Shots:
-    """The features of all images that are drawn."""
+    """The features of all drawn images."""
 
     features: LabelledFeatures
     pixels: NDArray[np.uint64]
-    """`(n, 2)` hashes of what the model was shown."""
+    """`(n, 2)` hashes of the pixels that the model was shown."""
     unreadable: dict[int, str]
-    """Index and reason of images that were drawn and cannot be read: others stand in for them."""
+    """Index and reason of drawn images that cannot be read; others replace them."""
 
 
 def open_fewshot_data(
@@ -81,9 +81,9 @@ def open_fewshot_data(
 ) -> FewShotData:
     """Open data for a few-shot evaluation.
 
-    It is tested on the test split, else on the validation split, else on a stratified part of the images that
-    is cut off with seed 0. Data that a model was trained on is cut as it was then, so that none of its
-    training images are tested on.
+    Test images are the test split, else the validation split, else a stratified part of the images that is
+    cut off with seed 0. Data that a model was trained on is cut as it was then, so that none of its training
+    images are test images.
 
     Args:
         spec: names the data, as for `open_data`.
@@ -91,7 +91,7 @@ def open_fewshot_data(
         world: the processes that compute features together, all of which open the data.
 
     Raises:
-        VitkitError: as `open_data`; there is nothing to test on; the images are others for another process.
+        VitkitError: as `open_data`; there are no test images; two processes see different images.
     """
     with prepared_together(world):
         opened = _open(spec, trained_on)
@@ -102,8 +102,8 @@ def open_fewshot_data(
         expected = world.tell(fingerprint)
         if fingerprint != expected:
             raise VitkitError(
-                f"The images of {spec} are others here than for process 0: expected the fingerprint "
-                f"{expected}, found {fingerprint}. All machines must see the same images."
+                f"The images of {spec} differ from those of process 0: expected the fingerprint {expected}, "
+                f"found {fingerprint}. All machines must see the same images."
             )
     return opened
 
@@ -145,9 +145,9 @@ def test_features(data: FewShotData, compute: ComputeFeatures) -> tuple[Labelled
 
 
 def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute: ComputeFeatures) -> Shots:
-    """Compute the features of the images that are drawn, and of no others.
+    """Compute the features of the drawn images, and of no others.
 
-    For an image that cannot be read the next of its class is drawn, until there is none.
+    The next image of the class replaces an unreadable one, until there is none.
 
     Args:
         data: the images.
@@ -184,9 +184,9 @@ def count_repeated(
 
     Args:
         data: the images.
-        shots: all that are drawn.
+        shots: all drawn images.
         test: the readable test images.
-        pixels: `(M, 2)` hashes of what the model was shown of these.
+        pixels: `(M, 2)` hashes of the pixels that the model was shown.
     """
     same: dict[tuple[int, ...], list[int]] = {}
     for index, digest in zip(shots.features.indices.tolist(), shots.pixels.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Cross-validation of the few-shot classifiers: how well frozen features tell the classes of images apart.
+"""Cross-validate the few-shot classifiers: how well frozen features separate the classes of images.
 
 Every image is predicted once, by classifiers that were fitted without it and without a fifth of the others.
 
@@ -18,8 +18,8 @@ from vitkit.evaluation.intervals import wilson_interval
 FOLDS = 5
 """Parts of the images, each predicted from the others."""
 METHODS: tuple[Method, ...] = ("ridge", "knn")
-"""The classifiers that are tried. Logistic regression takes many times as long, and says much the same."""
-_STREAM = 7  # of the draws: another stream than splits are cut by
+"""The classifiers. Logistic regression takes many times as long for much the same accuracy."""
+_STREAM = 7  # of the draws: not the stream by which splits are cut
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Folded:
     right: Mapping[str, int]
     """Images predicted rightly by each method, which learned from four fifths of the images."""
     right_of_half: Mapping[str, int]
-    """The same, learned from half as many: the difference shows what more images are worth."""
+    """The same, learned from half as many: the difference shows the worth of more images."""
 
     @property
     def method(self) -> str:

@@ -1,8 +1,8 @@
-"""Few-shot classifiers of frozen features: how well a few labelled images of each class teach the classes.
+"""Fit few-shot classifiers to frozen features: a few labelled images of each class.
 
-The paper's few-shot number (4.1, Figure 4) is `ridge`: a least-squares fit of the features to -1 and 1, in
-closed form, as big_vision `evaluators/fewshot_lsr.py` has it; beside it stand the nearest neighbours and
-logistic regression.
+The paper's few-shot accuracy (4.1, Figure 4) is `ridge`: a least-squares fit of the features to -1 and 1, in
+closed form, as in big_vision `evaluators/fewshot_lsr.py`. The others are nearest neighbours and logistic
+regression.
 
 Shapes: N training images (the shots), M test images, D features, K classes.
 """
@@ -24,14 +24,14 @@ Integers = NDArray[np.int64]
 BIAS = 100.0
 """The constant feature that carries the bias: so large that the penalty on its weight hardly counts."""
 STD_EPS = 1e-5
-"""Added to standard deviations, that a feature without any variation is not divided by zero."""
+"""Added to standard deviations, so that a constant feature is not divided by zero."""
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)
 """Numbers of neighbours that are tried on the shots."""
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """The values of scikit-learn's C that are tried on a held-out part of the shots, the strongest penalty first.
 """
 HELD_OUT = 5
-"""One shot in so many, of each class, is held out for that; of two to nine shots, one."""
+"""One shot of each class in `HELD_OUT` is held out to choose C; of two to nine shots, one."""
 MAX_ITERATIONS = 2000
 """The most iterations of L-BFGS; on standardised features a hundred or two are usual."""
 PART = 1 << 22
@@ -45,7 +45,7 @@ class Fitted:
     predict: Callable[[Floats], Integers]
     """Features `(M, D)` to class numbers `(M,)`."""
     setting: float
-    """The setting it was fitted with: the penalty of `ridge`, the k of `knn`, the C of `logistic`."""
+    """The setting of the fit: the penalty of `ridge`, the k of `knn`, the C of `logistic`."""
     converged: bool = True
     """Whether the optimiser of `logistic` came to an end before its last iteration."""
 
@@ -53,12 +53,12 @@ class Fitted:
 class Draws:
     """The images that are drawn as shots: a function of labels and seed alone, the same for every checkpoint.
 
-    The order of each class is that of the original: NumPy's default generator with the seed, one permutation
-    for each class in turn. Fewer shots are the first of more. NumPy does not promise that stream for ever, as
-    it does the streams of raw bit generators; the authors' fixture in the tests would show a change.
+    The order of each class is the original's: NumPy's default generator with the seed, one permutation for
+    each class in turn. Fewer shots are the first of more. NumPy does not promise this stream for ever, as it
+    does the streams of raw bit generators; the authors' fixture in the tests would show a change.
 
     Args:
-        labels: `(P,)` of all images there are to draw from.
+        labels: `(P,)` of all images to draw from.
         classes: K.
         seed: from 0.
     """
@@ -72,7 +72,7 @@ class Draws:
 
         Args:
             shots: of each class at most.
-            without: images that cannot be read: the next of their class stands in for each.
+            without: unreadable images: the next image of the class replaces each.
         """
         left_out = np.fromiter(without, np.int64, len(without))
         orders = [order[~np.isin(order, left_out)] for order in self._orders] if without else self._orders
@@ -89,7 +89,7 @@ def fit(
     l2: float = L2,
     neighbours: int | None = None,
 ) -> Fitted:
-    """Fit one of the classifiers to the shots.
+    """Fit a classifier to the shots.
 
     Args:
         method: "ridge", "knn" or "logistic".
@@ -117,8 +117,8 @@ def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = L2) 
 
     As in big_vision `evaluators/fewshot_lsr.py`: features are whitened by mean and population deviation of
     the shots, the bias is a constant feature under the same penalty, and the smaller of the two Gram matrices
-    is decomposed. It is computed in float64, where the original has float32: the constant makes the matrix
-    ill-conditioned, and with penalties below 16 single predictions of the original are its rounding.
+    is decomposed. It is computed in float64, unlike the original's float32: the constant makes the matrix
+    ill-conditioned, and with penalties below 16 rounding decides single predictions of the original.
     """
     mean, std = _statistics(features)
     x = np.pad((features - mean) / std, ((0, 0), (0, 1)), constant_values=BIAS)  # (N, D + 1)
@@ -142,18 +142,18 @@ def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = L2) 
 
 
 def fit_neighbours(features: Floats, labels: Integers, classes: int, neighbours: int | None = None) -> Fitted:
-    """Remember the shots: an image is what most of its nearest shots are, by the cosine of the features.
+    """Classify an image as most of its nearest shots, by the cosine of the features.
 
-    Among classes of equal votes the class with the larger sum of cosines counts, then the lower number.
-    Without `neighbours`, it is the number of `NEIGHBOURS` by which most shots are predicted rightly from the
-    other shots; among equals the smallest, so with one shot a class always 1.
+    Among classes with equal votes the larger sum of cosines decides, then the lower class number. Without
+    `neighbours`, k is the number of `NEIGHBOURS` that predicts most shots rightly from the other shots; among
+    equals the smallest, so always 1 with one shot a class.
     """
     shots = _directions(features)
 
     def vote(rows: Floats, tried: Sequence[int], first: int | None = None) -> list[Integers]:
         """Name the classes of directions `(M, D)` by each number of neighbours.
 
-        `first` is the number of the shot that the first row is: no shot is its own neighbour.
+        Where the rows are shots, `first` is the number of the first: no shot is its own neighbour.
         """
         cosines = rows @ shots.T  # (M, N)
         if first is not None:
@@ -183,8 +183,8 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     """Fit multinomial logistic regression with an L2 penalty by L-BFGS, on whitened features.
 
     The penalty is the value of `INVERSE_PENALTIES` that predicts most held-out shots rightly, among equals
-    the value with the least cross entropy there; then all shots are fitted with it. Of one shot a class none
-    can be held out: C is 1.
+    the value with the least cross entropy there; then all shots are fitted with it. With one shot a class,
+    none can be held out: C is 1.
     """
     mean, std = _statistics(features)
     x = (features - mean) / std
@@ -211,8 +211,7 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
 
 
 class _SingleClass:
-    """The classifier for shots of a single class, which scikit-learn refuses to learn: it always predicts
-    it."""
+    """The classifier for shots of a single class, which scikit-learn refuses: it predicts this class."""
 
     def __init__(self, label: int) -> None:
         self.classes_ = np.array([label])
@@ -226,7 +225,7 @@ class _SingleClass:
 
 def _logistic(features: Floats, labels: Integers, inverse_penalty: float) -> tuple[Any, bool]:
     """Fit scikit-learn's model; returns it and whether L-BFGS converged."""
-    from sklearn.exceptions import ConvergenceWarning  # a second to import: only who asks for it waits
+    from sklearn.exceptions import ConvergenceWarning  # a second to import, which only this method needs
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(labels)) == 1:
@@ -260,7 +259,7 @@ def _most_votes(nearest: Integers, cosines: Floats, classes: int) -> Integers:
 
 
 def _directions(features: Floats) -> Floats:
-    """Scale each row to length 1; one of zeros stays as it is, at a right angle to all."""
+    """Scale each row to length 1; a row of zeros stays as it is, with a cosine of 0 to all."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     directions: Floats = features / np.where(lengths == 0, 1, lengths)
     return directions

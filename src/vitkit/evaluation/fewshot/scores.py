@@ -1,6 +1,6 @@
-"""Few-shot accuracy of every method with every number of shots, over several draws.
+"""Measure the few-shot accuracy of every method with every number of shots, over several draws.
 
-Shapes: n images with features that the shots are among, M test images, D features, K classes, S seeds.
+Shapes: n images with features, the shots among them, M test images, D features, K classes, S seeds.
 """
 
 import math
@@ -29,7 +29,7 @@ class LabelledFeatures:
         """Give the rows and labels of images, in the order given.
 
         Raises:
-            LookupError: there are no features of one of them.
+            LookupError: an image has no features.
         """
         if not np.isin(indices, self.indices).all():
             raise LookupError("There are no features of some of the images that were drawn.")
@@ -43,26 +43,26 @@ class FewShotScore:
 
     method: Method
     shots: int
-    """Images of each class, or as many as it has."""
+    """Images of each class at most."""
     accuracies: tuple[float, ...]
     """On all test images, of each seed."""
     mean: float
     deviation: float | None
     """Standard deviation of a single draw (divided by S - 1); None of one seed."""
     interval: tuple[float, float] | None
-    """95% interval of the mean over draws, by Student's t; None of one seed. That there are only so many test
-    images is not in it."""
+    """95% interval of the mean over draws, by Student's t; None of one seed. It does not cover the chance in
+    the choice of test images."""
     class_accuracy: tuple[float | None, ...]
     """Accuracy on each class's test images, mean over seeds; None of a class without test images."""
     settings: tuple[float, ...]
-    """The setting each seed was fitted with: the penalty of ridge, the k of knn, the C of logistic."""
+    """The setting of each seed's fit: the penalty of ridge, the k of knn, the C of logistic."""
     converged: tuple[bool, ...]
     """Whether the optimiser of logistic came to an end, for each seed."""
 
     @property
     def shown_interval(self) -> tuple[float, float] | None:
-        """The interval, where the draws differ; None where all accuracies are equal because every image is a
-        shot: they say nothing about the chance in drawing."""
+        """Give the interval where the draws differ; None where all accuracies are equal, as when every image
+        is a shot: they do not show the chance in drawing."""
         return self.interval if len(set(self.accuracies)) > 1 else None
 
 
@@ -85,7 +85,7 @@ def measure(
         draws: one for each seed.
         shots: numbers of images of each class.
         methods: names.
-        pool: features of all images that are drawn.
+        pool: features of all drawn images.
         test: of the test images.
         classes: K.
         unreadable: indices in the pool's split of images that are not drawn.
@@ -135,7 +135,7 @@ def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] 
     count = len(values)
     if count < 2:
         return None, None
-    from scipy.special import stdtrit  # half a second to import: only who has several seeds waits
+    from scipy.special import stdtrit  # half a second to import, which only several seeds need
 
     mean, deviation = math.fsum(values) / count, float(np.std(values, ddof=1))
     half = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)

@@ -1,6 +1,6 @@
-"""Few-shot accuracy while a model is trained: the number by which the paper follows pre-training (4.1).
+"""Measure few-shot accuracy while a model is trained: by it the paper follows pre-training (4.1).
 
-The command line reads the options, which does not wait for torch: it is imported where accuracy is measured.
+The command line reads the options without torch, which is imported where accuracy is measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ class FewShotTracking:
         trained_on: "Sequence[TrainingData]",
         world: World = ALONE,
     ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
-        """Make the function of model and objective that measures; see `fewshot_evaluator`."""
+        """Make the function of model and objective that measures the accuracy; see `fewshot_evaluator`."""
         return fewshot_evaluator(
             self.data,
             preprocessing,
@@ -108,12 +108,12 @@ class FewShotTracking:
 
 
 AT_THE_END = 10**12
-"""An interval in steps that no run gets through: after the last step every evaluator measures."""
+"""More steps than any run has: after the last step every evaluator measures."""
 
 
 def linear_probe(data: str) -> FewShotTracking:
-    """Ask for logistic regression on the features of all training images of `data`, once, at the end of a
-    run."""
+    """Measure logistic regression on the features of all training images of `data`, once, after the last
+    step."""
     return FewShotTracking(data, every=AT_THE_END, shots=(ALL_SHOTS,), seeds=1, methods=("logistic",))
 
 
@@ -133,8 +133,8 @@ def fewshot_evaluator(
 ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
     """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
 
-    Shots and test images are the same at each call. Nothing is kept on the disk: the weights are others each
-    time. The model is left in the mode it is in, and no random number is drawn that training would miss.
+    Shots and test images are the same at each call. Nothing is kept on the disk: the weights change each
+    time. The model stays in its mode, and no random number of training is used up.
 
     Args:
         data: names images with labels, as for `vitkit.fewshot`; other than the training images.
@@ -144,13 +144,12 @@ def fewshot_evaluator(
         precision: of its arithmetic.
         batch_size: images at a time.
         workers: processes that decode images.
-        trained_on: what the model is trained on, should that be the same images after all: none of its
-            training images are then tested on.
+        trained_on: the training data of the model; if it is the same data, none of its training images are
+            test images.
         world: the processes, each of which calls the function and computes a part of the features.
 
     Returns:
-        A function of the model to names and values, the mean accuracies over the seeds: "ridge_5_shots" and
-        the like.
+        A function of model and objective to the mean accuracies over the seeds by name, "ridge_5_shots".
 
     Raises:
         VitkitError: the data is not there, or leaves nothing to test on.
@@ -174,7 +173,9 @@ def fewshot_evaluator(
         def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
             return extractor.compute(samples, indices, batch_size=batch_size, workers=workers, world=world)
 
-        with prepared_together(world):  # all processes fit the same features, and one reports an error
+        # All processes fit the same features, since they could only wait meanwhile, and need no message for
+        # the result; one reports an error.
+        with prepared_together(world):
             drawn = shot_features(opened, draws, max(shots), compute)
             test, _ = test_features(opened, compute)
             scores = measure(

@@ -23,7 +23,7 @@ def products(
 
     They are the ceiling that utilisation is measured against: PyTorch's products alone, of qkv, the output
     projection and the MLP, for all tokens of a batch at once. None for a ResNet, which has no such block, and
-    for integers, of which PyTorch has no products.
+    for integers, of which PyTorch has no products. Engines with products of their own may exceed it.
     """
     dtype: torch.dtype = getattr(torch, precision)
     if config.num_tokens is None or not dtype.is_floating_point:

@@ -299,13 +299,8 @@ def _is_confirmed(
     batches = evaluation_batches(
         samples, preprocessing_of(model), options.batch_size, indices=predictions.ids[rows]
     )
-    fresh = answering.predict(
-        model,
-        batches,
-        device=contender.ready.device,
-        precision=contender.ready.precision,
-        learned=learned_by(model.card),
-    )
+    predict = answering.predictor(learned_by(model.card))
+    fresh = predict(model, batches, device=contender.ready.device, precision=contender.ready.precision)
     if not np.array_equal(fresh.ids, predictions.ids[rows]):  # a file has become unreadable
         return False
     stored = predictions.logits[rows]

@@ -10,7 +10,7 @@ from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import SURE, Flips, ModelDifference, count_flips, holm
 from vitkit.tasks.answering import Answering
-from vitkit.tasks.page import Number, Table, describe_images, points, share, shown_p
+from vitkit.tasks.page import Number, Table, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 CLASSES_NAMED = 10
@@ -132,7 +132,7 @@ class ModelComparison:
         return f"{images} of {self.data}"
 
     @property
-    def is_told_apart(self) -> bool:
+    def has_flips(self) -> bool:
         """Whether there is an image on which one model is better than the other."""
         flips = self.difference.flips
         return bool(flips.first_only or flips.second_only)
@@ -198,7 +198,7 @@ def conclusions(comparison: ModelComparison) -> list[str]:
 def _difference(comparison: ModelComparison) -> str:
     """Say whether one model is better, by how much, and how sure that is."""
     first, second, difference = comparison.first.label, comparison.second.label, comparison.difference
-    if not comparison.is_told_apart:
+    if not comparison.has_flips:
         return (
             f"No difference: {second} and {first} have the same {comparison.score} on every single one of "
             f"{comparison.tested}."
@@ -313,8 +313,8 @@ def class_table(comparison: ModelComparison, most: int | None = None) -> Table:
         (
             change.name,
             Number(f"{change.count:,}", change.count),
-            Number(share(comparison, change.first), change.first),
-            Number(share(comparison, change.second), change.second),
+            Number(shown_score(comparison, change.first), change.first),
+            Number(shown_score(comparison, change.second), change.second),
             Number(f"{points(comparison, change.gain, signed=True)}", change.gain),
             Number(f"{change.flips.first_only:,}", change.flips.first_only),
             Number(f"{change.flips.second_only:,}", change.flips.second_only),

@@ -205,7 +205,7 @@ def fewshot_page(fewshot: FewShot) -> str:
                 for images, model in models
             ),
             headings=["method", *(["checkpoint"] if several else []), *map(_shots, fewshot.shots)],
-            words=1 + several,
+            text_columns=1 + several,
             rows=rows,
             names=[
                 f"{model.name} ({model.best.method}, {_shots(model.best.shots)})" for model in fewshot.models

@@ -11,7 +11,7 @@ from vitkit.jobs.reproduce.verdict import ALIKE, Finding
 from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot
 from vitkit.report.template import SeriesSection, render_series
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, describe_images, points, share
+from vitkit.tasks.page import Number, Plot, Table, describe_images, points, shown_score
 from vitkit.text import pluralize
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def _arm_table(answer: Answer) -> Table:
                 Number(f"{arm.steps:,}", arm.steps),
                 _number("{:,.0f}", arm.images_per_second),
                 _number("{:g}", arm.learning_rate),
-                "–" if arm.mean is None else Number(share(tested, arm.mean), arm.mean),
-                "–" if low is None else f"{share(tested, low)} to {share(tested, high)}",
+                "–" if arm.mean is None else Number(shown_score(tested, arm.mean), arm.mean),
+                "–" if low is None else f"{shown_score(tested, low)} to {shown_score(tested, high)}",
             )
         )
     headings = ("arm", "million FLOPs", "steps", "images a second", "rate", tested.score, "95 % interval")

@@ -43,7 +43,7 @@ from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Table, share
+from vitkit.tasks.page import Table, shown_score
 from vitkit.text import join_names, without_places
 
 KIND = "ablation"
@@ -475,7 +475,9 @@ def _cell_table(ablation: Ablation) -> Table | None:
     if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
         return None
     results = (comparison.base, *comparison.arms)
-    means = {value: share(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)}
+    means = {
+        value: shown_score(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)
+    }
     (first, rows), (second, columns) = levels
     headings = (first, *(f"{second} {value}" for value in columns))
     return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))

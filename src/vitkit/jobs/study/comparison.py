@@ -17,7 +17,7 @@ from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, com
 from vitkit.jobs.study.study import Arm
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Plot, Table, describe_images, points, share, shown_p
+from vitkit.tasks.page import Plot, Table, describe_images, points, shown_p, shown_score
 from vitkit.text import join_names, pluralize
 
 
@@ -225,7 +225,7 @@ def arm_table(comparison: Comparison, compact: bool = False) -> Table:
     for arm in (comparison.base, *comparison.arms):
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         cells = [
-            "diverged" if seed in arm.diverged else share(comparison, arm.scores.get(str(seed)))
+            "diverged" if seed in arm.diverged else shown_score(comparison, arm.scores.get(str(seed)))
             for seed in shown
         ]
         rows.append(
@@ -233,7 +233,7 @@ def arm_table(comparison: Comparison, compact: bool = False) -> Table:
                 arm.label,
                 rate,
                 *cells,
-                share(comparison, arm.mean),
+                shown_score(comparison, arm.mean),
                 *_difference_cells(comparison, arm, compact),
             )
         )

@@ -1,9 +1,10 @@
 """Answers of a classifier: one class for each image."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +18,15 @@ from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
-from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.answering import Guess, Pooled
+from vitkit.tasks.answering import Guess, Pooled, Predictor, predictions_json, repeats_clause
 from vitkit.tasks.page import Plot, ShownImage, TaskReport, percent
 from vitkit.text import pluralize
-from vitkit.world import ALONE, World
-
-if TYPE_CHECKING:
-    import torch
-
-    from vitkit.data.stream.batch import Batch
-    from vitkit.evaluation.run_model import Model
 
 
 @dataclass(frozen=True)
 class ClassificationAnswering:
-    """The methods are those of `vitkit.tasks.answering.Answering`, which describes them."""
+    """`vitkit.tasks.answering.Answering` describes the methods."""
 
     image_score: str = "accuracy"
 
@@ -41,31 +34,11 @@ class ClassificationAnswering:
         """Say why a model cannot classify: it needs a head and one row of logits for each image."""
         return classify.explain_no_classes(config)
 
-    def predict(
-        self,
-        model: "Model",
-        batches: Iterable["Batch"],
-        *,
-        device: "torch.device | str",
-        precision: Precision,
-        learned: card.Task,
-        progress: Callable[[int], None] | None = None,
-        folder: Path | None = None,
-        world: World = ALONE,
-    ) -> Predictions:
+    def predictor(self, learned: card.Task) -> Predictor[Predictions]:
         """Score each image and keep its logits."""
         from vitkit.evaluation.run_model import predict
 
-        return predict(
-            model,
-            batches,
-            device=device,
-            precision=precision,
-            progress=progress,
-            loss="softmax" if learned.loss == "none" else learned.loss,
-            folder=folder,
-            world=world,
-        )
+        return partial(predict, loss="softmax" if learned.loss == "none" else learned.loss)
 
     def measure(self, predictions: Predictions, class_names: Sequence[str]) -> classify.Classification:
         """Count by the conventions of `vitkit.evaluation.classify`."""
@@ -89,7 +62,7 @@ class ClassificationAnswering:
         return result, predictions
 
     def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
-        """Tell of each image whether its class is predicted, as 1 or 0."""
+        """Give 1 for each image whose class is predicted, else 0."""
         right: NDArray[np.float64] = (predictions.predicted == predictions.labels).astype(np.float64)
         return right
 
@@ -100,11 +73,10 @@ class ClassificationAnswering:
     def right_by_class(
         self, result: classify.Classification, predictions: Predictions
     ) -> dict[str, NDArray[np.bool_]]:
-        """Tell for each class whether its own images are right."""
+        """Give for each class whether its own images are right."""
         right = predictions.predicted == predictions.labels
-        order = np.argsort(
-            predictions.labels, kind="stable"
-        )  # once, and not a search for each of 21k classes
+        # One sort, and not a search for each of 21,000 classes.
+        order = np.argsort(predictions.labels, kind="stable")
         counts = np.bincount(predictions.labels, minlength=len(result.class_names))
         groups = np.split(right[order], np.cumsum(counts)[:-1])
         return dict(zip(result.class_names, groups, strict=True))
@@ -124,11 +96,11 @@ class ClassificationAnswering:
             ("loss (nats)", f"{result.loss:.3f}"),
             ("calibration error (ECE)", percent(result.calibration_error)),
         ]
-        found = result.overconfidence
-        if found is not None:
-            mean, least, most = (f"{100 * end:+.1f}" for end in (found.mean, *found.interval))
-            rows.append(("confidence - accuracy, points", f"{mean} ({least} to {most})"))
-            rows.append(("calibration verdict", found.verdict or "as sure as it should be"))
+        excess = result.overconfidence
+        if excess is not None:
+            mean, low_end, high_end = (f"{100 * end:+.1f}" for end in (excess.mean, *excess.interval))
+            rows.append(("confidence - accuracy, points", f"{mean} ({low_end} to {high_end})"))
+            rows.append(("calibration verdict", excess.verdict or "as sure as it should be"))
         return tuple(rows)
 
     def compare_sureness(
@@ -156,13 +128,13 @@ class ClassificationAnswering:
         return Pooled(right, images, wilson_interval(right, images))
 
     def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
-        """Say so where an early version scored a sigmoid model by softmax."""
+        """Say that an early version scored a sigmoid model by softmax, where it did."""
         if result.loss_function == learned.loss:
             return ""
         return f"was scored by {result.loss_function}, but the model was trained with the {learned.loss} loss"
 
     def line(self, result: classify.Classification) -> str:
-        """Tell the accuracy with its interval."""
+        """State the accuracy with its interval."""
         low, high = result.accuracy_interval
         unread = f", {result.bad} unreadable" if result.bad else ""
         return (
@@ -171,7 +143,7 @@ class ClassificationAnswering:
         )
 
     def summary(self, result: classify.Classification, images: str) -> tuple[str, str]:
-        """Tell the accuracy, and by other measures how good the model is."""
+        """State the accuracy, and how good the model is by other measures."""
         low, high = result.accuracy_interval
         top5 = "" if result.top5_accuracy is None else f", top-5 {result.top5_accuracy:.2%}"
         return f"{result.accuracy:.2%}", (
@@ -187,18 +159,17 @@ class ClassificationAnswering:
 
     def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
         """Name the most probable classes, by the loss that the model was trained with."""
-        # By the card's loss and not always by softmax: the probabilities of a sigmoid model need not sum to
-        # 1.
-        shares = probabilities(outputs, card.loss)
+        # Not always by softmax: the probabilities of a sigmoid model need not sum to 1.
+        rows = probabilities(outputs, card.loss)
         names = card.class_names or tuple(f"class {i}" for i in range(outputs.shape[1]))
         classes = likeliest(outputs, min(top, len(names)))
         return [
             [Guess(names[i], float(row[i])) for i in chosen]
-            for row, chosen in zip(shares, classes.tolist(), strict=True)
+            for row, chosen in zip(rows, classes.tolist(), strict=True)
         ]
 
     def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Give the number of the predicted class, `(B, 1)`: that of the largest logit, with either loss."""
+        """Give the class with the largest logit, `(B, 1)`, which either loss predicts."""
         return likeliest(outputs, 1)
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
@@ -214,11 +185,7 @@ class ClassificationAnswering:
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """List the classes with their probabilities, best first."""
-        return {
-            "predictions": [
-                {"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses
-            ]
-        }
+        return {"predictions": predictions_json(guesses)}
 
     def report(
         self,
@@ -232,27 +199,24 @@ class ClassificationAnswering:
 
 
 def _conclusion(result: classify.Classification) -> str:
-    """Say whether it is better than guessing, to follow the figures."""
+    """Say whether the model is better than guessing, to follow the figures."""
     return "" if result.guessing is None else f"; {result.guessing.sentence()}"
 
 
 def _sureness(result: classify.Classification) -> str:
     """Say that the model is too sure, or not sure enough, where that is certain."""
-    found = result.overconfidence
-    if found is None or not found.verdict:
+    excess = result.overconfidence
+    if excess is None or not excess.verdict:
         return ""
-    low, high = found.interval
-    return f" ({found.verdict}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
+    low, high = excess.interval
+    return f" ({excess.verdict}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
 
 
 def _repeats(result: classify.Classification) -> str:
     """Say how many of the images are training images, and the accuracy without them."""
-    found = result.repeated
-    if found is None or not found.count:
+    repeated = result.repeated
+    if repeated is None:
         return ""
-    is_known = pluralize(found.count, "image is a training image", "images are training images")
-    if found.accuracy_without is None:
-        return f"; all {is_known} too"
-    low, high = found.interval_without
-    them = "it" if found.count == 1 else "them"
-    return f"; {is_known} too: without {them} {found.accuracy_without:.2%} ({low:.1%} to {high:.1%})"
+    without, (low, high) = repeated.accuracy_without or 0.0, repeated.interval_without
+    figure = f"{without:.2%} ({low:.1%} to {high:.1%})"
+    return repeats_clause(repeated.count, result.count - repeated.count, figure)

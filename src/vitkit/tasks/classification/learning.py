@@ -1,24 +1,24 @@
 """Learning of classification: one class for each image, with a softmax or sigmoid loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitkit.data.config import DecodeRule, Splits
-from vitkit.evaluation.classify import classification, explain_no_classes
+from vitkit.evaluation.classify import classification
 from vitkit.models.config import card
 from vitkit.models.zoo import ModelConfig
+from vitkit.tasks.labelled import LabelledLearning
 from vitkit.tasks.learning import Validation
 from vitkit.tasks.page import Curve
 from vitkit.training.config import ClassificationConfig
-from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.training.evaluators import Monitor
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitkit.data.sources import ImageData, Samples
+    from vitkit.data.sources import Samples
 
 # With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
 MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
@@ -26,25 +26,19 @@ MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
 CURVE = Curve(
     metric="accuracy",
     title="Validation accuracy",
-    label="share of images right",
-    caption="the share of validation images classified rightly; the circle is the best.",
+    label="fraction of images right",
+    caption="the fraction of validation images classified rightly; the circle is the best.",
 )
 
 
 @dataclass(frozen=True)
-class ClassificationLearning:
-    """The methods are those of `vitkit.tasks.learning.Learning`, which describes them."""
+class ClassificationLearning(LabelledLearning):
+    """`vitkit.tasks.learning.Learning` describes the methods."""
 
     monitor: Monitor = MONITOR
     curve: Curve = CURVE
-
-    def open_data(
-        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> "ImageData":
-        """List images with the number of their class, `labels` `(N,)` int64."""
-        from vitkit.data.sources import open_data  # what predicts opens no data set
-
-        return open_data(spec, splits, rule, class_names)
+    several_labels: bool = False
+    figure: str = ""
 
     def learned(self, config: ClassificationConfig) -> card.Task:
         """Record the loss; both losses fit this task."""
@@ -58,32 +52,22 @@ class ClassificationLearning:
 
         return Classification(config, model_config.num_classes, train.labels.astype(np.int64))
 
-    def evaluators(self, validation: Validation[ClassificationConfig]) -> Mapping[str, Evaluator]:
-        """Measure loss and accuracy on the validation images."""
+    def measure(
+        self, model: "nn.Module", validation: Validation[ClassificationConfig]
+    ) -> Mapping[str, float]:
+        """Measure loss and accuracy; the loss is the objective's without smoothing and mixup."""
         from vitkit.evaluation.run_model import predict
 
-        def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
-            # The loss is the objective's without smoothing and mixup. Logits are scored batch by batch and
-            # not kept: a validation needs two numbers, and 50,000 images of 21,843 classes are 4.4 GB of
-            # logits.
-            predictions = predict(
-                model,
-                validation.batches(validation.world),
-                device=validation.device,
-                precision=validation.precision,
-                world=validation.world,
-                loss=validation.objective.loss,
-                keep_logits=False,
-            )
-            result = classification(predictions, validation.class_names)
-            return {"loss": result.loss, "accuracy": result.accuracy}
-
-        return {self.monitor.evaluator: Evaluator(measure, line=_line, together=True)}
-
-    def explain_unfit(self, config: ModelConfig, objective: ClassificationConfig) -> str:
-        """Say why a model cannot classify: it needs a head and one row of logits for each image."""
-        return explain_no_classes(config)
-
-
-def _line(measured: Mapping[str, float]) -> str:
-    return f"val {measured['accuracy']:.1%}"
+        predictions = predict(
+            model,
+            validation.batches(validation.world),
+            device=validation.device,
+            precision=validation.precision,
+            world=validation.world,
+            loss=validation.objective.loss,
+            # Images are scored batch by batch: two numbers need no 4.4 GB of logits, as 50,000 images of
+            # 21,843 classes have.
+            keep_logits=False,
+        )
+        result = classification(predictions, validation.class_names)
+        return {"loss": result.loss, "accuracy": result.accuracy}

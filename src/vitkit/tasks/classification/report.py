@@ -1,4 +1,4 @@
-"""The part of the report on classification: how good the model is, where it fails, whether it is too sure."""
+"""Make the classifier's part of the report: its accuracy, its mistakes, and whether it is too sure."""
 
 import math
 from collections.abc import Mapping
@@ -9,41 +9,26 @@ from numpy.typing import NDArray
 from vitkit.analysis import figures
 from vitkit.evaluation.classify import Classification, ClassScore
 from vitkit.evaluation.predictions import Predictions
-from vitkit.tasks.page import (
-    Number,
-    Pictures,
-    Plot,
-    Section,
-    ShownImage,
-    Table,
-    TaskReport,
-    Text,
-    count_cell,
-    describe_images,
-    fraction_cell,
-    percent,
-    without_evaluation,
-)
+from vitkit.tasks import page
 
-MISTAKES_SHOWN = 24
-ATTENTION_SHOWN = 12
 TIES_SHOWN = 3
 
-SECTIONS_WITHOUT_EVALUATION = (
-    ("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions."),
-    ("classes", "Classes", "Class by class", "No evaluation, no scores."),
-    ("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes."),
-    ("calibration", "Calibration", "Is it as sure as it should be?", "No evaluation, no calibration."),
+CONFUSION = page.Heading("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions.")
+CLASSES = page.Heading("classes", "Classes", "Class by class", "No evaluation, no scores.")
+CALIBRATION = page.Heading(
+    "calibration", "Calibration", "Is it as sure as it should be?", "No evaluation, no calibration."
 )
 
 
-def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None) -> TaskReport:
+def report(
+    evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None
+) -> page.TaskReport:
     """Make the task's part of the report; see `vitkit.tasks.answering.Answering.report`."""
     if split is None:
-        return without_evaluation("accuracy", SECTIONS_WITHOUT_EVALUATION)
+        return page.without_evaluation("accuracy", (CONFUSION, CLASSES, page.MISTAKES, CALIBRATION))
     result, predictions = evaluations[split]
-    images = describe_images(result.count, split)
-    return TaskReport(
+    images = page.describe_images(result.count, split)
+    return page.TaskReport(
         answer=_answer(result, split, images),
         facts=_facts(result),
         splits=_splits({split: result for split, (result, _) in evaluations.items()}),
@@ -62,70 +47,55 @@ def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split:
     )
 
 
-def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
-    low, high = result.accuracy_interval
-    answer = Text(
+def _answer(result: Classification, split: str, images: str) -> tuple[page.Text, ...]:
+    answer = (
         f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
-        f"**{percent(result.accuracy)}**. On other images drawn in the same way, expect between "
-        f"{percent(low)} and {percent(high)} (95% confidence).{_against_guessing(result)}",
-        "answer",
+        f"**{page.percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)}"
+        f"{_against_guessing(result)}"
     )
-    repeats = _repeats(result)
-    if split == "test":
-        return answer, *repeats
-    return (
-        answer,
-        *repeats,
-        Text(
-            f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
-            "model or its settings, the accuracy on new images is probably somewhat lower."
-        ),
-    )
+    return page.answer_texts(answer, _repeats(result), split, images)
 
 
 def _against_guessing(result: Classification) -> str:
-    """Say whether the model is better than one that never looks at the images, as a sentence."""
+    """State in a sentence whether the model is better than the most frequent class."""
     guessing = result.guessing
     if guessing is None:
         return ""
     p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
     return (
         f" This is **{guessing.verdict}**: always answering with the most frequent class "
-        f"would be right on {percent(guessing.accuracy)}. The model alone is right on "
+        f"would be right on {page.percent(guessing.accuracy)}. The model alone is right on "
         f"{guessing.model_only:,} of these images, that answer alone on {guessing.guess_only:,} "
         f"(McNemar's exact test: p {p})."
     )
 
 
-def _repeats(result: Classification) -> tuple[Text, ...]:
+def _repeats(result: Classification) -> str:
     """Say how many of the images are training images, and the accuracy without them."""
     repeated = result.repeated
     if repeated is None or not repeated.count:
-        return ()
+        return ""
     without = "there are no others."
     if repeated.accuracy_without is not None:
         low, high = repeated.interval_without
         without = (
-            f"**without them the accuracy is {percent(repeated.accuracy_without)}** (95% interval "
-            f"{percent(low)} to {percent(high)})."
+            f"**without them the accuracy is {page.percent(repeated.accuracy_without)}** (95% interval "
+            f"{page.percent(low)} to {page.percent(high)})."
         )
     return (
-        Text(
-            f"{repeated.count:,} of these images are training images too, pixel for pixel, and the model is "
-            f"right on {repeated.correct:,} of them: {without}",
-            "warning",
-        ),
+        f"{repeated.count:,} of these images are training images too, pixel for pixel, and the model is "
+        f"right on {repeated.correct:,} of them: {without}"
     )
 
 
 def _facts(result: Classification) -> tuple[tuple[str, str], ...]:
-    facts = [(percent(result.accuracy), "accuracy")]
+    facts = [(page.percent(result.accuracy), "accuracy")]
     if result.top5_accuracy is not None:
-        facts.append((percent(result.top5_accuracy), "right among the five likeliest"))
+        facts.append((page.percent(result.top5_accuracy), "right among the five likeliest"))
     return tuple(facts)
 
 
-def _splits(results: Mapping[str, Classification]) -> Table:
+def _splits(results: Mapping[str, Classification]) -> page.Table:
     headings = (
         "split",
         "images",
@@ -137,47 +107,41 @@ def _splits(results: Mapping[str, Classification]) -> Table:
         "macro F1",
         "loss (nats)",
     )
-    return Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
+    return page.Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
 
 
-def _split_row(split: str, result: Classification) -> tuple[str | Number, ...]:
-    low, high = result.accuracy_interval
+def _split_row(split: str, result: Classification) -> tuple[str | page.Number, ...]:
     return (
         split,
-        count_cell(result.count),
-        count_cell(result.bad),
-        fraction_cell(result.accuracy),
-        Number(f"{percent(low)} – {percent(high)}", low),
-        fraction_cell(result.top5_accuracy),
-        fraction_cell(result.balanced_accuracy),
-        fraction_cell(result.macro_f1),
-        Number(f"{result.loss:.3f}", result.loss),
+        page.count_cell(result.count),
+        page.count_cell(result.bad),
+        page.fraction_cell(result.accuracy),
+        page.interval_cell(result.accuracy_interval),
+        page.fraction_cell(result.top5_accuracy),
+        page.fraction_cell(result.balanced_accuracy),
+        page.fraction_cell(result.macro_f1),
+        page.Number(f"{result.loss:.3f}", result.loss),
     )
 
 
-def _confusion(result: Classification, images: str) -> Section:
+def _confusion(result: Classification, images: str) -> page.Section:
     names = result.class_names
-    return Section(
-        "confusion",
-        "Confusions",
-        "What is taken for what",
-        (
-            Plot(
-                figures.confusion_matrix(result.confusion_cells, names, images),
-                "confusion",
-                f"Confusion matrix of {len(names)} classes on {images}.",
-            ),
-            Text(
-                f"Confusion matrix of {images}. Rows are the true classes, columns what the model said; the "
-                "diagonal is right. The colour is the share of the row, on a scale of square roots so that "
-                "rare confusions can be seen.",
-                "caption",
-            ),
+    return CONFUSION.section(
+        page.Plot(
+            figures.confusion_matrix(result.confusion_cells, names, images),
+            "confusion",
+            f"Confusion matrix of {len(names)} classes on {images}.",
+        ),
+        page.Text(
+            f"Confusion matrix of {images}. Rows are the true classes, columns the predicted ones; the "
+            "diagonal is right. The colour is the fraction of the row, on a scale of square roots so that "
+            "rare confusions can be seen.",
+            "caption",
         ),
     )
 
 
-def _classes(result: Classification, images: str) -> Section:
+def _classes(result: Classification, images: str) -> page.Section:
     headings = (
         "class",
         "images",
@@ -190,47 +154,40 @@ def _classes(result: Classification, images: str) -> Section:
     rows = tuple(
         (
             score.name,
-            count_cell(score.count),
-            count_cell(score.correct),
-            fraction_cell(score.recall),
-            fraction_cell(score.precision),
-            fraction_cell(score.f1),
+            page.count_cell(score.count),
+            page.count_cell(score.correct),
+            page.fraction_cell(score.recall),
+            page.fraction_cell(score.precision),
+            page.fraction_cell(score.f1),
             mistake,
         )
-        for score, mistake in sorted(class_rows(result), key=lambda row: _share_right(row[0]))
+        # Classes without images, which have no recall, come last.
+        for score, mistake in sorted(
+            class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall
+        )
     )
-    return Section(
-        "classes",
-        "Classes",
-        "Class by class",
-        (
-            Plot(
-                figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
-            ),
-            Text(
-                "Accuracy within the classes, the worst first. The line is the 95% interval (Wilson's): "
-                "where it is long there are few images, and the order says little. Of a class on fewer than "
-                "50 images, nearly all of them right, it is a little too short.",
-                "caption",
-            ),
-            Table(headings, rows, sortable=True),
-            Text(
-                "Recall: of the images of the class, how many were found. Precision: of the images said to "
-                "be of the class, how many are. F1: their harmonic mean. A dash: there is nothing to divide "
-                "by. Click a heading to sort.",
-                "caption",
-            ),
+    return CLASSES.section(
+        page.Plot(
+            figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
+        ),
+        page.Text(
+            "Accuracy within the classes, the worst first. The line is the 95% interval (Wilson's): where it "
+            "is long there are few images, and the order says little. Of a class on fewer than 50 images, "
+            "nearly all of them right, it is a little too short.",
+            "caption",
+        ),
+        page.Table(headings, rows, sortable=True),
+        page.Text(
+            "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
+            "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "
+            "there is nothing to divide by. Click a heading to sort.",
+            "caption",
         ),
     )
 
 
-def _share_right(score: ClassScore) -> float:
-    """Give the order of a class among others, the worst first; those without images come last."""
-    return score.correct / score.count if score.count else 2.0
-
-
 def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
-    """List every class with what it is most often taken for; all of them where several are equally often."""
+    """List every class with the class that it is most often taken for, or several equally frequent ones."""
     taken_for: dict[int, tuple[int, list[int]]] = {}
     for true, predicted, count in result.confusion_cells:
         most, _ = taken_for.get(true, (1, []))
@@ -248,23 +205,23 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
     return rows
 
 
-def _mistakes(result: Classification, predictions: Predictions, images: str) -> Section:
+def _mistakes(result: Classification, predictions: Predictions, images: str) -> page.Section:
     shown = [shown_image(result, predictions, row) for row in _surest_mistakes(predictions).tolist()]
-    pictures = Pictures(
+    pictures = page.Pictures(
         shown,
-        MISTAKES_SHOWN,
+        page.MISTAKES_SHOWN,
         caption=(
             f"The {{count}} of {images} that the model got wrong and was surest of: true class → predicted "
             "class, its probability, the file. Look here first for wrong labels in the data."
         ),
         none="There is none: every image was classified rightly.",
     )
-    return Section("mistakes", "Mistakes", "Most confident mistakes", (pictures,))
+    return page.MISTAKES.section(pictures)
 
 
-def _calibration(result: Classification, images: str) -> Section:
+def _calibration(result: Classification, images: str) -> page.Section:
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
-    # Few images say little: a difference that may be none is no finding.
+    # On few images a difference may be chance.
     verdict = f"as sure as it should be, as far as {images} can tell"
     if result.overconfidence is not None:
         low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
@@ -273,37 +230,32 @@ def _calibration(result: Classification, images: str) -> Section:
             f"to {high} percentage points)"
         )
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
-    return Section(
-        "calibration",
-        "Calibration",
-        "Is it as sure as it should be?",
-        (
-            Plot(
-                figures.reliability_diagram(result.calibration, images),
-                "calibration",
-                f"Accuracy against confidence on {images}.",
-            ),
-            Text(
-                "Images grouped by confidence (the probability given to the predicted class"
-                f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width. Bars: "
-                "the share that is right, with its 95% interval; red: the mean confidence. Below: how many "
-                "images are in each bin. Bars under the red mark: the model is too sure of itself.",
-                "caption",
-            ),
-            Text(
-                f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged over "
-                "the images, a bin's confidence differs from its accuracy by "
-                f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
-                f"{percent(confidence)} sure and {percent(result.accuracy)} right: as a whole it is "
-                f"{verdict}."
-            ),
+    return CALIBRATION.section(
+        page.Plot(
+            figures.reliability_diagram(result.calibration, images),
+            "calibration",
+            f"Accuracy against confidence on {images}.",
+        ),
+        page.Text(
+            "Images grouped by confidence (the probability given to the predicted class"
+            f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width. Bars: the "
+            "fraction that is right, with its 95% interval; red: the mean confidence. Below: how many images "
+            "are in each bin. Bars under the red mark: the model is too sure of itself.",
+            "caption",
+        ),
+        page.Text(
+            f"The expected calibration error (ECE) is {page.percent(result.calibration_error)}: averaged "
+            "over the images, a bin's confidence differs from its accuracy by "
+            f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
+            f"{page.percent(confidence)} sure and {page.percent(result.accuracy)} right: as a whole it is "
+            f"{verdict}."
         ),
     )
 
 
-def _attention(result: Classification, predictions: Predictions) -> Pictures:
+def _attention(result: Classification, predictions: Predictions) -> page.Pictures:
     """Choose images of as many classes as there is room for, a quarter of them wrong."""
-    wrong = _surest_mistakes(predictions)[: ATTENTION_SHOWN // 4].tolist()
+    wrong = _surest_mistakes(predictions)[: page.ATTENTION_SHOWN // 4].tolist()
     right = np.flatnonzero(predictions.predicted == predictions.labels)
     # The first image of every class, then the second of every class, and so on.
     seen: dict[int, int] = {}
@@ -312,9 +264,9 @@ def _attention(result: Classification, predictions: Predictions) -> Pictures:
         seen[label] = seen.get(label, -1) + 1
         turns.append(seen[label])
     fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
-    return Pictures(
+    return page.Pictures(
         [shown_image(result, predictions, row) for row in wrong + fair],
-        ATTENTION_SHOWN,
+        page.ATTENTION_SHOWN,
         caption="First the model's surest mistakes, then right answers, a class at a time.",
         none="There is no image to look at.",
     )
@@ -326,10 +278,10 @@ def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
     return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
 
 
-def shown_image(result: Classification, predictions: Predictions, row: int) -> ShownImage:
+def shown_image(result: Classification, predictions: Predictions, row: int) -> page.ShownImage:
     """Name the class of an image, the predicted one and its probability."""
     names = result.class_names
-    return ShownImage(
+    return page.ShownImage(
         index=int(predictions.ids[row]),
         true=names[int(predictions.labels[row])],
         predicted=names[int(predictions.predicted[row])],

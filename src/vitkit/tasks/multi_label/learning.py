@@ -1,24 +1,23 @@
 """Learning of several labels for each image, or none; each a yes or no of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.multilabel import multi_label
 from vitkit.models.config import card
 from vitkit.models.zoo import ModelConfig
+from vitkit.tasks.labelled import LabelledLearning
 from vitkit.tasks.learning import Validation
 from vitkit.tasks.page import Curve
 from vitkit.training.config import ClassificationConfig
-from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.training.evaluators import Monitor
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitkit.data.sources import ImageData, Samples
+    from vitkit.data.sources import Samples
 
 MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
 
@@ -31,19 +30,13 @@ CURVE = Curve(
 
 
 @dataclass(frozen=True)
-class MultiLabelLearning:
-    """The methods are those of `vitkit.tasks.learning.Learning`, which describes them."""
+class MultiLabelLearning(LabelledLearning):
+    """`vitkit.tasks.learning.Learning` describes the methods."""
 
     monitor: Monitor = MONITOR
     curve: Curve = CURVE
-
-    def open_data(
-        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> "ImageData":
-        """List images with all their labels, `labels` `(N, K)` bool."""
-        from vitkit.data.sources import open_data  # what predicts opens no data set
-
-        return open_data(spec, splits, rule, class_names, multi_label=True)
+    several_labels: bool = True
+    figure: str = "mAP "
 
     def learned(self, config: ClassificationConfig) -> card.Task:
         """Record the sigmoid loss, whatever the options say: labels do not exclude each other."""
@@ -62,32 +55,23 @@ class MultiLabelLearning:
 
         return MultiLabel(config)
 
-    def evaluators(self, validation: Validation[ClassificationConfig]) -> Mapping[str, Evaluator]:
-        """Measure loss, mean average precision and F1 on the validation images."""
+    def measure(
+        self, model: "nn.Module", validation: Validation[ClassificationConfig]
+    ) -> Mapping[str, float]:
+        """Measure loss, mean average precision and F1."""
         from vitkit.evaluation.run_model import predict_labels
 
-        def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
-            predictions = predict_labels(
-                model,
-                validation.batches(validation.world),
-                device=validation.device,
-                precision=validation.precision,
-                world=validation.world,
-            )
-            result = multi_label(predictions, validation.class_names, intervals=False)
-            # Where no validation image has a label, all models are equal, and the loss decides.
-            return {
-                "loss": result.loss,
-                "mean_average_precision": result.mean_average_precision or 0.0,
-                "macro_f1": result.macro_f1 or 0.0,
-            }
-
-        return {self.monitor.evaluator: Evaluator(measure, line=_line, together=True)}
-
-    def explain_unfit(self, config: ModelConfig, objective: ClassificationConfig) -> str:
-        """Say why a model cannot do it: it needs a head and one row of logits for each image."""
-        return explain_no_classes(config)
-
-
-def _line(measured: Mapping[str, float]) -> str:
-    return f"val mAP {measured['mean_average_precision']:.1%}"
+        predictions = predict_labels(
+            model,
+            validation.batches(validation.world),
+            device=validation.device,
+            precision=validation.precision,
+            world=validation.world,
+        )
+        result = multi_label(predictions, validation.class_names, intervals=False)
+        # Where no validation image has a label, all models are equal, and the loss decides.
+        return {
+            "loss": result.loss,
+            "mean_average_precision": result.mean_average_precision or 0.0,
+            "macro_f1": result.macro_f1 or 0.0,
+        }
