@@ -32,7 +32,6 @@ from vitkit.data.config import NEWEST_RULE
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
 from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.functions import from_options
@@ -77,6 +76,7 @@ on two cores."""
 FEWEST_STEPS = 10
 """The fewest updates that a budget may choose, for the shortest point along steps, else for the held-out one:
 fewer are no training."""
+NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 
 @dataclass(frozen=True)
