@@ -92,7 +92,9 @@ def is_file_name(name: str) -> bool:
 def refuse_links(folder: Path) -> None:
     """Refuse a folder in which files are written and removed, if a link in it leads out of it.
 
-    A folder from somebody else could otherwise change files elsewhere on this machine.
+    A folder from somebody else could otherwise change files elsewhere on this machine. There is one rule for
+    all names, because a list of names would have to follow every job: whoever keeps checkpoints on another
+    disk puts the whole folder there. Hard links, and links made later, are not guarded against.
 
     Raises:
         VitkitError: there is such a link.

@@ -125,7 +125,7 @@ class RelayingListener(Listener):
 
 
 class WarningsAlone(Listener):
-    """Passes warnings alone on to a listener."""
+    """Passes warnings alone on to a listener: a silent mistake helps nobody."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener

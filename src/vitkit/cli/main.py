@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
     Anything else that fails is a bug and keeps its traceback.
 
     With --json among the arguments, a command that fails also prints an object with `error` and `exit_code`
-    as the last line of standard output.
+    as the last line of standard output: not the only one, for `predict` prints a line for each image before.
     """
     if "--json" not in arguments:
         return _run(arguments, _failed)

@@ -24,9 +24,10 @@ from vitkit.training.config import (
 )
 
 
-# A run with marks for the option parser. Only the options of splits and few-shot accuracy carry a prefix:
-# their names would not say what is split or measured. The union of objectives has the options of its default,
-# which is the task's. The recipe is set by --recipe, and the evaluators by the options of few-shot accuracy.
+# A run with marks for the option parser, which no run imports. Only the options of splits and few-shot
+# accuracy carry a prefix: their names would not say what is split or measured. The union of objectives has
+# the options of its default, which is the task's. The recipe is set by --recipe, and the evaluators by the
+# options of few-shot accuracy.
 @dataclass(frozen=True)
 class RunOptions(Run):
     """Options of training; by default the recipe's."""

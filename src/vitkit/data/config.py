@@ -57,7 +57,10 @@ class DecodeRule:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of memory that decoding one image may take."""
+        """Bytes of memory that decoding one image may take.
+
+        They follow from `max_pixels`, so that there is one option, and files of earlier versions stay valid.
+        """
         return BYTES_PER_PIXEL * max(self.max_pixels, _FEWEST_PIXELS) + OVERHEAD_BYTES
 
 

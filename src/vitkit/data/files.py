@@ -42,6 +42,8 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
 def read_unchanged_file(path: Path, limit: int) -> bytes:
     """Read a regular file of at most `limit` bytes.
 
+    It is not mapped: a mapped file that is cut meanwhile would kill the process.
+
     Raises:
         UnreadableFileError: it cannot be read, is larger, or changes while it is read.
     """

@@ -131,6 +131,7 @@ def _validation_numbers(root: Path, labels: str | None) -> LabelledImages:
     paths = image_files(root)
     for number, path in enumerate(paths):
         match = _NUMBERED.search(path.name)
+        # Counted from 1 as in the file's name, although the README of the labels counts otherwise.
         image = int(match[1]) if match else 0
         reason = ""
         if not 1 <= image <= VALIDATION_IMAGES:

@@ -33,6 +33,7 @@ PROTOCOLS: dict[ProtocolName, EvaluationProtocol] = {
     "imagenet-a": EvaluationProtocol("class folders", mark="a"),
     "imagenet-r": EvaluationProtocol("class folders", mark="r"),
     "imagenet-sketch": EvaluationProtocol("class folders"),
-    # abarbu/objectnet-template-pytorch, objectnet_pytorch_dataloader.py: two pixels of red border.
+    # abarbu/objectnet-template-pytorch, objectnet_pytorch_dataloader.py: two pixels of red border. A model
+    # chooses among all 1,000 classes; some papers let it choose among ObjectNet's 113 alone.
     "objectnet": EvaluationProtocol("objectnet", border=2),
 }

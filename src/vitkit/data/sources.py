@@ -411,7 +411,10 @@ class _Digits:
 
 
 def _without_labels(listing: Listing) -> Listing:
-    """Leave the labels of a listing out."""
+    """Leave the labels of a listing out.
+
+    They become labels `(N, 0)`, on which cutting, fingerprints and the search for repeats work unchanged.
+    """
     splits = {
         split: (numbers, np.zeros((len(numbers), 0), dtype=bool))
         for split, (numbers, _) in listing.splits.items()

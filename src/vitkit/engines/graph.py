@@ -2,7 +2,8 @@
 
 A compiler of graphs does not know that only the class token is read after the last block, nor that the
 normalisation of pixels can be part of the patch embedding. Both are written into the graph here, so that it
-is smaller than other libraries' graphs; and the rest is put in the form that OpenVINO fuses best.
+is smaller than other libraries' graphs; and the rest is put in the form that OpenVINO fuses best. Attention
+as products and softmax gained nothing there, nor did GELU as x * sigmoid(...) beside the fused tanh form.
 
 Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 """

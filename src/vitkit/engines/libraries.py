@@ -85,6 +85,7 @@ def refuse_precision(engine: GraphEngine, precision: EnginePrecision) -> None:
     Raises:
         VitkitError: it does not, or a package is not installed.
     """
+    # int8 with ONNX Runtime was not built.
     if engine == "onnxruntime" and precision != "float32":
         raise VitkitError(
             f"ONNX Runtime computes in float32 here, not in {precision}. Leave the precision out, or take "

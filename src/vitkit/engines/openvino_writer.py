@@ -47,7 +47,8 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
     """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
 
     NNCF can first move outliers of activations into the weights ("smoothing"). That helps some models and
-    ruins others, so both are tried on some images, and the graph whose logits are nearer to float32 is taken.
+    ruins others: with it a small model with a convolutional stem had an error of 44 % of the logits' standard
+    deviation, without it 6 %. Both are tried on some images, and the graph nearer to float32 is taken.
 
     Args:
         model: the model that the graph was made of.

@@ -25,7 +25,8 @@ class ImageScores:
     predicted: NDArray[np.int64]
     """`(N,)` classes with the largest logit; among equals the lowest class number."""
     confidence: NDArray[np.float64]
-    """`(N,)` probabilities of the predicted classes."""
+    """`(N,)` probabilities of the predicted classes; of a sigmoid model the class's own, whatever the other
+    classes' are."""
     loss: NDArray[np.float64]
     """`(N,)` in nats."""
     rank: NDArray[np.int64]

@@ -161,7 +161,8 @@ def _last_change(folder: Path) -> float:
 def is_held(folder: Path) -> bool:
     """Whether a process holds the lock of a folder, as it does while it trains there.
 
-    The lock is taken as a shared one for a moment, and its file is never made.
+    Nothing else tells a run at work from one that was killed. The lock is taken as a shared one for a moment,
+    and its file is never made.
     """
     try:
         descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

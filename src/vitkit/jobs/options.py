@@ -55,7 +55,11 @@ class HearingOptions(QuietOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(QuietOptions):
-    """The options that every job has."""
+    """The options that every job has.
+
+    The listener is among them, because a signature that is made of a dataclass (ParamSpec) takes no keyword
+    beside its fields.
+    """
 
     listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
     """hears the progress and remarks; left out, a notebook shows them and a script is silent."""

@@ -35,7 +35,8 @@ COMPILERS = ("cc", "gcc", "clang")
 TIMEOUT = 10
 """Seconds in which a compiler answers, or compiles on a core of its own; it takes one or two."""
 LONGEST_TIMEOUT = 60
-"""Seconds in which it compiles on a machine that is busy, at most."""
+"""Seconds in which it compiles on a machine that is busy, at most. With no more than `TIMEOUT` such a machine
+would lose its kernels, and a run its bits, to a clock."""
 REMEMBERED = 24 * 3600
 """Seconds for which a failure is remembered. What a compiler lacked may have been installed since."""
 LEFT_BEHIND = 600
@@ -176,7 +177,7 @@ def _processor() -> str:
 
 
 def _compiler() -> _Compiler:
-    """Find the compiler: `CC`, as makefiles have it, or the first of the usual."""
+    """Find the compiler: `CC`, as makefiles have it, or the first of the usual; CFLAGS is not used."""
     command = os.environ.get("CC", "")
     try:
         chosen = shlex.split(command)

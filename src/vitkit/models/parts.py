@@ -109,7 +109,8 @@ class RelativeAttention(Attention):
 
     def __init__(self, width: int, num_heads: int, tokens: int, *, dropout: float = 0.0) -> None:
         super().__init__(width, num_heads, dropout=dropout)
-        # One embedding for every offset, from -(T - 1) to T - 1, which all heads share.
+        # One embedding for every offset, from -(T - 1) to T - 1, which all heads share. A class token has a
+        # place in the sequence as any other, the first.
         self.relative = nn.Parameter(torch.empty(2 * tokens - 1, width // num_heads))
 
     def init_weights(self, generator: torch.Generator | None) -> None:
@@ -124,7 +125,8 @@ class RelativeAttention(Attention):
     ) -> dict[str, Tensor]:
         """Resize the table of offsets of a model with another number of tokens, by 1-D interpolation.
 
-        Offsets count tokens in the sequence, so the grids are not needed.
+        Offsets count tokens in the sequence, so the grids are not needed. Nor is any resizing of such a table
+        right in both dimensions of the image: the model has to be fine-tuned.
         """
         return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
 

@@ -230,6 +230,9 @@ def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the `config.json` of a run folder.
 
+    It names images and a start. Of a run that somebody else began, continuing it reads those and fetches an
+    address: that is its purpose.
+
     Raises:
         VitkitError: no run there, or a damaged one.
     """

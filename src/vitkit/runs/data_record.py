@@ -1,7 +1,8 @@
 """Record the images that a run was started with, so that changed images are noticed when it is continued.
 
 The fingerprint of a listing covers names and labels alone; an image that was drawn over keeps both. So sizes
-and times of the files are recorded too and, with `--check-images content`, hashes of their bytes.
+and times of the files are recorded too, which takes one call for each file; with `--check-images content`
+also hashes of their bytes, for which all of the data is read.
 
 data.json          counts, class names, how splits were made, files that could not be read
 image-files.npy    size and time of every image file (and a hash of its bytes)

@@ -191,7 +191,8 @@ def _is_image(name: str) -> bool:
 
 
 _held: set[int] = set()
-"""Descriptors of the locks that this process holds."""
+"""Descriptors of the locks that this process holds. They belong to the module, because a process that was
+just forked has no other place to learn of them."""
 _opening = threading.Lock()
 """Held while a lock is opened and noted in `_held`, and during a fork: a forked process knows every lock."""
 
@@ -206,7 +207,7 @@ def _drop_inherited() -> None:
 # A lock of `flock` lasts until every process that has it open has closed it, so that workers which outlive
 # their killed parent would hold its folder. A record lock of `fcntl` stays with its process, but it does not
 # keep two threads apart, is lost when any part of the process reads the file, and earlier versions of vitkit
-# do not see it.
+# do not see it. A lock of an open file description is inherited as that of `flock` is.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_drop_inherited

@@ -3,7 +3,8 @@
 Fine-tuning that begins with a head which knows the classes already distorts the features less than one that
 begins with zeros (LP-FT: Kumar et al. 2022, arXiv 2202.10054). The solution is ridge regression to 0 and 1 on
 standardised features, as in few-shot evaluation; but its intercept bears no penalty, and penalty and scale of
-the logits are chosen on the images themselves, each predicted by the others in closed form.
+the logits are chosen on the images themselves, each predicted by the others in closed form. It is not the
+default (`jobs/finetune_defaults.py`): with 10 images the steps that follow undid it, from 86.1 % to 68.5 %.
 
 Shapes: N images, D features, K classes, R = min(N, D).
 """

@@ -7,6 +7,9 @@ final               the run with the best rate; with several seeds or folds seed
 ended.json          in a run that has finished: its checkpoints are removed, for nothing continues it
 model.safetensors, model.json   the model of the first run after the sweep: the folder of the series predicts
 report.html         the table of all members
+
+It stands among the runs and not among the jobs that make series, because whoever opens a path must be able to
+say which of a series' runs has weights.
 """
 
 import math
@@ -432,7 +435,8 @@ def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
 def choose_rate(series: Series) -> Series:
     """Choose the best rate of a sweep, by the rule that chooses the best weights of a run.
 
-    Of equal scores the lower loss (the task's tie breaker) wins, and of equal losses the lower rate.
+    Of equal scores the lower loss (the task's tie breaker) wins, and of equal losses the lower rate: the
+    order in which rates are given must not decide. Neither the paper nor BiT says which.
 
     Raises:
         NonFiniteError: training diverged with every rate.

@@ -75,7 +75,11 @@ class Start:
 
 
 def absolute_start(start: str) -> str:
-    """Make the path of a start absolute, so that it holds from any folder; an address stays as it is."""
+    """Make the path of a start absolute, so that it holds from any folder; an address stays as it is.
+
+    So does the name of a published checkpoint, whose address a run does not record: names never change, and
+    a file of that name that somebody put in place still serves a run that is continued.
+    """
     return start if is_address(start) else absolute_spec(start)
 
 

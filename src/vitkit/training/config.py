@@ -1,4 +1,7 @@
-"""The options of training: objective, optimiser and loop. They need no torch."""
+"""The options of training: objective, optimiser and loop. They need no torch.
+
+The objectives of all tasks are configured here, because the configuration of a run is read without torch.
+"""
 
 import math
 from collections.abc import Mapping

@@ -3,7 +3,8 @@
 It holds no time and no speed, so it is the same bytes however often the run was stopped.
 
 A checkpoint records length and hash of the log at its step. Lines beyond were written by steps that will be
-made again and are cut off; a log that begins with other bytes was damaged, and is set aside.
+made again and are cut off; a log that begins with other bytes was damaged, and is set aside whole: none of
+its lines can be trusted.
 """
 
 import hashlib

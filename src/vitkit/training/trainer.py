@@ -588,6 +588,7 @@ class Trainer:
                 if evaluator.together or self.world.writes:
                     numbers = evaluator.measure(model, self.evaluated_objective)
                 measured[name] = self.world.tell(dict(numbers))
+                # Other evaluators share a kind, so that readers know all kinds and notice a damaged one.
                 line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
                 log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})
                 if self.monitor is not None and name == watched:

@@ -159,6 +159,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             )
         translation = _read_description(checkpoint_format, source, hints)
         heads = translation.config.num_heads
+        # A model with the wrong heads computes without complaint, and its answers are worth nothing.
         if hints.num_heads not in (None, heads):
             raise VitkitError(
                 f"{source.path} says that it has {heads} attention heads, not {hints.num_heads}: leave out "

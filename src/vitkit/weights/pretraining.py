@@ -1,4 +1,7 @@
-"""The number of images that the weights of a model were first trained on, where something records it."""
+"""The number of images that the weights of a model were first trained on, where something records it.
+
+It stands in the origin of the card, so that the format of `model.json` is unchanged.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -382,7 +382,10 @@ class _Case:
 
     def _small_batch(self, phase: BenchPhase, precision: EnginePrecision) -> int:
         """Count the images that need as much memory as is allocated for any batch: in training the gradients
-        of all weights, in inference the weights rounded to bfloat16."""
+        of all weights, in inference the weights rounded to bfloat16.
+
+        A smaller batch hides in memory that is taken anyway: the line through it led to ten million images.
+        """
         weights = 4 * parameters(self.config)
         if phase == "training":
             return max(2, ceil(weights / training_memory(self.config, 1).activations))

@@ -9,7 +9,8 @@ from typing import Literal
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of
-`runs/machine.py` chooses by device, width and phase."""
+`runs/machine.py` chooses by device, width and phase. Weights in bfloat16, beside float32 ones that are
+updated, would need as many casts; that was not measured."""
 Phase = Literal["training", "evaluation", "prediction"]
 """Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
 
@@ -25,7 +26,9 @@ class Compute:
     last_block: Literal["every_token", "class_token"] = "every_token"
     """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
-    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
+    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model. It kept
+    its name when its results for numbers beyond 10^10 were mended: all others have the same bits, and a run
+    that comes so far has diverged."""
     pixels: Literal["normalized", "folded"] = "normalized"
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
     block: Literal["modules", "compiled"] = "modules"

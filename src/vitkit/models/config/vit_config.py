@@ -107,7 +107,8 @@ class ViTConfig:
     register_tokens: int = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
-    """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no)."""
+    """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no);
+    registers have them where the class token does, as in timm."""
     position: PositionKind = "learned"
     """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
     rotary: RotaryConfig | None = None

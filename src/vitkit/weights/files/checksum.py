@@ -2,7 +2,8 @@
 
 Two hashes are taken while the file is written. XXH3 (128 bits) is held against the file whenever it is
 opened, which takes less time than reading the weights. SHA-256 is a record of where weights come from: it
-identifies the file to other programs, and is not computed when a model is loaded.
+identifies the file to other programs, and is not computed when a model is loaded. Of a ViT-B/16 the first
+takes a tenth of a second, the other a second.
 """
 
 import hashlib

@@ -331,6 +331,9 @@ def _download(address: str, shown: str, target: Path, progress: Progress | None,
 def _transfer(address: str, part: Path, note: Path, most: int, progress: Progress | None = None) -> None:
     """Request the missing bytes once; returns when the file is whole.
 
+    A server that sends another rest of an interrupted download under the same mark is believed, where no
+    SHA-256 is known.
+
     Args:
         address: of the file.
         part: where its bytes are written.

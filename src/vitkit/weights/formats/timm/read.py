@@ -360,6 +360,7 @@ def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> 
 
 def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> int:
     named = settings.named_width
+    # The name's heads would then be of another model, which would compute without complaint.
     if named not in (None, width) and settings.arguments.embed_dim is None:
         raise VitkitError(
             f"{source.path}: config.json says {settings.architecture}, whose width is {named}, and the "
