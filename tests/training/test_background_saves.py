@@ -59,10 +59,10 @@ def test_a_save_in_the_background_holds_what_was_there_when_it_began(tmp_path: P
                 for tensor in value.values() if isinstance(value, dict) else [value]:
                     tensor.add_(1)
         writer.wait()
-        path = writer.committed()
+        path = writer.take_committed()
         assert path is not None and path.name == f"step-00000{100 + number}"
         assert {name: (path / name).read_bytes() for name in expected} == expected
-    assert writer.committed() is None
+    assert writer.take_committed() is None
 
 
 @pytest.mark.usefixtures("small_saves")

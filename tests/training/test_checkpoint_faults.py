@@ -19,11 +19,11 @@ from tests.helpers.small_checkpoints import contents, flip, trained
 from tests.training.small_run import small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
+    clean_up,
     find_checkpoint,
     find_damage,
     save_checkpoint,
     survey,
-    sweep,
 )
 
 
@@ -71,7 +71,7 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
             number,
             made[number],
         )
-        sweep(run, survey(run))
+        clean_up(run, survey(run))
         # And the run goes on from there; after every fourth failure alone, because a trainer takes its time.
         if number % 4 == 0:
             again = small_trainer(run)
@@ -172,7 +172,7 @@ def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, f
         with failing(call, OSError(number, os.strerror(number)), READING) as made:
             try:
                 checkpoints = survey(run)
-                sweep(run, checkpoints)
+                clean_up(run, checkpoints)
                 assert checkpoints.whole is not None
                 trainer.resume(checkpoints.whole)
             except VitkitError as error:
@@ -188,7 +188,7 @@ def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, f
         assert (aside if aside.exists() else run / "metrics.jsonl").read_bytes() == log
         # Once the system answers again, the run goes on.
         checkpoints = survey(run)
-        sweep(run, checkpoints)
+        clean_up(run, checkpoints)
         assert checkpoints.whole is not None and checkpoints.whole.name == "step-00000004"
         trainer.resume(checkpoints.whole)
         shutil.rmtree(run)

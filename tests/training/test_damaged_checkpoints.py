@@ -13,12 +13,12 @@ from tests.training.small_run import small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
     UnreadableError,
+    clean_up,
     find_checkpoint,
     find_damage,
     list_set_aside,
     save_checkpoint,
     survey,
-    sweep,
 )
 
 
@@ -58,7 +58,7 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     trained(tmp_path, 8)
     (tmp_path / "checkpoints" / ".step-00000009.1.tmp").mkdir()
     (tmp_path / "checkpoints" / ".step-00000010.1.tmp").write_text("")
-    sweep(tmp_path, survey(tmp_path))
+    clean_up(tmp_path, survey(tmp_path))
     assert not list((tmp_path / "checkpoints").glob(".*"))
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
@@ -75,7 +75,7 @@ def test_damaged_newer_ones_never_push_out_the_one_just_saved(tmp_path: Path) ->
     saved = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
     assert saved.name == "step-00000005" and find_damage(saved) is None
     (tmp_path / "checkpoints" / "step-00000008" / "COMMIT").rename(tmp_path / "COMMIT")
-    sweep(tmp_path, survey(tmp_path))
+    clean_up(tmp_path, survey(tmp_path))
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())][-1] == saved.name
 
 
@@ -83,7 +83,7 @@ def test_what_was_never_committed_is_swept(tmp_path: Path) -> None:
     trained(tmp_path, 8)
     older, newer = sorted((tmp_path / "checkpoints").iterdir())
     (newer / "COMMIT").unlink()
-    sweep(tmp_path, survey(tmp_path))
+    clean_up(tmp_path, survey(tmp_path))
     assert list((tmp_path / "checkpoints").iterdir()) == [older]
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_never_removed(tmp_path: Path) -> 
         shutil.copytree(newer, tmp_path / "copy")
         checkpoints = survey(tmp_path)
         assert checkpoints.whole == folder / "step-00000004" and not checkpoints.lost
-        (aside,) = sweep(tmp_path, checkpoints)
+        (aside,) = clean_up(tmp_path, checkpoints)
         assert aside == folder / f"damaged-step-00000008{number}" and aside in list_set_aside(tmp_path)
         assert contents(aside) == before and not newer.exists()
         (tmp_path / "copy").rename(newer)
@@ -128,7 +128,7 @@ def test_something_else_in_the_place_of_checkpoints(tmp_path: Path) -> None:
     (folder / "step-99").mkdir()  # no name of ours
     checkpoints = survey(tmp_path)
     assert checkpoints.whole == folder / "step-00000008" and not checkpoints.lost
-    assert {path.name for path in sweep(tmp_path, checkpoints)} == {
+    assert {path.name for path in clean_up(tmp_path, checkpoints)} == {
         "damaged-step-99999999",
         "damaged-step-99999998",
     }

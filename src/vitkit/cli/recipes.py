@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from vitkit.cli import console
 from vitkit.cli.help import HelpPage
 from vitkit.cli.options import parse
-from vitkit.jobs.recipes import RECIPES, purpose, recipe
+from vitkit.jobs.recipes import RECIPES, describe_recipe, recipe
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
         training = run.training
         length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
         model = run.model or "START's"
-        rows.append((name, model, str(height), length, str(training.batch_size), purpose(name)))
+        rows.append((name, model, str(height), length, str(training.batch_size), describe_recipe(name)))
     console.print_table(("recipe", "model", "pixels", "length", "batch", ""), rows, text=(0, 1, 5))
     console.print_next(
         "vitkit train --recipe NAME --data PATH", "vitkit finetune START --recipe NAME --data PATH"

@@ -65,6 +65,7 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
     Returns:
         A module from uint8 images `(B, C, H, W)` to logits `(B, K)`, in evaluation mode.
     """
+    # `deepcopy` takes these tensors for copied already.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     gelu = computed_gelu(model.config, precision)
     graph: ImageModel = copy.deepcopy(model, shared).eval()

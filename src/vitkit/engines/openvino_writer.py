@@ -17,8 +17,9 @@ from vitkit.engines.openvino_engine import FILES, OpenVINORunner
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
 
-TRIED = 32
-"""Images on which two ways of quantising a model are tried, before the better takes its ranges from all."""
+TRIAL_IMAGES = 32
+"""Images on which two ways of quantising a model are compared; the better one then measures its ranges on
+all."""
 
 
 def convert(model: ImageModel, precision: EnginePrecision) -> Any:
@@ -54,16 +55,16 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
         graph: from `convert`; it is left as it is.
         images: `(1, C, H, W)` each, on which the ranges of the activations are measured.
     """
-    some = images[:TRIED]
+    some = images[:TRIAL_IMAGES]
     plain = OpenVINORunner(graph, "float32", torch.get_num_threads())
     expected = np.concatenate([plain(image) for image in some])
-    candidates = [quantize_once(model, graph, some, smooth) for smooth in (False, True)]
-    errors = []
-    for candidate in candidates:
+    candidates = {smooth: quantize_once(model, graph, some, smooth) for smooth in (False, True)}
+    errors = {}
+    for smooth, candidate in candidates.items():
         runner = OpenVINORunner(candidate, "int8", torch.get_num_threads())
         logits = np.concatenate([runner(image) for image in some])
-        errors.append(float(np.square(logits.astype(np.float64) - expected).sum()))
-    smooth = errors[1] < errors[0]
+        errors[smooth] = float(np.square(logits.astype(np.float64) - expected).sum())
+    smooth = errors[True] < errors[False]
     return candidates[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
 
 
@@ -71,7 +72,8 @@ def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uin
     """Quantise as `quantize` does, with smoothing or without it."""
     nncf = import_package("nncf")
     ranges = import_package("nncf.quantization.range_estimator").RangeEstimatorParametersSet
-    more = {} if smooth else {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
+    # An alpha below 0 turns smoothing off.
+    no_smoothing = {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
     convolutional = isinstance(getattr(model, "stem", None), ConvStem)
     with warnings.catch_warnings(), redirect_stdout(StringIO()):  # its progress bars are drawn on stdout
         warnings.simplefilter("ignore")
@@ -86,6 +88,6 @@ def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uin
             # Histograms cut off outliers where that loses least; least and largest numbers keep them all,
             # and the error of the logits was three times as large.
             advanced_parameters=nncf.AdvancedQuantizationParameters(
-                activations_range_estimator_params=ranges.HISTOGRAM, **more
+                activations_range_estimator_params=ranges.HISTOGRAM, **({} if smooth else no_smoothing)
             ),
         )

@@ -29,7 +29,7 @@ from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model,
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import FEWEST, ExportOptions
+from vitkit.jobs.options import FEWEST_IMAGES, ExportOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
@@ -215,10 +215,11 @@ def read_calibration(model: ImageModel, options: ExportOptions, listener: Listen
         pixels = _read(samples, together, rule, "reading images to calibrate on and to check with", listener)
         cut = len(pixels) * count // together
         calibration, check = pixels[:cut], pixels[cut:]
-    if min(len(calibration), len(check)) < FEWEST:
+    if min(len(calibration), len(check)) < FEWEST_IMAGES:
         raise VitkitError(
-            f"Expected at least {FEWEST} readable images to calibrate on and {FEWEST} others to check with, "
-            f"found {len(calibration)} and {len(check)} in {name}. Give more images with --calibration."
+            f"Expected at least {FEWEST_IMAGES} readable images to calibrate on and {FEWEST_IMAGES} others "
+            f"to check with, found {len(calibration)} and {len(check)} in {name}. Give more images with "
+            "--calibration."
         )
     source = f"{len(calibration):,} images of {without_places(name)}"
     return CalibrationImages(tuple(calibration), tuple(check), source, check_source)

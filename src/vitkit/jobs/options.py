@@ -46,7 +46,7 @@ Tracker = Literal["csv", "tensorboard", "wandb"]
 
 @dataclass(frozen=True, kw_only=True)
 class HearingOptions(QuietOptions):
-    """The options of the terminal of a training run."""
+    """The options that decide where the progress and the numbers of a training go."""
 
     log: tuple[Tracker, ...] = ()
     """write the numbers of the run into these logs too, with commas between them: csv (log.csv in the run
@@ -99,7 +99,7 @@ class CheckpointOptions(SizeOptions):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """A checkpoint. Its field comes first in a dataclass that extends this class last."""
+    """A checkpoint. Named last among a dataclass's bases, so that `source` is its first field."""
 
     source: StrPath
     """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
@@ -108,7 +108,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class PathOptions:
-    """A model, exported or not. Its field comes first in a dataclass that extends this class last."""
+    """A model, exported or not. Named last among a dataclass's bases, so that `path` is its first field."""
 
     path: StrPath
     """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
@@ -173,9 +173,9 @@ class CacheOptions:
     """keep the features of images in the user's cache folder, and use the features that are there."""
 
 
-def as_arguments(options: type, given: Any) -> dict[str, Any]:
-    """Return the arguments for a dataclass of options, from options that have more fields."""
-    return {field.name: getattr(given, field.name) for field in fields(options)}
+def as_arguments(options: type, source: Any) -> dict[str, Any]:
+    """Return the arguments that make a dataclass of options, from an object that has all of its fields."""
+    return {field.name: getattr(source, field.name) for field in fields(options)}
 
 
 def as_names(paths: StrPaths) -> tuple[str, ...]:
@@ -412,7 +412,7 @@ class ClusterOptions:
 class PredictingOptions(ModelOptions):
     """The options of the model of a prediction."""
 
-    device: str = "auto"  # by position too
+    device: str = "auto"  # repeated here, so that it may be given by position too
 
 
 class BuiltModel(Protocol):
@@ -535,7 +535,7 @@ class InspectOptions(CheckpointOptions, JobOptions):
         return (path if path.is_dir() else path.parent) / "inspect"
 
 
-FEWEST = 10
+FEWEST_IMAGES = 10
 """The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
 
 
@@ -562,8 +562,8 @@ class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
     """keep a result that answers otherwise than float32 on more than 1 % of the images."""
 
     def __post_init__(self) -> None:
-        if min(self.calibration_images, self.check_images) < FEWEST:
+        if min(self.calibration_images, self.check_images) < FEWEST_IMAGES:
             raise VitkitError(
-                f"calibration_images and check_images are at least {FEWEST}, found {self.calibration_images} "
-                f"and {self.check_images}."
+                f"calibration_images and check_images are at least {FEWEST_IMAGES}, found "
+                f"{self.calibration_images} and {self.check_images}."
             )

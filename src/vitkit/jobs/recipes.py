@@ -8,8 +8,7 @@ from typing import Any, Literal
 from vitkit.config import nearest
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper
-from vitkit.jobs.finetune_recipes import paper as finetune_paper
+from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper, paper
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import Architecture, Run, with_options
@@ -126,7 +125,7 @@ def photos() -> Run:
     )
 
 
-def paper(
+def pretrain_as_in_paper(
     model: str,
     epochs: float,
     learning_rate: float,
@@ -246,8 +245,8 @@ def simmim_small() -> Run:
     Command: vitkit pretrain DATA --objective simmim
     Cost and result: not measured.
     """
-    # Patches of 4 pixels are hidden one by one: pairs of them are an eighth of the image's side, as SimMIM's
-    # 32 pixels are of 224, but leave few of 64 patches to choose from.
+    # Patches are hidden one by one: one of 4 pixels is an eighth of the image's side, as SimMIM's squares of
+    # 32 are a seventh of 224. Of squares of two by two there would be 16 alone to choose from.
     return replace(_small_unlabelled(), task="simmim", objective=SimMIMConfig(mask_block=1))
 
 
@@ -326,8 +325,8 @@ RECIPES: dict[str, Callable[[], Run]] = {
     "masked-patches-small": masked_patches_small,
     "simmim-small": simmim_small,
     "mae-small": mae_small,
-    **{name: partial(paper, *row) for name, row in TABLE_3.items()},
-    "paper": finetune_paper,
+    **{name: partial(pretrain_as_in_paper, *row) for name, row in TABLE_3.items()},
+    "paper": paper,
     **{name: partial(finetune_as_in_paper, *row) for name, row in TABLE_4.items()},
 }
 
@@ -348,7 +347,7 @@ def recipe(name: str, /, **options: Any) -> Run:
     return with_options(replace(RECIPES[name](), recipe=name), options)
 
 
-def purpose(name: str) -> str:
+def describe_recipe(name: str) -> str:
     """Describe a recipe: the first line of its docstring, or its table of the paper."""
     if name in TABLE_4:
         return "the paper's Table 4: vitkit finetune START"

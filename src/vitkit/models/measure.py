@@ -1,11 +1,11 @@
 """Measure a model: its parameters, the FLOPs of its products, and the memory of its passes.
 
-Parameters are counted on the meta device. FLOPs follow one short rule a part, which a test holds against
+Parameters are counted on the meta device. FLOPs follow a short rule for each part, which a test compares with
 PyTorch's own counter. Memory is observed: a model of the same widths and of few layers makes its passes, in
-the chosen way of computing, while a `Ledger` notes when each storage comes and goes. Its arithmetic
-is left out, so that this takes no time, and memory is addressed and never touched. Two batch sizes tell how
-many bytes of a storage belong to each image and how many to the batch, and a layer in the middle stands for
-the layers that are not built.
+the chosen way of computing, while a `Ledger` notes when each storage comes and goes. Its arithmetic is left
+out, so that this takes no time, and memory is reserved but never written. Two batch sizes tell how many bytes
+of a storage belong to each image and how many to the batch, and a layer in the middle stands for the layers
+that are not built.
 
 A multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix products and
 convolutions, as the paper's Table 6 does; norms, softmax, activations, pooling and additions are below one
@@ -162,12 +162,13 @@ def _vit_macs(model: ViT, padding: bool) -> int:
     return macs
 
 
-def _block_macs(block: Block, tokens: int, seen: int) -> int:
-    """Count a block's MACs: its dense layers, and QK^T and attention times V for every pair of tokens."""
+def _block_macs(block: Block, tokens: int, keys: int) -> int:
+    """Count a block's MACs: its dense layers, and QK^T and attention times V of each token with `keys`
+    tokens."""
     attention, width = block.attention, block.norm1.weight.numel()
     # Relative positions multiply every query with the embedding of every offset.
     offsets = len(attention.relative) if isinstance(attention, RelativeAttention) else 0
-    return tokens * (_weights(block) + (2 * seen + offsets) * width)
+    return tokens * (_weights(block) + (2 * keys + offsets) * width)
 
 
 def _resnet_macs(model: ResNet | ResNetStem, image_size: Size, padding: bool) -> int:
@@ -182,10 +183,11 @@ def _resnet_macs(model: ResNet | ResNetStem, image_size: Size, padding: bool) ->
             macs += _convolution_macs(unit.proj, size, padding)
         if isinstance(middle, AxialMixing):
             channels, (rows, columns) = middle.rows.qkv.in_channels, size
-            # In each direction qkv has 2C outputs; q k, q r and k r are over C/2 channels, content and place
+            # In each of two directions: qkv has 2C outputs. The products of query and key, query and
+            # position, key and position are over C/2 channels; the sums of values and of their positions are
             # over C.
-            looking = (rows + columns) * (3 * (channels // 2) + 2 * channels)
-            macs += rows * columns * (2 * 2 * channels**2 + looking)
+            attention = (rows + columns) * (3 * (channels // 2) + 2 * channels)
+            macs += rows * columns * (2 * 2 * channels**2 + attention)
         else:
             macs += _convolution_macs(middle, size, padding)
         size = after
@@ -197,12 +199,15 @@ def _convolution_macs(convolution: Any, size: Size, padding: bool) -> int:
     outputs, inputs, kernel, _ = convolution.weight.shape
     stride = convolution.stride if isinstance(convolution, StdConv2d) else convolution.stride[0]
     symmetric = getattr(convolution, "padding", None) != "same"
-    rows, columns = (_taps(side, kernel, stride, symmetric, padding) for side in size)
+    rows, columns = (_count_taps(side, kernel, stride, symmetric, padding) for side in size)
     return int(outputs * inputs * rows * columns)
 
 
-def _taps(size: int, kernel: int, stride: int, symmetric: bool, padding: bool) -> int:
-    """Count pairs of an output and a tap that meets the input, along one axis: the two are independent."""
+def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: bool) -> int:
+    """Count the pairs of an output and a weight of the kernel that lies on the input, along one axis.
+
+    Rows and columns are independent: the pairs of both axes are multiplied.
+    """
     outputs = -(-size // stride)
     if padding:
         return outputs * kernel
@@ -284,8 +289,10 @@ def training_memory(
     count = parameters(config)
     weights = gradients = FLOAT * count
     images = batch_size * _pixels(config)
-    highest = max(gradients + observed.most(batch_size, gradients=False), gradients) if accumulate else 0
-    highest = highest or max(observed.most(batch_size), gradients)
+    if accumulate:
+        highest = gradients + observed.most(batch_size, gradients=False)
+    else:
+        highest = max(observed.most(batch_size), gradients)
     if state_bytes < FLOAT:  # SGD's momentum in bfloat16: all of it is float32 during the update
         highest = max(highest, gradients + weights)
     lasting = weights + count * state_bytes + (weights if average else 0) + images
@@ -319,7 +326,7 @@ def _pixels(config: ModelConfig) -> int:
     return config.in_channels * config.image_size[0] * config.image_size[1]
 
 
-Bytes = tuple[int, int]
+BatchBytes = tuple[int, int]
 """Bytes for each image, and bytes once for the batch."""
 
 
@@ -346,19 +353,19 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.spans: list[Span] = []
         self.computed = computed
         own = [*model.parameters(), *model.buffers(), images]
-        self.names = {address(tensor): tensor for tensor in own}
-        self.read: dict[int, int] = {}
-        """The first operation that sees a parameter, by the parameter's address."""
+        self.uncounted = {address(tensor) for tensor in own}
+        self.first_read: dict[int, int] = {}
+        """The first operation that reads a tensor, by the tensor's address."""
         self.alive: dict[int, Span] = {}
-        self.made: dict[int, int] = {}
+        self.gradient_made: dict[int, int] = {}
         """The operation that made a parameter's gradient, by the parameter's address."""
 
     def close(self, model: nn.Module) -> None:
-        """Note which gradients there are, and no longer when storages go: the step is over."""
+        """Note which gradients there are at the end of a step. What goes later counts as having stayed."""
         for parameter in model.parameters():
             span = None if parameter.grad is None else self.alive.get(address(parameter.grad))
             if span is not None:
-                self.made[address(parameter)] = span.born
+                self.gradient_made[address(parameter)] = span.born
         self.alive = {}
 
     @classmethod
@@ -372,7 +379,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.time += 1
         for argument in args:
             if isinstance(argument, Tensor):
-                self.read.setdefault(address(argument), self.time)
+                self.first_read.setdefault(address(argument), self.time)
         result = func(*args, **(kwargs or {})) if self.computed else _shaped(func, args, kwargs or {})
         for tensor in result if isinstance(result, list | tuple) else (result,):
             if isinstance(tensor, Tensor):
@@ -381,12 +388,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, tensor: Tensor) -> None:
         key = address(tensor)
-        if key in self.alive or key in self.names:
+        if key in self.alive or key in self.uncounted:
             return
         storage = tensor.untyped_storage()
         span = self.alive[key] = Span(self.time, storage.nbytes())
         self.spans.append(span)
-        # Called when the storage is freed, whether Python, autograd or autocast's cache held it last.
+        # Called when the storage is freed, whether Python, autograd or autocast's cache held it last; not for
+        # storages that are left when the program ends.
         weakref.finalize(storage, self._gone, key).atexit = False
 
     def _gone(self, key: int) -> None:
@@ -400,8 +408,8 @@ def address(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-Shape = Callable[..., Any]
-"""A function of an operation's arguments that makes its result without the numbers."""
+ShapeRule = Callable[..., Any]
+"""A function of an operation's arguments that makes its result without the numbers, as those below do."""
 
 
 def _convolved(
@@ -433,7 +441,7 @@ def _gradients(mask: Sequence[bool], *like: Tensor | None) -> tuple[Tensor | Non
 def _attended(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     batch, heads, tokens = q.shape[:3]
     sums = q.new_empty(batch, tokens, heads, dtype=torch.float32)
-    return torch.empty_like(q), sums.transpose(1, 2)  # axes in the order of the queries'
+    return torch.empty_like(q), sums.transpose(1, 2)  # in memory as PyTorch's kernel lays them out
 
 
 def _attention_backward(
@@ -445,7 +453,7 @@ def _attention_backward(
 def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
     rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
     made = torch.empty_like(x, memory_format=torch.contiguous_format)
-    # Of bfloat16 with float32 weights, mean and deviation are float32, here and below.
+    # Mean and deviation have the type of the weights, here and below: float32 beside images in bfloat16.
     dtype = x.dtype if weight is None else weight.dtype
     return made, x.new_empty(rows, dtype=dtype), x.new_empty(rows, dtype=dtype)
 
@@ -491,7 +499,7 @@ def _copied(x: Tensor, *, dtype: torch.dtype | None = None, memory_format: Any =
 
 
 _aten = torch.ops.aten
-SHAPES: dict[Any, Shape] = {
+SHAPES: dict[Any, ShapeRule] = {
     _aten.mm.default: lambda a, b: a.new_empty(len(a), b.shape[1]),
     _aten.addmm.default: lambda _, a, b, **__: a.new_empty(len(a), b.shape[1]),
     _aten.bmm.default: lambda a, b: a.new_empty(len(a), a.shape[1], b.shape[2]),
@@ -503,7 +511,7 @@ SHAPES: dict[Any, Shape] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     _aten.native_layer_norm.default: _normed,
     _aten.native_layer_norm_backward.default: lambda _, x, shape, mean, std, weight, bias, mask: _gradients(
-        mask, x.contiguous() if x.is_contiguous() else x.new_empty(x.shape), weight, bias
+        mask, x if x.is_contiguous() else x.new_empty(x.shape), weight, bias
     ),
     _aten.native_group_norm.default: _group_normed,
     _aten.native_group_norm_backward.default: lambda _, x, mean, std, weight, *rest: _gradients(
@@ -533,7 +541,7 @@ which takes longer and gives the same shape."""
 def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Make an operation's result, without computing its numbers where nothing depends on them."""
     first = args[0] if args else None
-    # Whole numbers are computed: they are indices.
+    # Whole numbers are computed, since they are indices; uint8 numbers are pixels.
     numbers = isinstance(first, Tensor) and (first.is_floating_point() or first.dtype == torch.uint8)
     listed = isinstance(first, list | tuple) and all(isinstance(x, Tensor) for x in first)
     if not (numbers or listed):
@@ -541,7 +549,7 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     shape = SHAPES.get(func)
     if shape is not None:
         return shape(*args, **kwargs)
-    if func._schema.is_mutable:
+    if func._schema.is_mutable:  # an operation in place gives the tensor that it changes
         return first
     if torch.Tag.pointwise in func.tags:
         tensors = [argument for argument in args if isinstance(argument, Tensor)]
@@ -557,9 +565,10 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 LAYERS, UNITS = 4, 2
-"""Encoder blocks that are built: the first, one that stands for all between, one like it where that one ends,
-and the last, which may compute its class token alone. Units of a stage: the first, which changes the
-channels, and one for all others."""
+"""The encoder blocks that are built: the first; the second, which stands for those that are not built; the
+third, which is like it and shows where it ends; and the last, which may compute its class token alone. The
+units of a stage that are built: the first, which changes the channels, and the second, which stands for all
+others."""
 
 
 @dataclass
@@ -570,13 +579,13 @@ class Repeated:
     """Layers that are not built."""
     forward: int
     """The operation with which the forward pass of the built layer begins."""
-    forward_end: int
     backward: int = 0
-    """The operation that makes the first gradient of its weights, and the last."""
+    """The operation that makes the first gradient of its weights."""
     backward_end: int = 0
-    saved: Bytes = (0, 0)
+    """The operation that makes the last gradient of its weights."""
+    saved: BatchBytes = (0, 0)
     """Bytes that the forward pass of one layer saves for the backward pass."""
-    gradients: Bytes = (0, 0)
+    gradients: BatchBytes = (0, 0)
     """Bytes of the gradients of its weights."""
 
 
@@ -584,10 +593,11 @@ class Repeated:
 class Observed:
     """The storages of the passes of a few layers, from which the memory of any batch and depth follows."""
 
-    turn: int
+    forward_end: int
     """The last operation of the forward pass."""
     end: int
-    spans: list[tuple[Span, Bytes]]
+    """The last operation of all."""
+    spans: list[tuple[Span, BatchBytes]]
     repeated: list[Repeated] = field(default_factory=list)
 
     def saved(self, batch: int) -> int:
@@ -597,7 +607,7 @@ class Observed:
 
     def temporaries(self, batch: int) -> int:
         """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""
-        passing = ((s, b) for s, b in self.spans if s.born > self.turn and s.died is not None)
+        passing = ((s, b) for s, b in self.spans if s.born > self.forward_end and s.died is not None)
         return max(self._alive(passing, batch))
 
     def most(self, batch: int, gradients: bool = True) -> int:
@@ -607,10 +617,10 @@ class Observed:
             batch: images.
             gradients: whether gradients of weights stay; else they are added to earlier ones and gone.
         """
-        spans: Iterator[tuple[Span, Bytes]] = iter(self.spans)
+        spans: Iterator[tuple[Span, BatchBytes]] = iter(self.spans)
         if not gradients:
             spans = (
-                (Span(s.born, s.bytes, s.born) if s.born > self.turn and s.died is None else s, b)
+                (Span(s.born, s.bytes, s.born) if s.born > self.forward_end and s.died is None else s, b)
                 for s, b in self.spans
             )
         alive = self._alive(spans, batch)
@@ -629,11 +639,13 @@ class Observed:
         return max(alive)
 
     def _is_saved(self, span: Span) -> bool:
-        # Storages that go with the last operation of all count too: autocast's copies of weights, in
-        # prediction.
-        return span.born <= self.turn and (span.died is None or span.died > min(self.turn, self.end - 1))
+        # In prediction no operation follows the forward pass: storages that go with its last one count too,
+        # as autocast's copies of weights do.
+        return span.born <= self.forward_end and (
+            span.died is None or span.died > min(self.forward_end, self.end - 1)
+        )
 
-    def _alive(self, spans: Iterator[tuple[Span, Bytes]], batch: int) -> list[int]:
+    def _alive(self, spans: Iterator[tuple[Span, BatchBytes]], batch: int) -> list[int]:
         """Add up the bytes that are alive after each operation."""
         changes = [0] * (self.end + 2)
         for span, size in spans:
@@ -643,7 +655,7 @@ class Observed:
         return list(accumulate(changes))
 
 
-def _total(size: Bytes, batch: int) -> int:
+def _total(size: BatchBytes, batch: int) -> int:
     return batch * size[0] + size[1]
 
 
@@ -663,8 +675,8 @@ def _observe(
 ) -> Observed:
     """Observe the passes of a few layers of a model, with two batch sizes."""
     few = _of_few_layers(config)
-    # Not one image: axes of one element are contiguous in any order, and copies that others need are not
-    # made.
+    # Two images or more: a single one is contiguous in any order of the axes, so that copies which a batch
+    # needs would not be made.
     batch = min(max(batch_size, 2), MOST_OBSERVED)
     try:
         model = build_empty(lambda: build_model(few))
@@ -672,8 +684,8 @@ def _observe(
         memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(memory, assign=True)
         model.compute_buffers()
-        # No C, which would read numbers: its GELU saves the tensors that PyTorch's saves, and `block` stands
-        # for its block.
+        # No kernels in C, which would read the numbers. PyTorch's GELU saves the same tensors, and `block`
+        # takes the place of the block in C.
         fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
         model.recompute = recompute
         passes = [_pass(model, count, compute, training) for count in (batch, batch + 1)]
@@ -682,13 +694,13 @@ def _observe(
             f"The memory of this model cannot be measured ({str(error).splitlines()[0]}): choose smaller "
             "patches, images or layers."
         ) from error
-    (turn, ledger), (_, larger) = passes
+    (forward_end, ledger), (_, larger) = passes
     assert [span.born for span in ledger.spans] == [span.born for span in larger.spans]
     spans = [
         (a, (b.bytes - a.bytes, a.bytes - batch * (b.bytes - a.bytes)))
         for a, b in zip(ledger.spans, larger.spans, strict=True)
     ]
-    observed = Observed(turn, ledger.time, spans)
+    observed = Observed(forward_end, ledger.time, spans)
     observed.repeated = list(_repeated(config, model, ledger, observed, training))
     return observed
 
@@ -716,14 +728,13 @@ def _pass(
             logits = model(images)
             if training:
                 loss = _loss(logits)
-        turn = ledger.time
+        forward_end = ledger.time
         if training:
-            del logits
-            turn = ledger.time
+            del logits  # in training they are gone when the objective has returned
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
     ledger.close(model)
-    return turn, ledger
+    return forward_end, ledger
 
 
 def _loss(logits: Tensor) -> Tensor:
@@ -736,25 +747,25 @@ def _repeated(
     config: ModelConfig, model: ImageModel, ledger: Ledger, observed: Observed, training: bool
 ) -> Iterator[Repeated]:
     """Measure the layers that stand for others, by the storages of the second of them."""
-    for layers, count in _runs(config, model):
+    for layers, count in _repeated_layers(config, model):
         if count == len(layers):
             continue
         own = [*layers[1].parameters()]
         inside = {address(parameter) for parameter in own}
-        begins = min(ledger.read[key] for key in inside if key in ledger.read)
+        begins = min(ledger.first_read[key] for key in inside if key in ledger.first_read)
         following = (
             {address(parameter) for parameter in layers[2].parameters()}
             if len(layers) > 2
             else {address(parameter) for parameter in model.parameters()} - inside
         )
-        # A parameter that several steps read was seen before: its first time is not after this layer.
-        ends = min(ledger.read[key] for key in following if ledger.read.get(key, 0) > begins)
-        layer = Repeated(count - len(layers), begins, ends)
+        # Parameters of earlier layers may be among them, which were first read before this layer.
+        ends = min(ledger.first_read[key] for key in following if ledger.first_read.get(key, 0) > begins)
+        layer = Repeated(count - len(layers), begins)
         layer.saved = _sum(
             size for s, size in observed.spans if begins <= s.born < ends and observed._is_saved(s)
         )
         if training:
-            born = [ledger.made[key] for key in inside if key in ledger.made]
+            born = [ledger.gradient_made[key] for key in inside if key in ledger.gradient_made]
             layer.backward, layer.backward_end = min(born), max(born)
             layer.gradients = _sum(
                 size
@@ -766,7 +777,7 @@ def _repeated(
         yield layer
 
 
-def _runs(config: ModelConfig, model: ImageModel) -> Iterator[tuple[list[nn.Module], int]]:
+def _repeated_layers(config: ModelConfig, model: ImageModel) -> Iterator[tuple[list[nn.Module], int]]:
     """List the built layers of each kind that is repeated, and their number in the whole model."""
     trunk: Any = model if isinstance(model, ResNet) else getattr(model, "stem", None)
     if isinstance(trunk, ResNet | ResNetStem):
@@ -777,6 +788,6 @@ def _runs(config: ModelConfig, model: ImageModel) -> Iterator[tuple[list[nn.Modu
         yield model.layers(), config.depth
 
 
-def _sum(sizes: Iterator[Bytes]) -> Bytes:
+def _sum(sizes: Iterator[BatchBytes]) -> BatchBytes:
     listed = list(sizes)
     return sum(size[0] for size in listed), sum(size[1] for size in listed)

@@ -22,6 +22,7 @@ from vitkit.runs.trained_model import run_card
 from vitkit.training.checkpoint import (
     FOLDER,
     UnreadableError,
+    clean_up,
     commit_size,
     find_damage,
     list_set_aside,
@@ -32,7 +33,6 @@ from vitkit.training.checkpoint import (
     set_aside,
     step_name,
     survey,
-    sweep,
     weights_file,
 )
 from vitkit.training.ended import read_ended
@@ -73,7 +73,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
     for path in checkpoints.uncommitted:
         listener.note(f"{path} was never committed, because its save was cut short: removed.")
     for (path, reason), new_place in zip(
-        checkpoints.damaged.items(), sweep(folder, checkpoints), strict=True
+        checkpoints.damaged.items(), clean_up(folder, checkpoints), strict=True
     ):
         _tell_damage(path, reason, new_place, listener)
     if checkpoints.lost and (folder / LOG).exists():

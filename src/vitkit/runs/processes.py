@@ -29,7 +29,7 @@ from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
-PATIENCE = timedelta(days=1)
+LONGEST_WAIT = timedelta(days=1)
 """The time that processes wait for another one: process 0 plans and evaluates alone, which may take hours.
 The death of a process is noticed at once, because its connections close."""
 LEAVING_SECONDS = 10.0
@@ -76,12 +76,12 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         return world
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group(backend, timeout=PATIENCE)
-        ones = torch.full((3,), world.rank + 1.0)
+        dist.init_process_group(backend, timeout=LONGEST_WAIT)
+        ranks = torch.full((3,), world.rank + 1.0)
         # Private, and the only way to the store of torchrun's agent, which all processes can reach.
         store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
         heartbeat = Heartbeat(world, store, say)
-        world.add([ones])  # each has a beat in the store from here on
+        world.add([ranks])  # waits for all, so that each finds a first heartbeat of the others in the store
         heartbeat.begin()
         _joined.append((world, heartbeat))
         atexit.register(leave_processes)  # also where an error ends the process
@@ -90,10 +90,10 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
             f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others, which "
             f"torchrun or --processes starts: {str(error).splitlines()[0]}"
         ) from error
-    expected = world.size * (world.size + 1) / 2
-    if ones.tolist() != [expected] * 3:
+    expected = world.size * (world.size + 1) / 2  # 1 + 2 + ... + size
+    if ranks.tolist() != [expected] * 3:
         raise VitkitError(
-            f"Sums over the {world.size} processes are wrong: expected {expected:g}, found {ones[0]:g}. "
+            f"Sums over the {world.size} processes are wrong: expected {expected:g}, found {ranks[0]:g}. "
             "Gradients would be wrong too: use another version of PyTorch."
         )
     return world
@@ -161,9 +161,9 @@ def begin_steps(
     """Read the images of a run and build what trains it, in all processes alike.
 
     Args:
-        parts: of the run; the model of process 0 has the weights that the run begins with.
-        checkpoint: that it continues from; None: all begin with the weights of process 0.
-        device: of this process.
+        parts: the parts of the run; the model of process 0 has the weights that the run begins with.
+        checkpoint: the one that it continues from; None: all begin with the weights of process 0.
+        device: the device of this process.
         world: the processes.
         listener: is told the progress.
         prepare: called once the images are read, before the trainer copies weights into an average.

@@ -127,8 +127,10 @@ def is_training_data(card: Card, spec: str) -> bool:
     compared.
     """
     record = card.data if isinstance(card, ModelCard) else None
-    if record is None or absolute_spec(spec) == record.spec:
-        return record is not None
+    if record is None:
+        return False
+    if absolute_spec(spec) == record.spec:
+        return True
     if record.spec == BUILT_IN or (record.has_place and os.access(record.spec, os.F_OK)):
         return False
     try:
@@ -147,13 +149,13 @@ def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: s
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
         data=TrainingData(run.data, data.name, run.splits, fingerprint),
-        origin={"recipe": run.recipe, **_new_weights(run, data)},
+        origin={"recipe": run.recipe, **_count_from_scratch(run, data)},
     )
 
 
-def _new_weights(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
+def _count_from_scratch(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
     """Give the number of training images of a run from scratch; early versions did not record it."""
     if run.start.start:
-        return {}  # the images of its start are those of the pre-training
+        return {}  # its weights were pre-trained on the images of its start
     images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}
     return {TRAINING_IMAGES: images["train"]} if "train" in images else {}

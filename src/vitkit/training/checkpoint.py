@@ -66,8 +66,8 @@ _EDITED = (
 )
 """The advice of the errors here: a checkpoint fits its run unless the options were changed."""
 BACKGROUND_BYTES = 64 * 2**20
-"""Bytes from which on a checkpoint is written while training goes on: smaller ones take less than half a
-second, and a copy and a thread would gain nothing."""
+"""The smallest checkpoint, in bytes, that is written while training goes on: a smaller one takes less than
+half a second, and a copy and a thread would gain nothing."""
 _T = TypeVar("_T")
 
 
@@ -181,7 +181,7 @@ class Snapshot:
     """A checkpoint before it is written: its bytes, and the fields of its manifest."""
 
     files: Mapping[str, Iterable[bytes | memoryview]]
-    """The content of each file, by name; it is taken once, in this order."""
+    """The content of each file, by name, in the order of writing. Chunks may be read only once."""
     bytes: int
     """The bytes of all tensors."""
     progress: Progress
@@ -204,7 +204,6 @@ def take_snapshot(
         copied: whether the tensors are copied, because `state` may change before the bytes are written; else
             they are read while they are written.
     """
-
     files: dict[str, Iterable[bytes | memoryview]] = {}
     tensors = _tensors(state)
     for name, values in tensors.items():
@@ -212,14 +211,13 @@ def take_snapshot(
         chunks = safetensors_chunks(values, read=_copy if copied else collect)
         files[f"{name}.safetensors"] = list(chunks) if copied else chunks
     files["state.json"] = [json_bytes(to_json(state.progress))]
-    size = sum(value.nbytes for values in tensors.values() for value in values.values())
-    return Snapshot(files, size, state.progress, dict(environment), configuration)
+    return Snapshot(files, _count_bytes(tensors), state.progress, dict(environment), configuration)
 
 
 def _copy(tensor: Tensor) -> Tensor:
     """Copy a tensor, unless reading it makes a copy: from a GPU, or from several processes."""
-    own = tensor.device.type == "cpu" and not is_sharded(tensor)
-    return tensor.clone() if own else collect(tensor)
+    is_read_in_place = tensor.device.type == "cpu" and not is_sharded(tensor)
+    return tensor.clone() if is_read_in_place else collect(tensor)
 
 
 def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
@@ -239,6 +237,11 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
     if state.averaged_objective is not None:
         tensors["averaged_objective"] = state.averaged_objective.state_dict()
     return tensors
+
+
+def _count_bytes(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
+    """Count the bytes of the tensors of all files."""
+    return sum(value.nbytes for values in tensors.values() for value in values.values())
 
 
 def give_parts(state: TrainState) -> None:
@@ -340,16 +343,16 @@ class CheckpointWriter:
             VitkitError: as `save_checkpoint`, for this save or the one before.
         """
         self.wait()
-        alone = at_once or not self._has_room(state)
-        snapshot = take_snapshot(state, environment, configuration, copied=not alone)
-        if alone:
+        in_background = not at_once and self._can_save_in_background(state)
+        snapshot = take_snapshot(state, environment, configuration, copied=in_background)
+        if not in_background:
             self._committed = commit(self._run, snapshot, self._keep)
             return
         # No daemon: a process that ends finishes the save, as it would without a thread.
         self._thread = threading.Thread(target=self._commit, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
-    def committed(self) -> Path | None:
+    def take_committed(self) -> Path | None:
         """Give the checkpoint that was committed since this was called last, if one was.
 
         Raises:
@@ -373,18 +376,18 @@ class CheckpointWriter:
             error, self._error = self._error, None
             raise error
 
-    def _has_room(self, state: TrainState) -> bool:
-        """Whether a save is large enough to go on beside it, and the memory has room for twice its size."""
+    def _can_save_in_background(self, state: TrainState) -> bool:
+        """Whether training gains by going on during a save, and half of the spare memory holds the copy."""
         if self._spare_memory is None:
             return False
-        size = sum(value.nbytes for values in _tensors(state).values() for value in values.values())
+        size = _count_bytes(_tensors(state))
         spare = self._spare_memory()
         return size >= BACKGROUND_BYTES and spare is not None and size <= spare / 2
 
     def _commit(self, snapshot: Snapshot) -> None:
         try:
             self._committed = commit(self._run, snapshot, self._keep)
-        except BaseException as error:  # raised where training notices it
+        except BaseException as error:  # `wait` raises it in the thread that trains
             self._error = error
 
 
@@ -414,8 +417,8 @@ def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> N
     """
     best = step_name(progress.best_step) if progress.best_step is not None else None
     try:
-        # Later ones than the one just written are not counted, or this one could be removed at once. Nor is
-        # one with an empty COMMIT (size 0), from which nothing can be resumed.
+        # Checkpoints of later steps do not count among the last `keep`, or the one just written could be
+        # removed at once. Nor does one with an empty COMMIT (size 0), from which nothing can be resumed.
         committed = [
             path for path in newest_first(folder) if step_of(path) <= progress.step and commit_size(path)
         ]
@@ -482,7 +485,7 @@ def find_damage(checkpoint: Path) -> str | None:
         UnreadableError: the system refuses to read it, which says nothing about its bytes.
     """
     try:
-        return _follow_hashes(checkpoint)
+        return _compare_hashes(checkpoint)
     except UnreadableError:
         raise
     except NotADirectoryError:
@@ -490,14 +493,14 @@ def find_damage(checkpoint: Path) -> str | None:
     except OSError as error:
         name = Path(error.filename or checkpoint).name
         if error.errno not in _NOT_THERE:
-            raise _unreadable(Path(error.filename or checkpoint), error) from error
+            raise _unreadable_error(Path(error.filename or checkpoint), error) from error
         return "it was never committed" if name == "COMMIT" else f"{name} is missing"
     except VitkitError as error:
         return str(error).rstrip(".")
 
 
-def _follow_hashes(checkpoint: Path) -> str | None:
-    """Follow the hashes: COMMIT holds the manifest's, the manifest every other file's."""
+def _compare_hashes(checkpoint: Path) -> str | None:
+    """Compare all files with their hashes: COMMIT holds the manifest's, the manifest every other file's."""
     commit = read_regular_file(checkpoint / "COMMIT", 1000)  # bytes at most: it holds 64
     if not commit:
         return "its COMMIT is empty"
@@ -549,7 +552,7 @@ def _read(kind: type[_T], path: Path, renamed: Mapping[str, str] | None = None) 
     try:
         data = read_regular_file(path, JSON_LIMIT)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
     content = parse_json(data, path)
     if isinstance(content, dict):
         content = {(renamed or {}).get(key, key): value for key, value in content.items()}
@@ -566,8 +569,8 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         VitkitError: it is of another model or optimiser, or was damaged in the meantime.
     """
     manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
-    # Everything is checked before it is loaded: with an average or an objective too many or too few, training
-    # would go on, as another run than the one that was begun.
+    # All is checked before it is loaded: with an average or an objective that is missing, or that is there
+    # without being asked for, training would go on as another run than the one that was begun.
     averaged = "average.safetensors" in manifest.files
     if averaged != (state.average is not None):
         has, wants = ("a", "none") if averaged else ("no", "one")
@@ -581,9 +584,9 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             f"{checkpoint} holds {has} state of an objective (parameters or buffers of the loss), but the "
             f"run's options describe {wants}. {_EDITED}"
         )
-    averaged = "averaged_objective.safetensors" in manifest.files
-    if averaged != (state.averaged_objective is not None):
-        has, wants = ("an", "needs none") if averaged else ("no", "needs one")
+    objective_averaged = "averaged_objective.safetensors" in manifest.files
+    if objective_averaged != (state.averaged_objective is not None):
+        has, wants = ("an", "needs none") if objective_averaged else ("no", "needs one")
         raise VitkitError(
             f"{checkpoint} holds {has} Polyak average of the objective's parameters, but the run {wants}. "
             f"{_EDITED}"
@@ -593,7 +596,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         if state.average is not None:
             state.average.load_state_dict(_read_model(checkpoint / "average.safetensors", state.average))
     except RuntimeError as error:
-        raise _does_not_fit(checkpoint, "weights of another model", error) from error
+        raise _misfit_error(checkpoint, "weights of another model", error) from error
     if needed:
         try:
             state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
@@ -601,11 +604,11 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
                 averaged_tensors = read_safetensors(checkpoint / "averaged_objective.safetensors")
                 state.averaged_objective.load_state_dict(averaged_tensors)
         except RuntimeError as error:
-            raise _does_not_fit(checkpoint, "state of another objective", error) from error
-    owners = {str(index): parameter for index, parameter in enumerate(_parameters(state.optimizer))}
+            raise _misfit_error(checkpoint, "state of another objective", error) from error
+    parameters = {str(index): parameter for index, parameter in enumerate(_parameters(state.optimizer))}
     optimizer = read_safetensors(
         checkpoint / "optimizer.safetensors",
-        lambda name, value: divide_like(value, owners.get(name.partition(".")[0])),
+        lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
     )
     if not _fits(state.optimizer, optimizer):
         raise VitkitError(
@@ -616,7 +619,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     return manifest
 
 
-def _does_not_fit(checkpoint: Path, content: str, error: RuntimeError) -> VitkitError:
+def _misfit_error(checkpoint: Path, content: str, error: RuntimeError) -> VitkitError:
     """Make the error for tensors that do not fit, from the one that `load_state_dict` raised."""
     # Its first line names the class, the next ones keys and shapes, of which two are enough for a message.
     lines = [line.strip() for line in str(error).splitlines()]
@@ -676,8 +679,8 @@ def load_objective(checkpoint: Path) -> dict[str, Tensor]:
 
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
     """Read a model's parameters under their names of today; of a sharded `module`, this process's parts."""
-    owners = {} if module is None else module.state_dict()
-    read = read_safetensors(path, lambda name, value: divide_like(value, owners.get(current_name(name))))
+    divided = {} if module is None else module.state_dict()
+    read = read_safetensors(path, lambda name, value: divide_like(value, divided.get(current_name(name))))
     return {current_name(name): value for name, value in read.items()}
 
 
@@ -714,7 +717,7 @@ def newest_first(folder: Path) -> list[Path]:
             names = [entry.name for entry in entries]
     except FileNotFoundError as error:
         if os.path.islink(folder):  # a link to a disk that is not there now, which is not "no checkpoints"
-            raise _unreadable(folder, error) from error
+            raise _unreadable_error(folder, error) from error
         return []
     except NotADirectoryError:
         raise VitkitError(
@@ -722,7 +725,7 @@ def newest_first(folder: Path) -> list[Path]:
             "then run the same command again."
         ) from None
     except OSError as error:
-        raise _unreadable(folder, error) from error
+        raise _unreadable_error(folder, error) from error
     # Eight digits are what `step_name` pads to, and no run reaches a number of more than 15 (`MOST_STEPS`).
     # The last condition drops names with more zeros than `step_name` writes.
     steps = sorted({int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{8,15})", name))})
@@ -742,12 +745,12 @@ def commit_size(checkpoint: Path) -> int | None:
         return os.stat(checkpoint / "COMMIT").st_size
     except FileNotFoundError as error:
         if os.path.islink(checkpoint) and not os.path.exists(checkpoint):
-            raise _unreadable(checkpoint, error) from error  # a link to a disk that is not there now
+            raise _unreadable_error(checkpoint, error) from error  # a link to a disk that is not there now
         return None
     except NotADirectoryError:
         return 0
     except OSError as error:
-        raise _unreadable(checkpoint, error) from error
+        raise _unreadable_error(checkpoint, error) from error
 
 
 def was_never_committed(checkpoint: Path) -> bool:
@@ -758,7 +761,7 @@ def was_never_committed(checkpoint: Path) -> bool:
         return False  # nothing committed is removed because it could not be read
 
 
-def _unreadable(path: Path, error: OSError) -> UnreadableError:
+def _unreadable_error(path: Path, error: OSError) -> UnreadableError:
     """Make the error for a path that the system refuses to read."""
     return UnreadableError(
         f"{path} cannot be read: {error.strerror or error}. It may well be whole, so nothing was changed or "
@@ -767,7 +770,7 @@ def _unreadable(path: Path, error: OSError) -> UnreadableError:
     )
 
 
-def sweep(run: Path, checkpoints: Survey) -> list[Path]:
+def clean_up(run: Path, checkpoints: Survey) -> list[Path]:
     """Remove the leftovers of killed saves, and set damaged checkpoints aside.
 
     Their steps will be made again. The caller holds the run's lock.
@@ -827,7 +830,7 @@ def remove(path: Path) -> None:
     """Remove a folder or a file, if it is there.
 
     It is renamed first and then removed: a process that is killed in between leaves a hidden folder, which
-    the next run sweeps up, and never half a checkpoint under a checkpoint's name.
+    the next run removes, and never half a checkpoint under a checkpoint's name.
     """
     mode = _mode(path)
     if mode is None:

@@ -254,10 +254,10 @@ class OptimizerConfig:
 
     @property
     def state_bytes(self) -> int:
-        """Count the optimiser's bytes for each weight: of two moments, or SGD's one. Muon stores a little
-        less, because the matrices of the blocks have one."""
-        first = 2 if self.momentum_dtype == "bfloat16" else 4
-        return first if self.optimizer == "sgd" else first + 4
+        """Count the bytes that the optimiser stores for each weight: two moments, or SGD's one. Muon stores a
+        little less, because it has one moment for the matrices of the blocks."""
+        first_moment = 2 if self.momentum_dtype == "bfloat16" else 4
+        return first_moment if self.optimizer == "sgd" else first_moment + 4
 
     @property
     def differs_by_layer(self) -> bool:
@@ -331,8 +331,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        counts = ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every")
-        for name in (*counts, "checkpoint_every", "patience"):
+        counts = ("batch_size", "micro_batch_size", "steps", "log_every")
+        for name in (*counts, "evaluate_every", "checkpoint_every", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise VitkitError(f"{name} is at least 1, found {value}.")

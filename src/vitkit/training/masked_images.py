@@ -4,7 +4,8 @@ The labels are made of the images themselves, always of their uint8 pixels, so t
 a model normalises them. The loss is over hidden patches alone. What the paper (B.1.2) leaves open of masked
 patch prediction is decided here and listed in docs/decisions.md.
 
-Shapes: B images of C channels, N patches of p x q pixels, M of them hidden; D = width of the model.
+Shapes: B images of C channels, N patches of p x q pixels, M of them hidden, P tokens before the patches;
+D = width of the model.
 """
 
 import math
@@ -177,11 +178,13 @@ class MaskedPatches(MaskedImages):
     def __init__(self, config: MaskedPatchesConfig, model_config: ViTConfig) -> None:
         super().__init__(config, model_config)
         channels = model_config.in_channels
+        # Colours that are predicted along each side of a patch; 0: its pixels are predicted.
         self.cells = {"mean-colour": 1, "4x4-colours": 4, "pixels": 0}[config.target]
         self.num_classes = LEVELS**channels
-        outputs = self.cells**2 * self.num_classes or channels * math.prod(model_config.patch_size)
+        pixels = channels * math.prod(model_config.patch_size)
+        outputs = self.cells**2 * self.num_classes if self.cells else pixels
         self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
-        nn.init.normal_(self.mask_token, std=0.02)  # as position embeddings
+        nn.init.normal_(self.mask_token, std=0.02)  # as position embeddings are initialised
         self.head = nn.Linear(model_config.width, outputs)
         # Zeros, as in the paper's classification heads: the first loss is that of knowing nothing.
         nn.init.zeros_(self.head.weight)
@@ -191,7 +194,9 @@ class MaskedPatches(MaskedImages):
         config, index = self.config, self.draw_hidden(model, images)
         count, patches = index.shape[1], math.prod(self.model_config.grid)
         kind = draw(model, len(images), count, images.device)  # (B, M), from 0 to 1
-        # Another patch, each as likely: 1 to N - 1 places further, and from the last on to the first.
+        # Any other patch with the same probability: 1 to N - 1 places further on, where the first patch
+        # follows the last. The clamp below is for an image of one patch, and for a product that is rounded up
+        # to N - 1.
         steps = 1 + (draw(model, len(images), count, images.device) * (patches - 1)).long()
         is_mask = kind < config.token_fraction
         is_other = ~is_mask & (kind < config.token_fraction + config.other_fraction)
@@ -206,7 +211,8 @@ class MaskedPatches(MaskedImages):
 
     def losses(self, hidden: Hidden) -> Tensor:
         if self.cells:
-            # A row for each prediction: over another axis than the last, it takes half as long again.
+            # Flattened to a row for each prediction: with the classes along another axis than the last, the
+            # cross entropy takes half as long again.
             logits = hidden.outputs.float().reshape(-1, self.num_classes)
             rows = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
             losses = rows.view_as(hidden.targets)  # (B, M, cells**2)
@@ -226,7 +232,7 @@ class MaskedPatches(MaskedImages):
         logits = hidden.outputs.reshape(*hidden.index.shape, self.cells, self.cells, self.num_classes)
         colours = class_colours(logits.argmax(-1), config.in_channels)  # (B, M, cells, cells, C)
         height, width = config.patch_size
-        row, column = (
+        row, column = (  # the part that each row and column of pixels lies in
             torch.arange(side, device=colours.device) * self.cells // side for side in (height, width)
         )
         return colours[:, :, row][:, :, :, column].movedim(4, 2).float()  # (B, M, C, p, q)
@@ -255,6 +261,7 @@ class SimMIM(MaskedImages):
         self.head = nn.Linear(
             model_config.width, model_config.in_channels * math.prod(model_config.patch_size)
         )
+        # Zeros, as in `MaskedPatches`.
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -302,7 +309,7 @@ class MAE(MaskedImages):
         self.head = nn.Linear(width, pixels)
         # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none.
         self.register_buffer("position", sincos_2d(model_config.grid, width), persistent=False)
-        nn.init.normal_(self.mask_token, std=0.02)
+        nn.init.normal_(self.mask_token, std=0.02)  # this and Xavier's below: MAE `models_mae.py`
         for block in self.blocks:
             cast("Block", block).init_weights(None)
         for layer in (self.project, self.head):
@@ -320,8 +327,8 @@ class MAE(MaskedImages):
         tokens = torch.cat([placed[:, :prefix], take_patches(placed[:, prefix:], visible)], dim=1)
         encoded = self.project(normed(model, model.encode(tokens)))  # (B, P + N - M, width)
         positions = cast("Tensor", self.position).to(encoded.dtype)
-        whole = self.mask_token.to(encoded.dtype).expand(len(images), patches, -1)
-        decoded = put_patches(whole, visible, encoded[:, prefix:]) + positions  # (B, N, width)
+        masks = self.mask_token.to(encoded.dtype).expand(len(images), patches, -1)
+        decoded = put_patches(masks, visible, encoded[:, prefix:]) + positions  # (B, N, width)
         decoded = torch.cat([encoded[:, :prefix], decoded], dim=1)
         for block in self.blocks:
             decoded = block(decoded)
@@ -389,7 +396,7 @@ class SquaredBaseline:
     """Baseline of a squared difference: zeros, and the mean of each number of a patch.
 
     Args:
-        outputs: T.
+        outputs: T, the numbers of a patch.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -460,7 +467,8 @@ def encode(model: ViT, patches: Tensor) -> Tensor:
 
 
 def normed(model: ViT, encoded: Tensor) -> Tensor:
-    """Norm encoded tokens, where the model would norm them after a pooling that is not done here."""
+    """Apply the model's last norm to encoded tokens, unless `encode` has: some models norm after pooling,
+    which is left out here."""
     return model.norm(encoded) if model.config.norm_after_pooling else encoded
 
 
@@ -484,8 +492,8 @@ def pixel_values(model: ViT, images: Tensor) -> Tensor:
         return images
     values = images.float() * model.pixel_std + model.pixel_mean
     whole = values.round()
-    off = torch.maximum((values - whole).abs(), torch.maximum(-whole, whole - 255)).max()
-    if not bool(off <= NORMALIZED_TOLERANCE):
+    error = torch.maximum((values - whole).abs(), torch.maximum(-whole, whole - 255)).max()
+    if not bool(error <= NORMALIZED_TOLERANCE):  # not `>`, which is false for pixels that are no numbers
         raise VitkitError(
             "The labels of hidden patches are made of pixels from 0 to 255, found values between them or "
             "beyond, as in mixed images: give uint8 images, or images normalised by the model's own mean and "
@@ -510,8 +518,8 @@ def colour_classes(patches: Tensor, cells: int) -> Tensor:
     """Classify the mean colours of parts of patches, 3 bits a channel.
 
     A patch is cut into `cells` x `cells` parts of equal area, also where that is no whole number of pixels.
-    Bit edges are at multiples of 32: a mean of exactly 32 belongs to the upper class. The first channel makes
-    the highest digits.
+    The levels of a channel change at multiples of 32: a mean of exactly 32 belongs to the upper one. A class
+    is a number with a digit for each channel, the first channel's the highest.
 
     Args:
         patches: `(B, M, C, p, q)` uint8.

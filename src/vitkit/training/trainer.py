@@ -4,13 +4,13 @@ Whatever happens in step n follows from the weights, the states of optimiser and
 and n: the batch is a function of n, and so is the seed of all randomness in it. That is why a checkpoint
 needs no random state, and why a run that was killed ends with the same bits as one that was not.
 
-On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Reading them waits until
-the step is computed, and meanwhile the GPU would get no next one; so `launch` sends them to the CPU, `_count`
-puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
-Two things follow. A step whose numbers are not finite must be skipped by the optimiser itself, before anybody
-has seen them: `skip_unless_finite`. And before a training line of the log or a checkpoint all is read, as it
-must hold the numbers of all steps. On a CPU, and with an optimiser that cannot skip a step, `lag` is 0 and
-all is read at once.
+On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Reading them at once
+would wait until the step is computed, and leave the GPU idle until the next one is launched. So `launch`
+sends them to the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are
+more than `lag`. Two things follow. A step whose numbers are not finite must be skipped by the optimiser
+itself, before anybody has seen them: `skip_unless_finite`. And before a training line of the log or a
+checkpoint all is read, as it must hold the numbers of all steps. On a CPU, with an optimiser that cannot skip
+a step, and where the state is sharded, `lag` is 0 and all is read at once.
 """
 
 import copy
@@ -58,12 +58,10 @@ from vitkit.world import ALONE, World
 LOG = "metrics.jsonl"
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
 MICRO_BATCH = "micro_batch_size"
-"""The entry of a checkpoint's environment with the images that are computed at a time, where a GPU's memory
-was too small for the micro-batch."""
+"""The entry of a checkpoint's environment with the number of images that went through the model at once,
+where a GPU's memory was too small for the micro-batch."""
 SHARDING = "sharding"
 """The entry with the division of the state among processes, where it was divided."""
-
-
 IDS_SHOWN = 5
 """Images of a batch that an error names: a few are enough to look at, and a batch may have thousands."""
 
@@ -105,7 +103,7 @@ def send_numbers(totals: Mapping[str, Tensor], batch: Batch, step: int, rate: fl
     stacked, arrived = torch.stack([value.float() for value in totals.values()]), None
     values = stacked.to("cpu", non_blocking=True)
     if stacked.device.type == "cuda":
-        event: Any = torch.cuda.Event
+        event: Any = torch.cuda.Event  # its constructor has no type hints
         arrived = event()
         # On the stream of the tensor's device: another device may be the current one of the process.
         arrived.record(torch.cuda.current_stream(stacked.device))
@@ -156,10 +154,10 @@ def require_finite_weights(
     Raises:
         NonFiniteError: a value is infinite or not a number.
     """
-    state = [value for value in buffers if value.is_floating_point()]
+    floats = [value for value in buffers if value.is_floating_point()]
     # Norms, not the values: one number for each tensor, and a single transfer for all of them. A sum of
     # squares is infinite or no number if any of its terms is.
-    norms = torch.stack(torch._foreach_norm([take_local(value) for value in (*parameters, *state)]))
+    norms = torch.stack(torch._foreach_norm([take_local(value) for value in (*parameters, *floats)]))
     if any(world.total(not bool(norms.isfinite().all()))):
         raise NonFiniteError(
             f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
@@ -226,7 +224,7 @@ class Trainer:
         world: the processes that train together, of which the first writes.
         spare_memory: gives the bytes of memory that may hold a copy of the state while it is saved; None:
             training waits for each checkpoint.
-        sharding: the division of the state among the processes, which then have the same weights already.
+        sharding: the division of the state among the processes. The weights must be the same in all of them.
 
     Raises:
         VitkitError: the monitor watches an evaluator that is not there, one has an impossible interval, or
@@ -268,13 +266,14 @@ class Trainer:
         self.evaluate_every = config.evaluation_interval(num_samples)
         # The average is a second model, so that it can be evaluated like the first. No gradient reaches it.
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
-        learns = average is not None and any(True for _ in objective.parameters())
-        averaged_objective = copy.deepcopy(objective).requires_grad_(False) if learns else None
+        has_parameters = any(True for _ in objective.parameters())
+        averages_objective = average is not None and has_parameters
+        averaged_objective = copy.deepcopy(objective).requires_grad_(False) if averages_objective else None
         self.precision = config.precision if compute is None else compute.precision
         # The model without its numbers, from which whole ones are assembled where the state is sharded.
         self.skeleton = None if sharding == "replicas" else skeleton_of(model)
         if self.skeleton is not None:
-            if any(True for _ in objective.parameters()):
+            if has_parameters:
                 raise VitkitError(
                     f"The parameters of a {type(objective).__name__} cannot be sharded: choose --sharding "
                     "replicas."
@@ -331,7 +330,7 @@ class Trainer:
 
     @property
     def evaluated_objective(self) -> nn.Module:
-        """The objective of that model: with the average of its parameters, where it has some."""
+        """The objective of `evaluated_model`: with the average of its parameters, where there is one."""
         return self.state.averaged_objective or self.state.objective
 
     def resume(self, checkpoint: Path) -> list[str]:
@@ -392,7 +391,7 @@ class Trainer:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
                 step = state.progress.step  # updates made before this one: the first is number 0
                 rate = learning_rate(self.optimizer_config, step, self.total_steps)
-                fitted = self.gradients.size
+                size_before = self.gradients.size
                 loss = self._count(self.launch(batch, step, rate), log)
                 # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
@@ -403,8 +402,8 @@ class Trainer:
                     # never continued, so nobody would write it later.
                     self._write_window(rate, log)
                 improved = state.progress.best_step == step + 1  # set by the evaluation just above
-                # Called once, as the answer also decides whether the loop ends. A signal may have reached any
-                # of the processes, and process 0 looks at the clock.
+                # `interrupted` is called once, because its answer also ends the loop below. A signal may have
+                # reached any of the processes; of the clock process 0 decides alone.
                 due = self.world.writes and self._is_checkpoint_due(step + 1, saved_at)
                 stop, due = (count > 0 for count in self.world.total(interrupted(), due))
                 # A step that improved is saved too: the best weights must reach the disk, since the next
@@ -412,7 +411,7 @@ class Trainer:
                 if done or improved or stop or due:
                     self._save(step, log, finished=done, at_once=done or stop)
                     saved_at = time.monotonic()
-                checkpoint = self.writer.committed()
+                checkpoint = self.writer.take_committed()
                 yield StepReport(
                     step=step + 1,
                     total_steps=self.total_steps,
@@ -423,7 +422,7 @@ class Trainer:
                     measured=measured,
                     checkpoint=checkpoint,
                     finished=done,
-                    lowered_to=None if self.gradients.size == fitted else self.gradients.size,
+                    lowered_to=None if self.gradients.size == size_before else self.gradients.size,
                     logged=log.take(),
                 )
                 if done or stop:
@@ -493,7 +492,8 @@ class Trainer:
         set_rate(optimizer, rate)
         waits = step < self.optimizer_config.head_first
         for parameter in self.waiting:
-            # FSDP2 looks at this once, before the first step: of a sharded model gradients are thrown away.
+            # FSDP2 looks at this once, before the first step. So in a sharded model these parameters always
+            # get gradients, which are thrown away below.
             parameter.requires_grad_(self.skeleton is not None or not waits)
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
@@ -504,8 +504,8 @@ class Trainer:
         # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         numbers = send_numbers(totals, batch, step, rate)
-        # Loss and norm are checked in every step and before the update, by the optimiser or here, so that no
-        # update makes the weights infinite by them.
+        # Loss and norm are checked before every update, by the optimiser or here: an infinite one would make
+        # the weights infinite.
         if self.lag:
             skip_unless_finite(optimizer, totals)
         else:
@@ -583,6 +583,8 @@ class Trainer:
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
                 numbers: Mapping[str, float] = {}
                 model = model or self.whole_model()
+                # An evaluator that is not for all processes together measures in process 0, which tells the
+                # others.
                 if evaluator.together or self.world.writes:
                     numbers = evaluator.measure(model, self.evaluated_objective)
                 measured[name] = self.world.tell(dict(numbers))

@@ -67,18 +67,21 @@ T = TypeVar("T")
 
 
 def _read_card(data: Mapping[str, Any], version: int, config: ModelConfig, where: str) -> ModelCard:
+    """Read the card from a description of version 1 or 2."""
     card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
     if version < 2:
         card = _from_version_1(card, config, where)
     parts: dict[str, Any] = {
-        "preprocessing": _part(Preprocessing, card.pop("preprocessing", None), f"{where}: preprocessing"),
-        "augmentation": _part(Augmentation, card.pop("augmentation", None), f"{where}: augmentation"),
-        "data": _part(TrainingData, card.pop("data", None), f"{where}: data"),
+        "preprocessing": _read_part(
+            Preprocessing, card.pop("preprocessing", None), f"{where}: preprocessing"
+        ),
+        "augmentation": _read_part(Augmentation, card.pop("augmentation", None), f"{where}: augmentation"),
+        "data": _read_part(TrainingData, card.pop("data", None), f"{where}: data"),
     }
     return replace(from_json(ModelCard, card, where), **parts)
 
 
-def _part(cls: type[T], saved: Any, where: str) -> T | None:
+def _read_part(cls: type[T], saved: Any, where: str) -> T | None:
     """Read a part of the card that may be absent."""
     return None if saved is None else from_json(cls, saved, where)
 

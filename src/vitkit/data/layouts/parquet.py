@@ -39,11 +39,12 @@ _PARQUET_IMAGE_COLUMNS = (
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *LABEL_COLUMNS)
 _PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
 _LARGEST_PAGE = 128 << 20
-"""Bytes of a page, unpacked. Writers aim at 1 MB, but pyarrow looks at the size only after 1,024 images. So a
-larger page is read too, if it is not much smaller in the file: images are compressed already."""
+"""Bytes of an unpacked page that is always read. Writers aim at 1 MB, but pyarrow looks at the size only
+after 1,024 images. A larger page is read too, unless it is much smaller in the file: images are compressed
+already, so that a page of images hardly shrinks."""
 _LARGEST_RATIO = 16  # of a larger page's unpacked bytes to its bytes in the file
 _ROWS_OF_ANY_FILE = 1 << 20
-"""Rows that a file may promise whatever its size; beyond them an image takes at least a byte."""
+"""Rows that a file of any size may promise. One that promises more must have a byte for each."""
 _BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
 _GROUP_BYTES = 256 << 20
 """Bytes of a row group that stay in memory when the files do not: a group of a Hugging Face data set fits."""
@@ -74,8 +75,8 @@ class _File:
     def unpacked(self, leaf: str) -> int:
         """Return the bytes of a column, unpacked, by the metadata, which need not be true."""
         with _explained(self.path):
-            place = self._place(leaf)
-            chunks = (self.metadata.row_group(group).column(place) for group in self.groups)
+            index = self._index(leaf)
+            chunks = (self.metadata.row_group(group).column(index) for group in self.groups)
             return sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
 
     def batches(self, leaf: str, groups: Sequence[int], most_rows: int) -> Iterator[Any]:
@@ -84,7 +85,7 @@ class _File:
         Args:
             leaf: the path of the column: "label", "image.bytes".
             groups: the row groups, in order.
-            most_rows: of a batch.
+            most_rows: rows of a batch, at most.
 
         Raises:
             VitkitError: the file is damaged, or the column is too large when it is unpacked.
@@ -112,18 +113,20 @@ class _File:
                         column = column.field(0)
                 yield column
 
-    def _place(self, leaf: str) -> int:
+    def _index(self, leaf: str) -> int:
+        """Return the index of a column among those of a row group."""
         schema = self.metadata.schema
-        return next(place for place in range(len(schema)) if schema.column(place).path == leaf)
+        return next(index for index in range(len(schema)) if schema.column(index).path == leaf)
 
     def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
         """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is too large."""
-        place, largest = self._place(leaf), 0
+        index, largest = self._index(leaf), 0
         with regular_file(self.path) as stream:
             size = stream.seek(0, os.SEEK_END)
             for group in groups:
-                chunk = self.metadata.row_group(group).column(place)
+                chunk = self.metadata.row_group(group).column(index)
                 start = chunk.data_page_offset
+                # A dictionary stands before the data; an offset of 0 would be the beginning of the file.
                 if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
                     start = chunk.dictionary_page_offset
                 if start < 0 or not 0 <= chunk.total_compressed_size <= size - start:
@@ -166,8 +169,8 @@ class _OpenGroup:
         self.keep = keep  # bytes that stay in memory; None: all
         self.process = os.getpid()
         self.first = 0  # the first row in memory
-        self.parts: list[Any] = []
-        self.ends: list[int] = []
+        self.parts: list[Any] = []  # the batches in memory
+        self.ends: list[int] = []  # for each of them, the row after its last one
         self.bytes = 0
 
     @property
@@ -230,16 +233,21 @@ class _ParquetRows:
         return int(self.file_starts[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"opened": {}}
+        return vars(self) | {"opened": {}}  # each process opens groups itself: readers cannot be pickled
+
+    def _file_of(self, number: int) -> int:
+        return int(np.searchsorted(self.file_starts, number, side="right")) - 1
 
     def key(self, number: int) -> str:
-        file = int(np.searchsorted(self.file_starts, number, side="right")) - 1
+        file = self._file_of(number)
         return f"{self.names[file]} row {number - self.file_starts[file]}"
 
     def file(self, number: int) -> bytes:
         place = int(np.searchsorted(self.group_starts, number, side="right")) - 1
         row = number - int(self.group_starts[place])
         group = self.opened.get(place)
+        # Opened anew too for a row that was dropped, and for one still to be read in a forked process, which
+        # would share the open file with the other.
         if group is None or row < group.first or (row >= group.end and group.process != os.getpid()):
             if not self.in_memory:
                 self.opened.clear()
@@ -255,7 +263,7 @@ class _ParquetRows:
         return numbers[np.sort(np.unique(files, return_index=True)[1])]
 
     def path(self, number: int) -> Path:
-        return self.paths[int(np.searchsorted(self.file_starts, number, side="right")) - 1]
+        return self.paths[self._file_of(number)]
 
     def _open(self, number: int) -> _OpenGroup:
         file, group = self.groups[number]
@@ -309,8 +317,8 @@ def list_parquet(
 
     groups = None if group is None else _parquet_groups(files, group)
     if not labelled:
-        nothing = np.zeros((len(split_of), 0), dtype=bool)
-        return Listing("Parquet", (), rows, by_split(split_of, nothing), tuple(notes), groups)
+        no_labels = np.zeros((len(split_of), 0), dtype=bool)
+        return Listing("Parquet", (), rows, by_split(split_of, no_labels), tuple(notes), groups)
     declared = _declared_names(root, files, needed[1])
     values = _read_labels(files, needed[1])
     splits, unlabelled = _labelled(split_of, values)
@@ -349,7 +357,7 @@ def _numbered(
 
 
 def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
-    """Number the groups of all rows by the values of a column."""
+    """Number the groups of images that stay in one split, for all rows, by the values of a column."""
     names: list[str] = []
     for file in files:
         column = find_group_column(file.path, {name.lower(): name for name in file.schema.names}, group)
@@ -366,7 +374,7 @@ def _values(file: _File, column: str) -> Iterator[Any]:
     """Yield the values of a column, one a row; None where there is none."""
     import pyarrow as pa
 
-    if pa.types.is_nested(_plain(file.schema.field(column).type)):
+    if pa.types.is_nested(_value_type(file.schema.field(column).type)):
         raise VitkitError(
             f"{file.path}: the column {column} holds {file.shown_type(column)}, expected one value a row. "
             "Write the names of the groups as text or numbers."
@@ -384,8 +392,8 @@ def _values(file: _File, column: str) -> Iterator[Any]:
         )
 
 
-def _plain(kind: Any) -> Any:
-    """Return the type of a column's values; of a dictionary, which stores each value once, their type."""
+def _value_type(kind: Any) -> Any:
+    """Return the type of a column's values, where Arrow may store each value once in a dictionary."""
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -429,7 +437,7 @@ def _label_kind(file: _File, column: str) -> str:
     """Name the kind of the labels of a file. Raises VitkitError: the column has no type of labels."""
     import pyarrow as pa
 
-    plain, types = _plain(file.schema.field(column).type), pa.types
+    plain, types = _value_type(file.schema.field(column).type), pa.types
     if types.is_null(plain):
         return "none"
     if types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain):
@@ -461,7 +469,7 @@ def _image_leaf(file: _File, column: str) -> str:
     kind, leaf = file.schema.field(column).type, column
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind, leaf = kind.field("bytes").type, f"{column}.bytes"
-    plain, types = _plain(kind), pa.types
+    plain, types = _value_type(kind), pa.types
     if not (types.is_binary(plain) or types.is_large_binary(plain) or types.is_binary_view(plain)):
         raise VitkitError(
             f"{file.path}: the column {column} holds {file.shown_type(column)}, expected the bytes of an "
@@ -476,12 +484,11 @@ def _labelled(
     """Group the rows that have a label by split, and count the rows without one: null, or -1 as many
     published test splits have."""
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
-    splits = {
-        split: (rows, values[rows])
-        for split, (numbers, _) in by_split(split_of, values).items()
-        for rows in [numbers[~unlabelled[numbers]]]
-        if len(rows)
-    }
+    splits = {}
+    for split, (numbers, _) in by_split(split_of, values).items():
+        rows = numbers[~unlabelled[numbers]]
+        if len(rows):
+            splits[split] = (rows, values[rows])
     return splits, int(unlabelled.sum())
 
 

@@ -54,16 +54,18 @@ from vitkit.training.config import OptimizerConfig
 from vitkit.world import ALONE
 
 VALIDATIONS = 10
-"""Validations of a run that takes its best weights: enough to stop early by. Other runs validate at the end
-alone. Every run writes ten checkpoints, so that a kill loses a tenth of a run."""
+"""Validations of a run that ends with its best weights, so that these are found to a tenth of the run. Other
+runs validate at the end alone."""
+CHECKPOINTS = 10
+"""Checkpoints of a run: a kill loses a tenth of it."""
 FINISHING = 6.0
-"""Seconds of a run for its start, its test and its page: measured on two cores for models of a megabyte
-(digits)."""
-SPARE = 0.85
-"""Fraction of the minutes that is spent by the plan: the rest is for timing the arms, and for a machine that
-becomes slower."""
+"""Seconds of a run beside its steps, its validations and its test, such as for its page: measured on two
+cores for models of a megabyte (digits)."""
+PLANNED = 0.85
+"""Fraction of the minutes that the runs are planned to take: the rest is for timing the arms, and for a
+machine that becomes slower."""
 FEW_STEPS = 100
-"""Steps below which small ViTs have hardly left chance."""
+"""Steps below which the accuracy of a small ViT is hardly above that of guessing."""
 ONE_START = ("fig2", "table2", "table5", "table9")
 """Items that fine-tune a single checkpoint; items that draw pictures take several."""
 SMALL_SIDE = 32
@@ -104,7 +106,7 @@ class Length:
 
 def run_reproduce(
     options: ReproduceOptions,
-    command: str = "vitkit.reproduce(...)",  # continues the study; its record has it
+    command: str = "vitkit.reproduce(...)",  # recorded in study.json, to continue the study with
 ) -> Reproduction:
     """Reproduce a figure or a table of the paper at the size of this machine, and test its conclusions here.
 
@@ -122,7 +124,7 @@ def run_reproduce(
     """
     require_threads(options.threads)
     item, folder = ITEMS[options.item], study_folder(options)
-    _refuse_absent(options, item)
+    _refuse_missing(options, item)
     reproduction = (_collect if item.design is None else _train)(options, item, folder, command)
     options.listener.show([("report", [str(reproduction.folder / "report.html")])])
     return reproduction
@@ -132,13 +134,13 @@ reproduce = from_options(ReproduceOptions)(run_reproduce)
 
 
 def study_folder(options: ReproduceOptions) -> Path:
-    """Return the absolute path of a study's folder: some arms begin from others in it."""
+    """Return the path of a study's folder, absolute because some arms start from the runs of others in it."""
     name = Path(str(options.starts[0] if options.starts else options.data)).name or "data"
     given = options.out if options.out is not None else Path("runs") / f"reproduce-{options.item}-{name}"
     return Path(given).absolute()
 
 
-def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
+def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
     """Refuse an item whose start or folder is missing, or which takes a single start.
 
     Raises:
@@ -160,7 +162,7 @@ def _refuse_absent(options: ReproduceOptions, item: Item) -> None:
 
 def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Collect the results of other verbs for a start."""
-    described = {
+    recorded = {
         "item": options.item,
         "start": list(options.starts),
         "images": [str(path) for path in options.images],
@@ -168,7 +170,7 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
         "steps": options.steps,
         "minutes": options.minutes,
     }
-    study = new_study(_kind(options), command, described, ())
+    study = new_study(_kind(options), command, recorded, ())
     with claim_study(study, folder):
         collected = COLLECTORS[options.item](options, folder)
         answer = Answer(collected.answer, (), (), collected.numbers)
@@ -186,7 +188,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     base, design = make_design(options, item, folder, request)
     length = _recorded_length(options, design, folder)
     if length is None:
-        arms = make_arms(options, item, base, design, 1)
+        arms = make_arms(options, item, base, design, 1)  # their length is not chosen yet
         check_arms(
             [arm for arm in arms if not begins_within(arm.run, folder)],
             options,
@@ -207,17 +209,15 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     study = new_study(_kind(options), command, {**given, **to_json(length)}, arms)
     with claim_study(study, folder):
         completed = complete_arms(study.arms, folder, options, command)
-        pretrained = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
+        finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.
-        pretrained = {
-            label: path for label, path in pretrained.items() if (path / "model.safetensors").exists()
-        }
-        frozen = None if not pretrained else collect_few_shot(options, base.run.data, pretrained)
+        pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
+        few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else None
         with listener.progress("comparing the arms"):
             reproduction = _analyse(
-                options, item, base, design, study.arms, completed, length, folder, frozen
+                options, item, base, design, study.arms, completed, length, folder, few_shot
             )
-            _write(reproduction, _page(reproduction, design, study.arms, completed, command, frozen))
+            _write(reproduction, _page(reproduction, design, study.arms, completed, command, few_shot))
     return reproduction
 
 
@@ -277,6 +277,7 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
             f"Arms are compared on test images, and {run.data} has none: give it a test split, or a --recipe "
             "that cuts one."
         )
+    # Every run ends with an evaluation on all of these images, which takes `tested` times a validation.
     validated = len(data.splits.get("val", data.splits.get("test", ())))
     tested = sum(len(data.splits.get(split, ())) for split in ("val", "test")) / validated
     sizes = (len(data.class_names), len(data.splits["train"]), tested, folder)
@@ -346,13 +347,14 @@ def make_arms(
     arms = []
     for variant in design.variants:
         steps = max(1, round(length * variant.length))
-        # By the base's images: an arm on fewer images has the same fraction of its steps as warm-up.
+        # With the number of the base's images, so that warm-up is the same fraction of the steps of an arm on
+        # fewer images.
         run = with_steps(variant.run, steps, base.num_images)
         training = replace(
             run.training,
             minutes=None,
             evaluate_every=math.ceil(steps / _validations(run)),
-            checkpoint_every=math.ceil(steps / VALIDATIONS),
+            checkpoint_every=math.ceil(steps / CHECKPOINTS),
             keep=1,
         )
         series = SeriesOptions(
@@ -373,20 +375,20 @@ def _validations(run: Run) -> int:
 
 def measure(options: ReproduceOptions, design: Design, request: Request) -> dict[str, Pace]:
     """Time the arms; of arms that train alike only the first is timed, and the key is its name."""
-    take_threads(ALONE, options.threads)  # the threads of the training
+    take_threads(ALONE, options.threads)  # as in training: the speed depends on them
     paces: dict[str, Pace] = {}
-    for variant, like in _timed(design):
-        if variant.name != like:
+    for variant, timed in _with_timed_arms(design):
+        if variant.name != timed:
             continue
         # An arm that begins from another arm of the study is timed with new weights: the other has not begun.
         run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
         plan = plan_run(run, None, device=options.device, request=request, listener=options.listener)
         with options.listener.progress(f"measuring the speed of {variant.label}"):
-            paces[like] = plan.measure(options.listener)
+            paces[timed] = plan.measure(options.listener)
     return paces
 
 
-def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
+def _with_timed_arms(design: Design) -> Iterator[tuple[Variant, str]]:
     """Yield each arm with the name of the first arm of the same model, image size and optimiser."""
     firsts: list[tuple[Run, str]] = []
     for variant in design.variants:
@@ -401,10 +403,10 @@ def _timed(design: Design) -> Iterator[tuple[Variant, str]]:
         )
         if run.task == "classification":  # label smoothing costs nothing
             plain = replace(plain, objective=type(run.objective)())
-        like = next((name for first, name in firsts if first == plain), variant.name)
-        if like == variant.name:
-            firsts.append((plain, like))
-        yield variant, like
+        timed = next((name for first, name in firsts if first == plain), variant.name)
+        if timed == variant.name:
+            firsts.append((plain, timed))
+        yield variant, timed
 
 
 def _choose_length(
@@ -416,9 +418,9 @@ def _choose_length(
     if options.steps is not None:
         return Length(options.steps, speed if item.timed else {})
     expected = list(_expected(options, item, base, design, paces))
-    fixed = sum(arm.runs * arm.beside for arm in expected)
+    fixed = sum(arm.runs * arm.overhead for arm in expected)
     each = sum(arm.runs * arm.length * arm.step for arm in expected)
-    steps = max(1, math.floor((SPARE * 60 * options.minutes - fixed) / each))
+    steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / each))
     if steps < FEW_STEPS:
         options.listener.warn(
             f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach little: "
@@ -437,7 +439,7 @@ class Expected:
     """Its steps over the base's steps."""
     step: float
     """Seconds of a step."""
-    beside: float
+    overhead: float
     """Seconds of a run for everything but its steps."""
 
 
@@ -445,12 +447,12 @@ def _expected(
     options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
 ) -> Iterator[Expected]:
     """Yield the expected time of each arm."""
-    for variant, like in _timed(design):
-        pace = paces[like]
+    for variant, timed in _with_timed_arms(design):
+        pace = paces[timed]
         runs = _seeds(options, item) if variant.seeds is None else variant.seeds
         runs += len(variant.rates) if len(variant.rates) > 1 else 0
-        beside = (_validations(variant.run) + base.tested) * pace.validation + FINISHING
-        yield Expected(runs, variant.length, pace.step, beside)
+        overhead = (_validations(variant.run) + base.tested) * pace.validation + FINISHING
+        yield Expected(runs, variant.length, pace.step, overhead)
 
 
 @dataclass(frozen=True)
@@ -472,7 +474,7 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     """
     require_threads(options.threads)
     item, folder, request = ITEMS[options.item], study_folder(options), Request()
-    _refuse_absent(options, item)
+    _refuse_missing(options, item)
     if item.design is None:
         return ()
     base, design = make_design(options, item, folder, request)
@@ -482,7 +484,7 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     arms = make_arms(options, item, base, design, length)
     for arm, expected in zip(arms, _expected(options, item, base, design, paces), strict=True):
         steps = arm.run.training.total_steps(base.num_images)
-        seconds = expected.runs * (steps * expected.step + expected.beside)
+        seconds = expected.runs * (steps * expected.step + expected.overhead)
         planned.append(Planned(arm.folder, arm.label, expected.runs, steps, seconds))
     return tuple(planned)
 
@@ -499,17 +501,17 @@ def _analyse(
     completed: Sequence[Series],
     length: Length,
     folder: Path,
-    frozen: Collected | None,
+    few_shot: Collected | None,
 ) -> Reproduction:
     """Compare the arms of a study, and test the paper's conclusions with them."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     tested = read_scores(folder, [arm for arm, _ in pairs], [series for _, series in pairs])
     scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
-    validation = {arm.folder: _validated(folder, arm, series) for arm, series in pairs}
+    validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
     findings = judge(design.claims, scores, validation)
     labels = {arm.folder: arm.label for arm in arms}
     rows = []
-    for (variant, like), arm, series in zip(_timed(design), arms, completed, strict=True):
+    for (variant, timed), arm, series in zip(_with_timed_arms(design), arms, completed, strict=True):
         rows.append(
             _arm_row(
                 variant,
@@ -518,12 +520,13 @@ def _analyse(
                 scores.get(arm.folder, {}),
                 validation.get(arm.folder),
                 base,
-                length.speed.get(like),
+                length.speed.get(timed),
             )
         )
-    sentences = [sentence for sentence in (summarise(findings),) if sentence]
-    sentences += [say(finding, tested) + _chosen(finding, labels) for finding in findings]
-    sentences += _numbers_alone(findings, rows, tested)
+    summary = summarise(findings)
+    sentences = [summary] if summary else []
+    sentences += [say(finding, tested) + _name_chosen(finding, labels) for finding in findings]
+    sentences += _accuracy_sentences(findings, rows, tested)
     seeds = _seeds(options, item)
     if seeds == 1:
         sentences.append(
@@ -534,7 +537,7 @@ def _analyse(
         tuple(sentences),
         tuple(findings),
         tuple(rows),
-        None if frozen is None else frozen.numbers,
+        None if few_shot is None else few_shot.numbers,
         tested,
         seeds,
         _setting(base, design, length),
@@ -546,8 +549,8 @@ def _is_tested(arm: Arm) -> bool:
     return find_task(arm.run.task).answering is not None
 
 
-def _validated(folder: Path, arm: Arm, series: Series) -> float:
-    """Compute the mean score of an arm on the validation images; -1 where there are none."""
+def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
+    """Compute the mean score of an arm on validation images; -1, below every score, where there is none."""
     answering = find_task(arm.run.task).answering
     assert answering is not None
     means = []
@@ -591,15 +594,16 @@ def _arm_row(
     )
 
 
-def _chosen(finding: Finding, labels: Mapping[str, str]) -> str:
+def _name_chosen(finding: Finding, labels: Mapping[str, str]) -> str:
     """Name the arms that the validation chose for a claim about the best of several."""
     names = [*finding.claim.more, *finding.claim.less]
     chosen = [*finding.more, *finding.less]
-    open_names = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
-    return f" Chosen by validation: {'; '.join(open_names)}." if open_names else ""
+    # A name that ends in * stands for several arms (`Claim`).
+    by_validation = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
+    return f" Chosen by validation: {'; '.join(by_validation)}." if by_validation else ""
 
 
-def _numbers_alone(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: ScoredArms) -> list[str]:
+def _accuracy_sentences(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: ScoredArms) -> list[str]:
     """Give the accuracy of each arm in a sentence, where nothing is compared."""
     if findings:
         return []
@@ -632,13 +636,13 @@ def _page(
     arms: Sequence[Arm],
     completed: Sequence[Series],
     command: str,
-    frozen: Collected | None,
+    few_shot: Collected | None,
 ) -> str:
     """Make the page of a study."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     comparison = compare_arms(reproduction.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
     sections = study_sections(reproduction.answer, design, comparison, reproduction.item.timed)
-    sections += () if frozen is None else frozen.sections
+    sections += () if few_shot is None else few_shot.sections
     folders, setting = run_pages(reproduction.folder, arms), reproduction.answer.setting
     return render(
         reproduction.item, reproduction.answer, setting, sections, folders, reproduction.folder.name, command

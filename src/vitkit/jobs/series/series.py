@@ -114,7 +114,8 @@ def train_series(
     numbered = partial(_numbered, run, options, request)
     whose = partial(_whose, run=run, options=options, resume=resume)
     planned = None
-    if not foresee(given, numbered, whose)[1]:  # a new series is refused before its folder is made
+    _, has_begun = foresee(given, numbered, whose)
+    if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, command, request, listener)
             _check_first(run, planned, device, threads, request)
@@ -294,9 +295,9 @@ def _refuse_sweep(
             "There are no images to hold out for a sweep: every class has a single training image left. "
             "Train without --sweep, with a --learning-rate."
         )
-    before = _splits_of_start(run, request)
+    start_splits = _splits_of_start(run, request)
     # A validation split that the data has itself is never trained on, so no start has seen its images.
-    if before is not None and "val" not in data.splits and before != _cut(tried.splits):
+    if start_splits is not None and "val" not in data.splits and start_splits != _holding_out(tried.splits):
         listener.warn(
             f"{run.start.start} was trained on these images, held-out images probably among them: do not "
             "trust the choice of the sweep."
@@ -309,13 +310,13 @@ def _splits_of_start(run: Run, request: Request) -> Splits | None:
     card = request.start(run).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
-    return _cut(card.data.splits)
+    return _holding_out(card.data.splits)
 
 
-def _cut(splits: Splits) -> Splits:
-    """Keep of splits only the fields that decide which images are held out, to compare two cuts."""
+def _holding_out(splits: Splits) -> Splits:
+    """Keep the fields of splits that decide which images are held out, to compare two splits by them."""
     rule = splits.rule or FIRST_RULE
-    # Rule 3 differs from rule 2 in folds alone.
+    # Without folds, `DEALT_RULE` cuts as the rule before it does.
     rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
     return replace(splits, label_separator=None, rule=rule, subset=None, subset_seed=None)
 
@@ -412,7 +413,7 @@ def _train_members(
         tested = member.finished and member not in series.rates
         is_lost = tested and not model_is_whole(folder / member.folder)
         if member.ended and not is_lost:
-            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before it
+            tidy(folder / member.folder, member.finished, listener)  # if a kill came before that was done
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         # The images are compared before each run: they may change in the days that a series takes, and the

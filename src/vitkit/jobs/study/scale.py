@@ -66,14 +66,16 @@ from vitkit.text import format_duration, join_names
 KIND = "scale"
 PREDICTION = "prediction.json"
 SPAN = 10**1.5
-"""The largest fitted x over the smallest: a decade and a half."""
+"""The largest fitted x over the smallest. `benchmarks/power_law.py` measured for this factor and the next how
+often the interval of a prediction holds the error."""
 BEYOND = 3.0
 """The held-out x over the largest fitted one."""
 FINISHING = 4.0
 """Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
 on two cores."""
 FEWEST_STEPS = 10
-"""The fewest updates that a budget chooses, along steps for the shortest point: fewer are no training."""
+"""The fewest updates that a budget may choose, for the shortest point along steps, else for the held-out one:
+fewer are no training."""
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 
@@ -82,7 +84,7 @@ class ScalePlan:
     """The points of a study, the held-out one last."""
 
     places: tuple[float, ...]
-    """x of each."""
+    """The x of each point: training images, steps or FLOPs."""
     arms: tuple[Arm, ...]
     steps: int
     """Updates of the held-out point: of every point along data and size, and of the longest along steps."""
@@ -92,7 +94,7 @@ class ScalePlan:
 
 def run_scale(
     options: ScaleOptions,
-    command: str = "vitkit.scale(...)",  # continues the study; its record has it
+    command: str = "vitkit.scale(...)",  # recorded in study.json, to continue the study with
 ) -> Scale:
     """Measure how test error falls along an axis, predict a point three times beyond, train it, and compare.
 
@@ -111,7 +113,7 @@ def run_scale(
     listener, request, run = options.listener, Request(), base_run(options)
     data = _list_images(run, request, options)
     out = scale_folder(options, run, data.name)
-    plan = _plan(options, run, data, request, _recorded(out, options))
+    plan = _plan(options, run, data, request, _read_budget(out, options))
     study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
     if not (out / RECORD).exists():
         check_arms(study.arms, options, request)
@@ -120,7 +122,8 @@ def run_scale(
         listener.show([("points", describe_plan(plan, options))])
         completed = complete_arms(fitted, folder, options, command)
         measured = tuple(
-            _measure(x, arm, series) for x, arm, series in zip(plan.places, fitted, completed, strict=False)
+            _measure(x, arm, series)
+            for x, arm, series in zip(plan.places[:-1], fitted, completed, strict=True)
         )
         fit = _fit(measured, folder)
         prediction = fit.predict(plan.places[-1])
@@ -129,7 +132,7 @@ def run_scale(
         place = f"the held-out point, {last.label}"
         try:
             held = complete_arm(last, folder, place, options, command)
-        except NonFiniteError as error:
+        except NonFiniteError as error:  # a result too: the law is then said not to hold
             listener.warn(str(error))
             held = read_series(folder / last.folder)
         outcome = _measure(plan.places[-1], last, held)
@@ -201,6 +204,7 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
     if run.training.minutes is not None:
         raise VitkitError("--minutes is the length of one run: give --budget, the time of all points.")
     curve, monitor = find_task(run.task).learning.curve, find_task(run.task).learning.monitor
+    # An error is 1 minus a fraction that is right, for which the monitor maximises, or it is a loss.
     if curve.is_fraction != (monitor.direction == "max"):
         raise VitkitError(
             f"A law of scale is one of errors, and {run.task} is judged by {monitor.metric}: neither "
@@ -220,7 +224,7 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
     return data
 
 
-def _recorded(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
+def _read_budget(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
     """Read the steps and seconds that the budget of a study was turned into; None for a new study.
 
     It is None for another study's record too, which `claim_study` refuses.
@@ -266,12 +270,12 @@ def _plan(
         paces = _measure_paces(options, run, data, request)
 
         def cost(steps: int) -> float:
-            return _seconds(_lay_out(options, run, data, steps), paces, data, options.seeds)
+            return _seconds(_make_points(options, run, data, steps), paces, data, options.seeds)
 
         if budget is not None:
-            steps = _steps_within(budget, cost, _fewest(options, run, count))
+            steps = _steps_within(budget, cost, _fewest_steps(options, run, count))
         seconds = cost(steps)
-    points = _lay_out(options, run, data, steps)
+    points = _make_points(options, run, data, steps)
     places = [x for x, _, _ in points]
     if len(set(places)) < len(places):
         few = {
@@ -291,12 +295,14 @@ def _plan(
     return ScalePlan(tuple(places), arms, steps, seconds)
 
 
-def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> list[tuple[float, str, Run]]:
+def _make_points(
+    options: ScaleOptions, run: Run, data: ImageData, steps: int
+) -> list[tuple[float, str, Run]]:
     """Make x, a label and the run of each point, the held-out one last.
 
     Args:
         options: the axis, and the number of points.
-        run: that the points are variants of.
+        run: the run that the points are variants of.
         data: its images.
         steps: updates of the held-out point.
 
@@ -328,9 +334,9 @@ def _lay_out(options: ScaleOptions, run: Run, data: ImageData, steps: int) -> li
         )
     points = []
     for size in sizes:
-        own = steps if options.hold == "steps" else max(1, round(steps * size / count))
+        updates = steps if options.hold == "steps" else max(1, round(steps * size / count))
         splits = replace(run.splits, subset=None if size == count else f"[:{size}]")
-        point = _with_length(replace(run, splits=splits), own, steps, count)
+        point = _with_length(replace(run, splits=splits), updates, steps, count)
         points.append((float(size), f"{size:,} training images", point))
     return points
 
@@ -342,8 +348,8 @@ def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
     whatever the recipe selects.
 
     Args:
-        run: of the point.
-        steps: of the point.
+        run: the run of the point.
+        steps: its steps.
         most: the steps of the held-out point.
         count: all training images.
     """
@@ -370,9 +376,11 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     Raises:
         VitkitError: it is no Vision Transformer on patches of pixels.
     """
-    size, own = run.preprocessing.image_size, run.architecture
+    size, architecture = run.preprocessing.image_size, run.architecture
     named = model_config(run.model, num_classes, size)
-    stem = own.stem_channels if own.stem_channels is not None else getattr(named, "stem_channels", ())
+    stem = architecture.stem_channels
+    if stem is None:
+        stem = getattr(named, "stem_channels", ())
     if not hasattr(named, "depth") or getattr(named, "backbone", None) is not None or stem:
         raise VitkitError(
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
@@ -385,27 +393,29 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         num_heads = max(1, round(width * named.num_heads / named.width))
         multiple = 4 * num_heads  # sines and cosines of two coordinates need a width that 4 divides
         width = max(1, round(width / multiple)) * multiple
-        mlp_dim = max(1, round(width * (own.mlp_dim or named.mlp_dim) / named.width))
+        mlp_dim = max(1, round(width * (architecture.mlp_dim or named.mlp_dim) / named.width))
         grown = replace(named, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
-        before_head = own.representation_size and width
-        own = replace(own, mlp_dim=None, representation_size=before_head)
-        run = replace(run, model=changed_name(run.model, grown), architecture=own)
-    return own.build_config(run.model, num_classes, run.preprocessing), run
+        # The new name has the width of the MLP. The layer before the head, where there is one, stays as wide
+        # as the model.
+        before_head = width if architecture.representation_size else architecture.representation_size
+        architecture = replace(architecture, mlp_dim=None, representation_size=before_head)
+        run = replace(run, model=changed_name(run.model, grown), architecture=architecture)
+    return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
 def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Request) -> list[Pace]:
     """Time a step of each point; only along size they differ."""
     if options.threads is not None:
-        torch.set_num_threads(options.threads)  # the threads of the training
+        torch.set_num_threads(options.threads)  # as in training: the speed depends on them
     steps = run.training.total_steps(len(data.splits["train"]))
-    runs = [point for _, _, point in _lay_out(options, run, data, steps)]
+    runs = [point for _, _, point in _make_points(options, run, data, steps)]
     if options.along != "size":
         return [_measure_pace(runs[-1], options, request)] * len(runs)
     return [_measure_pace(point, options, request) for point in runs]
 
 
 def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
-    """Time the steps of a point, unless the machine does not allow it."""
+    """Refuse a run that cannot be trained here, then time its steps."""
     check_run(run, device=options.device, threads=options.threads, request=request)
     return plan_run(run, None, device=options.device, request=request).measure(options.listener)
 
@@ -421,12 +431,12 @@ def _seconds(
         assert training.steps is not None and training.evaluate_every is not None  # of `_with_length`
         # Without validation images a test is assumed to take as long as training on as many images.
         test = pace.validation * tested / validated if validated else pace.step * tested / training.batch_size
-        pauses = math.ceil(training.steps / training.evaluate_every)
-        total += training.steps * pace.step + pauses * pace.validation + test + FINISHING
+        validations = math.ceil(training.steps / training.evaluate_every)
+        total += training.steps * pace.step + validations * pace.validation + test + FINISHING
     return total * seeds
 
 
-def _fewest(options: ScaleOptions, run: Run, count: int) -> int:
+def _fewest_steps(options: ScaleOptions, run: Run, count: int) -> int:
     """Count the fewest steps of the held-out point that a budget may choose.
 
     Along steps, the shortest point then has `FEWEST_STEPS`; else the held-out point sees each image once.
@@ -449,7 +459,7 @@ def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> i
             "more --budget, fewer --seeds or --points, or a smaller model."
         )
     most = fewest
-    while cost(most) <= budget and most < 10**9:
+    while cost(most) <= budget and most < 10**9:  # an end where steps take no time that could be measured
         most *= 2
     return fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
 
