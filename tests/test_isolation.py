@@ -1,6 +1,7 @@
 """The watch over the files that tests touch (tests/helpers/guard) notices what it is there for."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,13 @@ def test_no_test_sees_the_home_of_the_caller() -> None:
     session = Path(os.environ["VITKIT_TEST_SESSION"])
     assert Path.home().is_relative_to(session) and Path.cwd().is_relative_to(session)
     assert os.environ[OFFENCES] and CHECKOUT not in (Path.cwd(), *Path.cwd().parents)
+
+
+def test_no_test_file_is_imported_by_another() -> None:
+    """What several need stands in `tests/helpers` or in a `conftest.py`."""
+    tests = Path(__file__).parent
+    imported = re.compile(r"^(?:from|import) (tests\.(?:\w+\.)*test_\w+)", re.MULTILINE)
+    assert imported.findall("from tests.cli.test_options import COMMANDS\n") == ["tests.cli.test_options"]
+    assert {
+        str(path): names for path in tests.rglob("*.py") if (names := imported.findall(path.read_text()))
+    } == {}

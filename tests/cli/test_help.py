@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitkit
-from tests.cli.test_options import COMMANDS
+from tests.helpers.verbs import COMMANDS
 from vitkit.cli.help import WIDTH, usage
 from vitkit.cli.main import VERBS, run
 from vitkit.cli.mistakes import find_mistake

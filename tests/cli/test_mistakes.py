@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.test_options import COMMANDS
+from tests.helpers.verbs import COMMANDS
 from vitkit.cli.main import run
 from vitkit.cli.mistakes import MEANT, OTHER_NAMES
 from vitkit.cli.verb_options import describe

@@ -1,20 +1,17 @@
 """How a command line becomes the options of a job."""
 
-import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import tyro
 
-from vitkit.cli.help import HelpPage
-from vitkit.cli.main import VERBS, run
+from tests.helpers.verbs import COMMANDS
+from vitkit.cli.main import run
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import CONSTRUCTORS, parse, read_names, spell_out
-from vitkit.cli.training_options import PAGES, PretrainCommand
-from vitkit.cli.training_options import Command as TrainCommand
 from vitkit.cli.verb_options import Option, describe
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
@@ -74,23 +71,6 @@ def test_options_are_described_only_where_numbers_follow_one_another() -> None:
         raise AssertionError
 
     assert spell_out(["m", "1", "2", "--image-size", "32", "9.png"], describe_options)[-1] == "9.png"
-
-
-def commands() -> Iterator[tuple[str, type[Any], HelpPage]]:
-    """Yield each verb with the dataclass of its options and the page of its help."""
-    for verb, (_, name) in VERBS.items():
-        module = importlib.import_module(name)
-        if verb in PAGES:
-            yield (
-                verb,
-                PretrainCommand if verb == "pretrain" else TrainCommand,
-                PAGES[verb],
-            )
-        else:
-            yield "data check" if verb == "data" else verb, module.Command, module.HELP
-
-
-COMMANDS = {verb: (command, page) for verb, command, page in commands()}
 
 
 def required(options: Sequence[Option]) -> list[str]:

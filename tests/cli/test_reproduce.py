@@ -15,7 +15,7 @@ import pytest
 import vitkit
 import vitkit.jobs.reproduce.collect as collect
 import vitkit.jobs.reproduce.reproduce as job
-from tests.cli.test_series import WITHOUT_PICTURES
+from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
 
 SERIES = [
@@ -18,19 +19,6 @@ SERIES = [
     *("--steps", "40", "--warmup-steps", "5", "--evaluate-every", "20", "--checkpoint-every", "5"),
     *("--dropout", "0.1", "--threads", "1", "--sweep-rates", "0.001,0.01", "--runs", "2"),
 ]
-WITHOUT_PICTURES = """
-import sys
-from vitkit.jobs import train
-
-def write_report(folder, **_options):
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
-
-train.write_report = write_report
-from vitkit.cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
-"""The command without the pages of the members, whose pictures take seconds."""
 MEMBERS = ("rate-0.001", "rate-0.01", "seed-0", "seed-1")
 
 pytestmark = pytest.mark.usefixtures("without_report")

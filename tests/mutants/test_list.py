@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.listed import Mutant, StaleError, mutated, read_mutants
-from tests.test_architecture import ROOMS
 
 SOURCE = Path(__file__).parents[2] / "src" / "vitkit"
+ROOMS = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
 MUTANTS = read_mutants()
 
 
