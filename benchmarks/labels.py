@@ -22,6 +22,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 
@@ -120,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // options.parts))
     machine = StudyOptions(threads=torch.get_num_threads(), listener=SILENT)
-    setattr(vitkit.jobs.train, "write_report", write_no_report)  # noqa: B010 (its name there is no export)
+    mock.patch.object(vitkit.jobs.train, "write_report", write_no_report).start()
     options.data, number = str(Path(options.data).resolve()), 0
     starts = [(name, seed) for seed in range(options.seeds) for name in options.arms.split(",")]
     for name, seed in starts:

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from vitkit import load_model
 from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
-from vitkit.weights import FORMATS, save_model
+from vitkit.weights import FORMATS, Format, save_model
 
 REPEATS = 5
 
@@ -63,7 +64,7 @@ def main() -> None:
     print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
-            path = save_model(model, Path(folder) / format.name, format.name)  # type: ignore[arg-type]
+            path = save_model(model, Path(folder) / format.name, cast(Format, format.name))
             load_model(path, num_heads=heads)
             loads = [measure(path, heads) for _ in range(REPEATS)]
             _row(format.name, loads, weights)

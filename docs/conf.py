@@ -6,17 +6,14 @@ repository.
 
 import inspect
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
+import vitkit
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
-
-import vitkit  # noqa: E402  found by the line above
-
 project = "vitkit"
 author = "The vitkit authors"
 release = vitkit.__version__

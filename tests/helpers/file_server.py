@@ -46,13 +46,13 @@ class Hosted:
     """Errors of the next replies."""
     headers: dict[str, str] = field(default_factory=dict)
     after_cut: "Hosted | None" = None
-    """What stands in its place once it was cut."""
+    """The file that takes its place after a cut."""
     drip: bool = False
     """Whether it comes ten bytes at a time, with pauses."""
     raw: bytes = b""
     """All that is answered, in place of HTTP."""
     elsewhere: str = ""
-    """Where the server sends those who ask for it."""
+    """The address to which the server redirects."""
 
 
 class Server(http.server.ThreadingHTTPServer):

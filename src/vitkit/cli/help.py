@@ -39,7 +39,7 @@ class HelpPage:
     before: tuple[Option, ...] = ()
     """Arguments that the verb itself reads before the parser does."""
     has_defaults: bool = True
-    """Whether options have fixed defaults: those of fine-tuning depend on the images."""
+    """Whether options have fixed defaults: the defaults of fine-tuning depend on the images."""
     description: str = ""
     """The purpose of the verb; left out, the docstring of its command."""
 

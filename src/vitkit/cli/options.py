@@ -121,7 +121,7 @@ def parse(
         arguments: what follows the verb.
         verb: the name in the help.
         page: the choice of what its help shows first.
-        default: the values of options that are left out; by default those of the dataclass.
+        default: the values of options that are left out; by default the defaults of the dataclass.
 
     Raises:
         SystemExit: the arguments ask for help, which is printed.

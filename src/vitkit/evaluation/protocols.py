@@ -64,7 +64,7 @@ class ProtocolResult(Shown):
     per_class: tuple[GroupScore, ...]
     """The set's own classes that have images, the worst first."""
     note: str
-    """How the model's outputs were matched to ImageNet's classes."""
+    """The way in which the model's outputs were matched to ImageNet's classes."""
 
     def in_words(self) -> str:
         """State the accuracy with its interval."""

@@ -71,7 +71,7 @@ inspect = from_options(InspectOptions)(run_inspect)
 
 
 def draw_pictures(options: InspectOptions) -> Inspection:
-    """Draw what a model has learned; errors are those of `inspect`."""
+    """Draw what a model has learned; it raises what `inspect` raises."""
     require_folder(options.folder)
     if options.out is None:
         refuse_link(options.folder)  # the run may be somebody else's

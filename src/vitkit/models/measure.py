@@ -661,8 +661,8 @@ def _total(size: BatchBytes, batch: int) -> int:
 
 MOST_OBSERVED = 8
 """The most images of the smaller of two observed batches. A way of computing may depend on their number:
-normalisation is folded into the weights where the pixels outnumber those of the stem, 16 images for ViT-B/32
-at 224 pixels; observing 32 images there changes the estimate by less than 0.01 %."""
+normalisation is folded into the weights where the pixels outnumber the weights of the stem, 16 images for
+ViT-B/32 at 224 pixels; observing 32 images there changes the estimate by less than 0.01 %."""
 
 
 def _observe(

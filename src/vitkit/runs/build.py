@@ -76,7 +76,7 @@ def build_parts(
 
     Args:
         run, data, folder, start, compute: the fields of `Parts`.
-        listener: is told the progress.
+        listener: hears the progress.
         model: with new weights, where it is built already.
 
     Raises:
@@ -113,7 +113,7 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
 
     Args:
         parts: of the run.
-        listener: is told the progress.
+        listener: hears the progress.
         world: the processes that train together; the processes of a machine share the memory for images.
     """
     loading = parts.run.loading

@@ -49,7 +49,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
         folder: the run folder, locked.
         run: its options.
         from_scratch: begin at step 0 where every checkpoint is damaged.
-        listener: is told which files were damaged or removed.
+        listener: hears which files were damaged or removed.
 
     Raises:
         VitkitError: every checkpoint is damaged; a checkpoint is whole although `from_scratch` is given; one

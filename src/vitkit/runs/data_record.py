@@ -147,7 +147,7 @@ def require_same_images(
         data: the images as listed now.
         fingerprint: of the listing.
         check: "time", "content" or "names", as in `Loading.check_images`.
-        listener: is told the progress of the check.
+        listener: hears the progress of the check.
 
     Raises:
         VitkitError: the images have changed, or the record is damaged.

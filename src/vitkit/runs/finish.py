@@ -136,7 +136,7 @@ def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, list
         parts: of the run that has finished.
         objective: trained with the model.
         device: of the model and the objective.
-        listener: is told the path of the picture.
+        listener: hears the path of the picture.
     """
     learning, splits = find_task(parts.run.task).learning, parts.data.splits
     if not isinstance(learning, ShowsExamples):

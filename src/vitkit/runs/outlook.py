@@ -113,7 +113,7 @@ def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
         outlook: the steps that are done, and the seconds of a step.
 
     Returns:
-        Rows in the order in which they are shown, below those of `first_screen`.
+        Rows in the order in which they are shown, below the rows of `first_screen`.
     """
     rows = [("images", [_reading(run, data)]), ("time", [_duration(run, data, outlook)])]
     if outlook.checkpoint is not None:

@@ -166,7 +166,7 @@ def plan_run(
         out: its folder, if given.
         device: of the computation.
         request: a cache of paths, images, start and model; left out, an empty one.
-        listener: is told the progress.
+        listener: hears the progress.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run.
@@ -232,7 +232,7 @@ def settle_minutes(
         recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary run.
         fit: puts the steps into the run.
         again: whether to choose steps although the run has some, a recipe's.
-        listener: is told the measured times.
+        listener: hears the measured times.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run, or not even one step.

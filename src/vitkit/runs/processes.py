@@ -165,7 +165,7 @@ def begin_steps(
         checkpoint: the one that it continues from; None: all begin with the weights of process 0.
         device: the device of this process.
         world: the processes.
-        listener: is told the progress.
+        listener: hears the progress.
         prepare: called once the images are read, before the trainer copies weights into an average.
         sharding: the division of the state among the processes.
 

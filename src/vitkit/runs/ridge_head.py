@@ -39,7 +39,7 @@ ALONE = 1.0
 """The penalty where no class has two images, so that nothing can be left out."""
 SCALES = (0.1, 30.0)
 """The least and the largest standard deviation that the logits may get. Below the least they would say
-nothing, and above the largest no softmax is told from certainty."""
+nothing, and above the largest no softmax differs from certainty."""
 HALVINGS = 30
 """Steps of the search for the scale: more than the digits that float32 logits have."""
 
@@ -74,7 +74,7 @@ def begin_head(parts: Parts, checkpoint: Path | None, device: torch.device, list
         parts: of the run, whose model has the weights of its start; it is moved to the device.
         checkpoint: that the run continues from, which has its head; None at step 0.
         device: of the computation.
-        listener: is told the progress.
+        listener: hears the progress.
 
     Raises:
         VitkitError: images have several labels, none can be read, or features are not finite.

@@ -51,7 +51,7 @@ def fit(
         rejects: the files that cannot be read, recorded at every checkpoint.
         position: of the run; updated at every checkpoint.
         stop: the signals that stop it.
-        listener: is told every step.
+        listener: hears every step.
 
     Raises:
         StopRequest: a signal stopped it; the current step is finished and committed.

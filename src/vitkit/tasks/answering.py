@@ -150,7 +150,7 @@ class Answering(Protocol[R, P]):
 
         Raises:
             FileNotFoundError: there is no such `.json` file.
-            VitkitError: a file is damaged, or the numbers are not those of the predictions.
+            VitkitError: a file is damaged, or the numbers do not follow from the predictions.
         """
 
     def score_images(self, predictions: P) -> NDArray[np.float64]:

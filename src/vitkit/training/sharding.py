@@ -60,8 +60,8 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
         dense: list[nn.Module] = [part for part in block.modules() if type(part) is nn.Linear]
         if precision == "bfloat16" and dense:
             # One group, collected at once. Norms and scales stay float32, with the rest of the model, as
-            # under autocast: gradients are those of replicas to the last bit (two processes, ViT-Ti/16). All
-            # of it in bfloat16, as is usual, would round the sum of the branches at every block.
+            # under autocast: gradients equal the replicas' to the last bit (two processes, ViT-Ti/16). All of
+            # it in bfloat16, as is usual, would round the sum of the branches at every block.
             fully_shard(dense, mesh=mesh, mp_policy=halved)
         else:
             fully_shard(block, mesh=mesh)

@@ -114,7 +114,7 @@ class _File:
                 yield column
 
     def _index(self, leaf: str) -> int:
-        """Return the index of a column among those of a row group."""
+        """Return the index of a column in a row group."""
         schema = self.metadata.schema
         return next(index for index in range(len(schema)) if schema.column(index).path == leaf)
 

@@ -2,7 +2,7 @@
 
 Arrow unpacks a page into as many bytes as its head promises, up to 2 GiB from a few kilobytes, and the sums
 in the file's metadata need not be true. A head is a structure of Thrift's compact protocol, a format of its
-own; its fields are those of `PageHeader` in parquet.thrift.
+own; its fields are the fields of `PageHeader` in parquet.thrift.
 """
 
 from collections.abc import Iterator

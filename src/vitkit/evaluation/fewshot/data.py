@@ -102,8 +102,8 @@ def open_fewshot_data(
         expected = world.tell(fingerprint)
         if fingerprint != expected:
             raise VitkitError(
-                f"The images of {spec} differ from those of process 0: expected the fingerprint {expected}, "
-                f"found {fingerprint}. All machines must see the same images."
+                f"The images of {spec} differ from the images of process 0: expected the fingerprint "
+                f"{expected}, found {fingerprint}. All machines must see the same images."
             )
     return opened
 

@@ -106,7 +106,7 @@ def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float
         images = torch.zeros((count, config.in_channels, *config.image_size), device=device)
         with out_of_memory_explained(count, images.shape):
             step = step_of(contestant, "training", images, optimizers)
-            clock.seconds(step)  # warms up: memory is asked for, kernels are chosen
+            clock.seconds(step)  # warms up: memory is taken, kernels are chosen
             times = [clock.seconds(step)]
             if times[0] >= ENOUGH_SECONDS or count == most:
                 times += [clock.seconds(step) for _ in range(2)]

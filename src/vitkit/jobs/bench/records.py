@@ -53,7 +53,7 @@ class Speed(Record):
     """Its speed over the reference's, the median of the rounds."""
     ratio_quartiles: tuple[float, float]
     mfu: float | None
-    """FLOPs of the whole model in a second, over those of matrix products of its shapes in its precision,
+    """FLOPs of the whole model in a second, over the FLOPs of matrix products of its shapes in its precision,
     measured in the same rounds; None where there are no such products."""
     mfu_executed: float | None
     """The same by the FLOPs that are executed: fewer where work is left out. None for engines."""

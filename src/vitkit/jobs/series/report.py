@@ -15,7 +15,7 @@ SPLIT_NAMES = {"val": "validation", "test": "test"}
 def write_series_report(folder: Path, series: Series, *, listener: Listener = SILENT) -> Path:
     """Write `report.html` into the folder of a series.
 
-    If the series is unfinished, the listener is told which of its runs to use in place of a final model.
+    If the series is unfinished, the listener hears which of its runs to use in place of a final model.
 
     Returns:
         The page.

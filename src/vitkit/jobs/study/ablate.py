@@ -50,8 +50,8 @@ KIND = "ablation"
 ENDING = "-ablation"
 MULTIPLES = (1 / 3, 1.0, 3.0)
 """The rates that an arm tries, over its own. A recipe's rate suits its base: the best rate of another arm may
-be higher or lower. They reach less far down than those of `--sweep` (0.1 to 3 times), because a recipe's rate
-is near the best one of its base, and there are many arms."""
+be higher or lower. They reach less far down than the rates of `--sweep` (0.1 to 3 times), because a recipe's
+rate is near the best one of its base, and there are many arms."""
 NOT_VARIED = {
     "data": "arms are compared on the same test images",
     "task": "arms are compared by the same measure",

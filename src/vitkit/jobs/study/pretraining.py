@@ -96,7 +96,7 @@ def compare_pretraining(
         out: the folder of the study; None: one below `runs/`.
         device, threads: as for `vitkit.train`.
         command: continues the study; its record has it.
-        listener: is told the progress.
+        listener: hears the progress.
 
     Raises:
         VitkitError: there are no test images, or `out` holds something else.

@@ -242,7 +242,7 @@ def complete_task(
         hashes: the hashes of its lists of images, as they are now.
         folder: of its runs and its result.
         place: its place among the tasks, for messages.
-        listener: is told the accuracy.
+        listener: hears the accuracy.
     """
     if folder.is_dir():
         refuse_links(folder)
