@@ -64,7 +64,7 @@ def main() -> None:
     print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
-            path = save_model(model, Path(folder) / format.name, cast(Format, format.name))
+            path = save_model(model, Path(folder) / format.name, cast("Format", format.name))
             load_model(path, num_heads=heads)
             loads = [measure(path, heads) for _ in range(REPEATS)]
             _row(format.name, loads, weights)
