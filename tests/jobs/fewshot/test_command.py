@@ -20,7 +20,7 @@ def test_one_checkpoint_at_the_command_line(
     assert run(["fewshot", start, "--data", data, "--shots", "1,4", "--out", "out"]) == 0
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out
-    for words in (
+    for phrase in (
         "ridge",
         "knn",
         "logistic",
@@ -29,9 +29,9 @@ def test_one_checkpoint_at_the_command_line(
         "Hardest",
         "Next: ",
     ):
-        assert words in shown.out
-    kept = ["images.html", "images.json", "images.png", "images.svg"]
-    assert sorted(path.name for path in Path("out").iterdir()) == kept
+        assert phrase in shown.out
+    files = ["images.html", "images.json", "images.png", "images.svg"]
+    assert sorted(path.name for path in Path("out").iterdir()) == files
     numbers = json.loads(Path("out/images.json").read_text())
     assert Path(start).is_absolute() and Path(data).is_absolute()
     assert (numbers["models"][0]["start"], numbers["data"]) == (Path(start).name, Path(data).name)
@@ -76,7 +76,7 @@ def test_several_checkpoints_in_one_table_and_one_picture(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--data", "nowhere"], "No data at 'nowhere'"),
         ([], "Which images?"),
@@ -90,10 +90,10 @@ def test_several_checkpoints_in_one_table_and_one_picture(
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(
-    start: str, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    start: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["fewshot", start, *options]) == 1
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("wrong", [["--shots", "1,x"], ["--methods", "ridge,nearest"], ["--shots"]])

@@ -29,7 +29,7 @@ from vitkit.weights.model_card import ModelCard, TrainingData
 
 
 def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> None:
-    found = vitkit.fewshot(start, data, shots=(5, 1, 5), seeds=2, methods=("ridge",), cache=False)
+    fewshot = vitkit.fewshot(start, data, shots=(5, 1, 5), seeds=2, methods=("ridge",), cache=False)
     opened = open_data(data, Splits(val_fraction=0, test_fraction=0.2))
     model = vitkit.load_model(start)
     evaluator_images = Preprocessing(SIZE, antialias=False)  # what a file without preprocessing stands for
@@ -44,16 +44,16 @@ def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> N
     labels = class_numbers(opened.splits["train"].labels)
     true = opened.splits["test"].labels
     test = features("test", range(len(true)))
-    assert found.shots == (1, 5)
-    assert found.test_images == len(true) == 8
-    for score in found.models[0].scores:
+    assert fewshot.shots == (1, 5)
+    assert fewshot.test_images == len(true) == 8
+    for score in fewshot.models[0].scores:
         for seed in (0, 1):
             drawn = Draws(labels, 3, seed).take(score.shots)
             predicted = fit("ridge", features("train", drawn), labels[drawn], 3).predict(test)
             assert score.accuracies[seed] == (predicted == true).mean()
-    assert found.chance == 1 / 3
-    assert found.majority == 3 / 8
-    assert found.models[0].features == 16
+    assert fewshot.chance == 1 / 3
+    assert fewshot.majority == 3 / 8
+    assert fewshot.models[0].features == 16
 
 
 def test_features_come_through_the_model_once_and_only_for_what_is_drawn_or_tested_on(
@@ -158,14 +158,14 @@ def test_for_an_unreadable_shot_the_next_one_is_drawn(data: str, start: str) -> 
     path = Path(data) / opened.pool.key(first)
     path.write_bytes(b"no image")
     hearing = Hearing()
-    found = vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",), listener=hearing)
-    assert list(found.rejects) == [opened.pool.key(first)]
-    assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)) == found  # from the cache
+    fewshot = vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",), listener=hearing)
+    assert list(fewshot.rejects) == [opened.pool.key(first)]
+    assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)) == fewshot  # from the cache
     left = np.bincount(opened.pool.labels) - [1, 0, 0]  # the first shot is one of class 0
     fewer = vitkit.fewshot(start, data, shots=(30,), methods=("knn",)).fewer
     assert list(fewer.values()) == left.tolist()
     path.write_bytes((Path(data) / opened.pool.key(second)).read_bytes())
-    assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)).models == found.models
+    assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)).models == fewshot.models
 
 
 def test_no_readable_test_image_is_an_error(start: str, tmp_path: Path) -> None:
@@ -181,21 +181,21 @@ def test_no_readable_test_image_is_an_error(start: str, tmp_path: Path) -> None:
 
 def test_a_class_with_fewer_images_than_shots_is_named(start: str, tmp_path: Path) -> None:
     data, hearing = str(class_folders(tmp_path / "few", {"a": 9, "b": 1, "c": 7})), Hearing()
-    found = vitkit.fewshot(start, data, shots=(1, 5), listener=hearing)
-    assert found.fewer == {"b": 1}
+    fewshot = vitkit.fewshot(start, data, shots=(1, 5), listener=hearing)
+    assert fewshot.fewer == {"b": 1}
     (note,) = [note for note in hearing.notes if "fewer than 5" in note]
     assert "b (1)" in note
-    assert [score.shots for score in found.models[0].of_method("logistic")] == [1, 5]
-    assert found.models[0].scores[0].class_accuracy[1] is None  # its only image is a shot
+    assert [score.shots for score in fewshot.models[0].of_method("logistic")] == [1, 5]
+    assert fewshot.models[0].scores[0].class_accuracy[1] is None  # its only image is a shot
 
 
 def test_draws_that_are_all_alike_are_given_no_interval(start: str, tmp_path: Path) -> None:
     """Every image is a shot: another draw would be the same."""
     data = str(class_folders(tmp_path / "few", {"a": 8, "b": 8}))
-    found = vitkit.fewshot(start, data, shots=(50,), methods=("ridge",), seeds=3)
-    score = found.models[0].best
+    fewshot = vitkit.fewshot(start, data, shots=(50,), methods=("ridge",), seeds=3)
+    score = fewshot.models[0].best
     assert score.interval == (score.mean, score.mean) and score.shown_interval is None
-    page = fewshot_page(found)
+    page = fewshot_page(fewshot)
     assert "± 0.0" in page and "interval of the mean over draws" not in page
     assert f"({100 * score.mean:.1f} – " not in page
     several = vitkit.fewshot(start, data, shots=(1,), methods=("ridge",), seeds=3).models[0].best
@@ -215,8 +215,8 @@ def test_test_images_among_the_shots_are_counted(start: str, tmp_path: Path) -> 
     almost = np.array(copied)
     almost[0, 0, 0] ^= 1
     Image.fromarray(almost).save(root / "test" / "a" / "almost.png")
-    found = vitkit.fewshot(start, str(root), shots=(4,), listener=hearing)
-    assert found.repeated == 1
+    fewshot = vitkit.fewshot(start, str(root), shots=(4,), listener=hearing)
+    assert fewshot.repeated == 1
     assert any("1 test image is among the shots" in note for note in hearing.notes)
     # What looks the same to the model and is another file is told apart by its pixels.
     wide = Image.fromarray(np.full((40, 40, 3), 77, np.uint8))
@@ -250,9 +250,9 @@ def test_data_that_a_model_was_trained_on_is_cut_as_it_was_then(data: str, tmp_p
     card = ModelCard(data=TrainingData(absolute_spec(data), "images", splits, fingerprint))
     hearing = Hearing()
     start = save_start(tmp_path / "trained", card=card)
-    found = vitkit.fewshot(start, data, shots=(1,), listener=hearing)
-    assert found.models[0].trained_on_these
-    assert found.test_images == 9
+    fewshot = vitkit.fewshot(start, data, shots=(1,), listener=hearing)
+    assert fewshot.models[0].trained_on_these
+    assert fewshot.test_images == 9
     assert any("was trained on" in note for note in hearing.notes)
 
 

@@ -70,9 +70,9 @@ def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, 
     """Measure as `vitkit fewshot` does; returns the numbers and what this process computed."""
     seen = Seen()
     joined = patch("vitkit.jobs.fewshot.fewshot.join_processes", lambda say: world)
-    kept = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
-    with joined, kept, counted(seen):
-        found = vitkit.fewshot(
+    environment = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
+    with joined, environment, counted(seen):
+        fewshot = vitkit.fewshot(
             str(folder / "start"),
             str(folder / "images"),
             shots=(1, 4),
@@ -81,7 +81,7 @@ def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, 
             cache=cache,
             methods=("ridge", "knn"),
         )
-    return found.to_json(), seen
+    return fewshot.to_json(), seen
 
 
 def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
@@ -102,7 +102,7 @@ def test_the_numbers_are_those_of_one_process_and_every_image_is_computed_once(
     assert len(set(alone)) == len(alone) > 6
     for size in (2, 3):
         several = processes.run(size, job, folder)
-        assert [found for found, _ in several] == [numbers] * size
+        assert [measured for measured, _ in several] == [numbers] * size
         assert all(seen for _, seen in several)
         assert sorted(image for _, seen in several for image in seen) == sorted(alone)
 
@@ -110,7 +110,7 @@ def test_the_numbers_are_those_of_one_process_and_every_image_is_computed_once(
 def test_features_that_are_kept_are_computed_by_nobody(processes: Processes, folder: Path) -> None:
     first = processes.run(3, measure, folder, True)
     again = processes.run(2, measure, folder, True)
-    assert [found for found, _ in again] == [first[0][0]] * 2
+    assert [measured for measured, _ in again] == [first[0][0]] * 2
     assert [seen for _, seen in again] == [[], []]
     assert measure(World(), folder, True) == (first[0][0], [])
 

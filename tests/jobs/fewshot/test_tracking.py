@@ -28,8 +28,10 @@ def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: 
     assert model.training
     assert torch.equal(state, torch.get_rng_state())
     assert all(map(torch.equal, before, model.parameters()))
-    found = vitkit.fewshot(start, data, shots=(1, 5), methods=("ridge", "knn"))
-    assert measured == {f"{score.method}_{score.shots}_shots": score.mean for score in found.models[0].scores}
+    fewshot = vitkit.fewshot(start, data, shots=(1, 5), methods=("ridge", "knn"))
+    assert measured == {
+        f"{score.method}_{score.shots}_shots": score.mean for score in fewshot.models[0].scores
+    }
     assert evaluate(model, torch.nn.Module()) == measured
     with torch.no_grad():
         model.get_parameter("blocks.0.mlp.fc1.weight").normal_()

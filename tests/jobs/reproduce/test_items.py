@@ -52,13 +52,14 @@ def test_the_claims_of_every_study_are_about_its_arms(name: ItemName, tmp_path: 
     for claim in design.claims:
         assert len(claim.more) == len(claim.less) > 0
         for arm in (*claim.more, *claim.less):
-            assert arm in names or any(one.startswith(arm[:-1]) for one in names if arm.endswith("*")), arm
+            matches_pattern = arm.endswith("*") and any(folder.startswith(arm[:-1]) for folder in names)
+            assert arm in names or matches_pattern, arm
     assert design.claims
 
 
 def test_families_cost_about_the_same_an_image(tmp_path: Path) -> None:
     design, _ = arms_of("fig4", tmp_path)
-    costs = {one.line: flops(one.run, 10) for one in design.variants}
+    costs = {variant.line: flops(variant.run, 10) for variant in design.variants}
     assert set(costs) == {"ViT", "BiT", "hybrid"}
     assert max(costs.values()) < 2 * min(costs.values())
 
@@ -75,7 +76,7 @@ def test_smaller_subsets_have_fewer_images_and_stop_by_validation(tmp_path: Path
 def test_arms_of_the_same_compute_have_the_same_flops(tmp_path: Path) -> None:
     design, arms = arms_of("fig5", tmp_path)
     steps = {arm.folder: arm.run.training.steps or 0 for arm in arms}
-    costs = {one.name: flops(one.run, 10) * steps[one.name] for one in design.variants}
+    costs = {variant.name: flops(variant.run, 10) * steps[variant.name] for variant in design.variants}
     for length in (1, 2, 4):
         same = [cost for name, cost in costs.items() if name.endswith(f"-{length}x")]
         assert len(same) == 3 and max(same) < 1.03 * min(same)  # steps are whole numbers
@@ -102,13 +103,13 @@ def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [("fig7", "needs a trained model"), ("table5", "needs a trained model"), ("fig2", "start")],
 )
-def test_what_needs_a_start_says_so(name: ItemName, words: str, tmp_path: Path) -> None:
+def test_what_needs_a_start_says_so(name: ItemName, message: str, tmp_path: Path) -> None:
     options = ReproduceOptions(name, out=tmp_path / "out")
     for job in (run_reproduce, plan_reproduction):
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             job(options)
     assert not (tmp_path / "out").exists()
 

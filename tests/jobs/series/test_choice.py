@@ -24,11 +24,11 @@ def test_a_rate_that_diverges_is_told_and_not_chosen(tmp_path: Path) -> None:
     options = SeriesOptions(sweep_rates=(0.001, 1e36))
     hearing = Hearing()
     out = train_series(wild, tmp_path / "sweep", options, listener=hearing)
-    found = read_series(out)
-    assert found.chosen == 0.001
-    assert "Step" in found.rates[1].diverged and found.rates[1].score is None
+    series = read_series(out)
+    assert series.chosen == 0.001
+    assert "Step" in series.rates[1].diverged and series.rates[1].score is None
     assert any("training diverged" in said for said in hearing.warnings)
-    assert "With 1e+36 training diverged." in found.reasons
+    assert "With 1e+36 training diverged." in series.reasons
     assert "diverged" in (out / "report.html").read_text()
 
 
@@ -50,15 +50,15 @@ def test_where_all_rates_diverge_nothing_is_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_ties_and_scores_that_are_none(results: list[Any], chosen: float) -> None:
-    found = choose_rate(swept(*results))
-    assert found.chosen == chosen == found.members[0].learning_rate
+    series = choose_rate(swept(*results))
+    assert series.chosen == chosen == series.members[0].learning_rate
 
 
 def test_ties_are_told() -> None:
-    (told,) = (
+    (sentence,) = (
         line for line in choose_rate(swept((0.1, 0.6, 1.0), (0.2, 0.6, 2.0))).reasons if "same" in line
     )
-    assert told == "0.2 scored the same: the lower loss decided, then the lower rate."
+    assert sentence == "0.2 scored the same: the lower loss decided, then the lower rate."
 
 
 def test_the_rates_are_those_of_table_4() -> None:
@@ -91,12 +91,12 @@ def test_a_metric_that_is_not_defined_is_said_to_be_so() -> None:
 
 def test_runs_that_diverged_are_said_where_no_run_has_a_score() -> None:
     lost = Member("seed-0", 0.1, 0, diverged="Step 3: loss nan")
-    kept = Member("seed-1", 0.1, 1, finished=True)
+    finished = Member("seed-1", 0.1, 1, finished=True)
     begun = replace(swept((0.1, 0.5, 1.0)), chosen=0.1)
     assert conclusions(replace(begun, members=(lost, replace(lost, folder="seed-1"))))[1:] == [
         "Training diverged in 2 of 2 runs."
     ]
-    assert conclusions(replace(begun, members=(lost, kept)))[1:] == [
+    assert conclusions(replace(begun, members=(lost, finished)))[1:] == [
         "Training diverged in 1 of 2 runs.",
         "There are no test images, so the final model is not evaluated.",
     ]

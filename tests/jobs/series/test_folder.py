@@ -71,19 +71,19 @@ def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on
     with pytest.raises(InterruptedTraining):
         train_series(SMALL, out, SWEEP)
     again = f"the series goes on with: vitkit train --resume {out}"
-    words = f"such as {out / 'rate-0.02'} (others: rate-0.001); {again}"
+    message = f"such as {out / 'rate-0.02'} (others: rate-0.001); {again}"
     from_series = replace(SMALL, model="", start=StartConfig(str(out)))
     uses: list[Any] = [load_model, vitkit.evaluate, vitkit.Predictor]
     for use in uses:
-        with pytest.raises(VitkitError, match=re.escape(words)):
+        with pytest.raises(VitkitError, match=re.escape(message)):
             use(out)
-    with pytest.raises(VitkitError, match=re.escape(words)):
+    with pytest.raises(VitkitError, match=re.escape(message)):
         vitkit.inspect(out, out=tmp_path / "pictures")
-    with pytest.raises(VitkitError, match=re.escape(words)):
+    with pytest.raises(VitkitError, match=re.escape(message)):
         training.train(from_series, tmp_path / "run")
     hearing = Hearing()
     assert vitkit.write_report(out, listener=hearing) == out / "report.html"
-    assert words in hearing.notes[0]
+    assert message in hearing.notes[0]
     load_model(out / "rate-0.02")
 
 
@@ -101,11 +101,11 @@ def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp
     for member in read_series(out).all_members:
         assert not list((out / member.folder).glob("checkpoints/*"))
         assert read_ended(out / member.folder) is not None
-    kept = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
-    before = {name: (final / name).read_bytes() for name in kept}
+    files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
+    before = {name: (final / name).read_bytes() for name in files}
     hearing = Hearing()
     training.train(read_run(final), final, resume=True, listener=hearing)  # nothing is computed
-    assert before == {name: (final / name).read_bytes() for name in kept}
+    assert before == {name: (final / name).read_bytes() for name in files}
     assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
     load_model(final)
     assert torch.__version__ in vitkit.write_report(final).read_text()

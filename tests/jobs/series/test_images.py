@@ -142,8 +142,8 @@ def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> N
     with pytest.raises(KeyboardInterrupt):
         train_series(run, tmp_path / "folds", KINDS["folds"])
     assert before.folds is not None
-    one, other = (list(before.folds.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
-    groups[one], groups[other] = groups[other], groups[one]
+    image, other = (list(before.folds.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
+    groups[image], groups[other] = groups[other], groups[image]
     assert first_fold().fingerprint() == before.fingerprint()
     with pytest.raises(VitkitError, match="have changed since"):
         train_series(run, tmp_path / "folds", KINDS["folds"])
@@ -184,8 +184,8 @@ def test_uneven_folds_of_an_early_version_are_refused(tmp_path: Path, pretended:
     ):
         train_series(run, out, options)
     assert pretended.trained == [] and not list(out.glob("fold-*"))
-    found = read_series(train_series(run, tmp_path / "new", options))
-    assert found.spread is not None and found.spread.runs == 5
+    series = read_series(train_series(run, tmp_path / "new", options))
+    assert series.spread is not None and series.spread.runs == 5
 
 
 def test_more_folds_than_images_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ pytestmark = pytest.mark.usefixtures("without_report")
 def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Path) -> None:
     hearing = Hearing()
     out = train_series(SMALL, tmp_path / "sweep", SWEEP, listener=hearing)
-    found = read_series(out)
-    assert [one.folder for one in found.all_members] == ["rate-0.001", "rate-0.02", "final"]
-    for member in found.rates:
+    series = read_series(out)
+    assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
+    for member in series.rates:
         folder = out / member.folder
         assert counts(folder) == {"train": 1257, "val": 180, "test": 360}
         evaluated = {path.name.split(".")[0] for path in (folder / "evaluation").iterdir()}
@@ -45,13 +45,13 @@ def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Pat
         assert member.score is not None and member.score.value == recorded["accuracy"]
         assert list(member.score.interval or ()) == recorded["accuracy_interval"]
     assert counts(out / "final") == {"train": 1437, "test": 360}
-    scores = {one.learning_rate: one.score for one in found.rates if one.score is not None}
+    scores = {member.learning_rate: member.score for member in series.rates if member.score is not None}
     best = max(scores, key=lambda rate: (scores[rate].value or 0.0, -(scores[rate].tie or 0.0)))
     final = read_run(out / "final")
-    assert found.chosen == best == final.optimizer.learning_rate
+    assert series.chosen == best == final.optimizer.learning_rate
     assert final.training == SMALL.training and final.splits.val_fraction == 0
     tested = json.loads((out / "final/evaluation/test.json").read_text())
-    assert found.spread is not None and found.spread.mean == tested["accuracy"]
+    assert series.spread is not None and series.spread.mean == tested["accuracy"]
     assert any("is the best on 180 held-out images" in line for line in dict(hearing.rows)["chosen"])
     page = (out / "report.html").read_text()
     assert "0.001" in page and "chosen" in page and "final/report.html" in page and "<svg" in page
@@ -67,16 +67,16 @@ def test_the_folder_of_a_series_predicts_as_its_first_run(tmp_path: Path) -> Non
 def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> None:
     run = replace(SMALL, training=replace(SMALL.training, seed=5))
     out = train_series(run, tmp_path / "runs", SeriesOptions(runs=3))
-    found = read_series(out)
-    assert [one.folder for one in found.members] == ["seed-5", "seed-6", "seed-7"]
-    records = [json.loads((out / one.folder / "data.json").read_text()) for one in found.members]
+    series = read_series(out)
+    assert [member.folder for member in series.members] == ["seed-5", "seed-6", "seed-7"]
+    records = [json.loads((out / member.folder / "data.json").read_text()) for member in series.members]
     assert len({record["fingerprint"] for record in records}) == 1
-    assert len({(out / one.folder / "model.safetensors").read_bytes() for one in found.members}) == 3
-    values = [one.score.value or 0.0 for one in found.members if one.score is not None]
-    assert found.spread is not None and len(values) == 3
-    assert found.spread.mean == pytest.approx(np.mean(values))
-    assert found.spread.deviation == pytest.approx(np.std(values, ddof=1))
-    assert (found.spread.lowest, found.spread.highest) == (min(values), max(values))
+    assert len({(out / member.folder / "model.safetensors").read_bytes() for member in series.members}) == 3
+    values = [member.score.value or 0.0 for member in series.members if member.score is not None]
+    assert series.spread is not None and len(values) == 3
+    assert series.spread.mean == pytest.approx(np.mean(values))
+    assert series.spread.deviation == pytest.approx(np.std(values, ddof=1))
+    assert (series.spread.lowest, series.spread.highest) == (min(values), max(values))
     # The first is the run that is trained alone.
     alone = training.train(run, tmp_path / "alone")
     for name in ("model.safetensors", "metrics.jsonl"):
@@ -85,9 +85,10 @@ def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> No
 
 def test_a_sweep_is_done_once_for_several_runs(tmp_path: Path) -> None:
     out = train_series(SMALL, tmp_path / "both", replace(SWEEP, runs=2))
-    found = read_series(out)
-    assert [one.folder for one in found.all_members] == ["rate-0.001", "rate-0.02", "seed-0", "seed-1"]
-    assert {read_run(out / one.folder).optimizer.learning_rate for one in found.members} == {found.chosen}
+    series = read_series(out)
+    assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "seed-0", "seed-1"]
+    rates = {read_run(out / member.folder).optimizer.learning_rate for member in series.members}
+    assert rates == {series.chosen}
 
 
 def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None:
@@ -99,10 +100,10 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
         tested.update(test.key(index) for index in range(len(test)))
         assert counts(out / f"fold-{number}")["test"] == len(test)
     assert len(tested) == 1797 and set(tested.values()) == {1}
-    found = read_series(out)
-    assert found.spread is not None and found.spread.runs == 3
+    series = read_series(out)
+    assert series.spread is not None and series.spread.runs == 3
     assert not (out / "model.safetensors").exists()  # no fold is better than another
-    pooled = found.spread.pooled
+    pooled = series.spread.pooled
     assert pooled is not None and pooled.images == 1797
     evaluations = [json.loads((out / f"fold-{k}/evaluation/test.json").read_text()) for k in range(3)]
     assert pooled.right == sum(evaluation["correct"] for evaluation in evaluations)
@@ -122,7 +123,7 @@ def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(job, "train", counted)
     with pytest.raises(KeyboardInterrupt):
         train_series(SMALL, out, SWEEP)
-    assert [one.finished for one in read_series(out).all_members] == [True, False, False]
+    assert [member.finished for member in read_series(out).all_members] == [True, False, False]
     train_series(SMALL, out, SWEEP)
     train_series(SMALL, out, SWEEP)
     assert trained == ["rate-0.001", "rate-0.02", "rate-0.02", "final"]
@@ -209,7 +210,7 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"runs": 0}, "runs is at least 1 and at most 1,000, found 0"),
         ({"runs": 10**30}, "runs is at least 1 and at most 1,000, found 1000000000000"),
@@ -221,8 +222,8 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
         ({"cross_validate": 3, "sweep": True}, "has seen the test images of all folds but one"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         SeriesOptions(**options)
 
 
@@ -259,11 +260,11 @@ def test_rates_are_judged_by_held_out_images_and_folds_by_test_images(
 ) -> None:
     run = replace(SMALL, data=str(photos(tmp_path / "data")))
     swept = read_series(train_series(run, tmp_path / "sweep", SWEEP))
-    assert [one.score.split for one in swept.all_members if one.score] == ["val", "val", "test"]
+    assert [member.score.split for member in swept.all_members if member.score] == ["val", "val", "test"]
     assert [made.training.evaluate_test for made in pretended.runs] == [False, False, True]
     del pretended.scored["test"]  # as if a fold had no test images: the others chose its weights
     folds = read_series(train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=3)))
-    assert [one.score for one in folds.members] == [None] * 3 and folds.spread is None
+    assert [member.score for member in folds.members] == [None] * 3 and folds.spread is None
     seeds = read_series(train_series(run, tmp_path / "seeds", SeriesOptions(runs=2)))
     assert seeds.spread is not None and seeds.spread.split == "val"
 

@@ -26,8 +26,8 @@ def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) 
     run = vitkit.finetune_run(str(tmp_path / "start"), "digits", recipe="paper", image_size=8)
     run = replace(run, training=replace(run.training, steps=2, batch_size=16))
     out = train_series(run, tmp_path / "tuned")
-    found = read_series(out)
-    assert [one.learning_rate for one in found.rates] == [0.001, 0.003, 0.01, 0.03]
+    series = read_series(out)
+    assert [member.learning_rate for member in series.rates] == [0.001, 0.003, 0.01, 0.03]
     assert read_run(out / "final").optimizer.optimizer == "sgd"
     assert vitkit.finetune(str(tmp_path / "start"), "digits", tmp_path / "two", runs=2, minutes=0.01).is_dir()
     assert read_series(tmp_path / "two").run.training.minutes == 0.01

@@ -162,7 +162,7 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
 def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: Path) -> None:
     """The seeds, the order of images and all that is drawn are shared."""
     hearing = Hearing()
-    found = vitkit.ablate(
+    ablation = vitkit.ablate(
         SMALL,
         {"log_every": [3], "position": ["none"]},
         seeds=2,
@@ -170,21 +170,21 @@ def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: P
         out=tmp_path,
         listener=hearing,
     )
-    same, other = found.comparison.arms
+    same, other = ablation.comparison.arms
     assert same.difference is not None and other.difference is not None
     assert (same.difference.mean, same.difference.interval, same.adjusted_p) == (0.0, (0.0, 0.0), 1.0)
-    assert same.scores == found.comparison.base.scores and set(same.scores) == {"0", "1"}
+    assert same.scores == ablation.comparison.base.scores and set(same.scores) == {"0", "1"}
     assert other.difference.image_variance > 0
     # As the runs themselves say, seed by seed.
     series = read_series(tmp_path / "position-none")
-    assert {str(one.seed): one.score.value for one in series.members if one.score} == other.scores
-    expected = np.mean([other.scores[seed] - found.comparison.base.scores[seed] for seed in ("0", "1")])
+    assert {str(member.seed): member.score.value for member in series.members if member.score} == other.scores
+    expected = np.mean([other.scores[seed] - ablation.comparison.base.scores[seed] for seed in ("0", "1")])
     assert other.difference.mean == pytest.approx(expected)
     page = (tmp_path / "report.html").read_text()
     assert "log_every 3: the same as the base on every test image" in page
     for place in ("base", "position-none", "position-none/seed-1"):
         assert f'href="{place}/report.html"' in page
-    json.dumps(found.to_json())
+    json.dumps(ablation.to_json())
 
 
 def test_the_p_of_several_arms_are_adjusted_together(tmp_path: Path) -> None:
@@ -193,17 +193,17 @@ def test_the_p_of_several_arms_are_adjusted_together(tmp_path: Path) -> None:
         "learning_rate": [1e-7],
         "log_every": [3],
     }  # one that learns nothing, and one that is the same
-    found = vitkit.ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
-    slow, same = found.comparison.arms
+    ablation = vitkit.ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    slow, same = ablation.comparison.arms
     assert slow.difference is not None and slow.difference.mean < -0.2 and slow.difference.p < 0.25
     assert slow.adjusted_p == 2 * slow.difference.p and same.adjusted_p == 1.0
 
 
 def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_path: Path) -> None:
-    found = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
-    for arm in (found.comparison.base, *found.comparison.arms):
+    ablation = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
+    for arm in (ablation.comparison.base, *ablation.comparison.arms):
         series = read_series(tmp_path / arm.folder)
-        assert [one.folder for one in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
+        assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
         assert arm.learning_rate == series.chosen
         assert arm.end_of_sweep == ("lowest" if series.chosen == 0.001 else "highest")
         assert read_run(tmp_path / arm.folder / "final").optimizer.learning_rate == series.chosen
@@ -215,16 +215,16 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
 
 def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:
     vary = {"position": ["none"], "pool": ["mean"]}
-    found = vitkit.ablate(SMALL, vary, grid=True, seeds=1, fixed_rate=True, out=tmp_path)
-    assert len(found.comparison.arms) == 3
+    ablation = vitkit.ablate(SMALL, vary, grid=True, seeds=1, fixed_rate=True, out=tmp_path)
+    assert len(ablation.comparison.arms) == 3
     page = (tmp_path / "report.html").read_text()
     assert "Mean accuracy by value" in page and "pool mean" in page
 
 
 def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path) -> None:
     vary: dict[str, Sequence[Any]] = {"learning_rate": [1e36], "pool": ["mean"]}
-    found = vitkit.ablate(SMALL, vary, seeds=2, fixed_rate=True, out=tmp_path)
-    wild, mean = found.comparison.arms
+    ablation = vitkit.ablate(SMALL, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    wild, mean = ablation.comparison.arms
     assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
     assert mean.difference is not None and mean.adjusted_p == mean.difference.p  # one comparison alone
     page = (tmp_path / "report.html").read_text()
@@ -233,8 +233,8 @@ def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path
 
 def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
     wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
-    found = vitkit.ablate(wild, {"learning_rate": [0.01]}, seeds=1, fixed_rate=True, out=tmp_path)
-    assert found.comparison.arms[0].difference is None
+    ablation = vitkit.ablate(wild, {"learning_rate": [0.01]}, seeds=1, fixed_rate=True, out=tmp_path)
+    assert ablation.comparison.arms[0].difference is None
     assert "every seed of the base" in (tmp_path / "report.html").read_text()
 
 
@@ -283,9 +283,9 @@ def test_an_evaluation_of_other_images_is_refused(tmp_path: Path) -> None:
 def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     expected = plan_ablation(AblateOptions(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3)))
-    assert [(one.label, one.runs, one.rates) for one in expected] == [
+    assert [(arm.label, arm.runs, arm.rates) for arm in expected] == [
         ("the base", 5, (0.1, 0.2, 0.3)),
         ("pool mean", 5, (0.1, 0.2, 0.3)),
     ]
-    assert all(one.seconds > 0 for one in expected)
+    assert all(arm.seconds > 0 for arm in expected)
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ def arm(label: str, scores: np.ndarray, p: float | None = None) -> ArmResult:
     return ArmResult(label.replace(" ", "-"), label, 0.01, means, (), None, difference, p)
 
 
-FOUND = Comparison(
+COMPARISON = Comparison(
     "accuracy",
     "test",
     400,
@@ -31,8 +31,8 @@ FOUND = Comparison(
 
 
 def test_a_difference_that_was_found_and_none_are_told_apart() -> None:
-    worse, alike, about = conclusions(FOUND)
-    difference = FOUND.arms[0].difference
+    worse, alike, about = conclusions(COMPARISON)
+    difference = COMPARISON.arms[0].difference
     assert difference is not None
     low, high = (f"{100 * end:+.1f}" for end in difference.interval)
     assert worse == (
@@ -45,12 +45,12 @@ def test_a_difference_that_was_found_and_none_are_told_apart() -> None:
 
 
 def test_one_seed_is_said_to_be_about_these_weights() -> None:
-    single = replace(FOUND, seeds=(0,))
+    single = replace(COMPARISON, seeds=(0,))
     assert "about these weights only, and says nothing about other trainings" in conclusions(single)[-1]
 
 
 def test_the_same_answers_are_told_as_such() -> None:
-    same = replace(FOUND, arms=(arm("log_every 3", BASE, 1.0),))
+    same = replace(COMPARISON, arms=(arm("log_every 3", BASE, 1.0),))
     assert conclusions(same)[0] == "log_every 3: the same as the base on every test image."
 
 
@@ -58,21 +58,23 @@ def test_seeds_that_diverged_are_told() -> None:
     both = paired_difference(BASE[:2], WORSE[:2])
     two = ArmResult("a", "rate 3", 3.0, {"0": 0.8, "2": 0.7}, (1,), None, both, 0.2)
     none = ArmResult("b", "rate 9", None, {}, (0, 1, 2))
-    said = conclusions(replace(FOUND, arms=(two, none)))
+    said = conclusions(replace(COMPARISON, arms=(two, none)))
     assert said[0].endswith("Only 2 seeds finished in both.")
     assert said[1] == "rate 9: not compared, because training diverged with every seed of rate 9."
-    rows = arm_table(replace(FOUND, arms=(two, none))).rows
+    rows = arm_table(replace(COMPARISON, arms=(two, none))).rows
     assert rows[1][2:5] == ("80.0%", "diverged", "70.0%")
     assert rows[2][1] == "–" and set(rows[2][-5:]) == {"–"}
-    lost = replace(FOUND, images=0, base=replace(none, label="the base"), arms=(none,))
+    lost = replace(COMPARISON, images=0, base=replace(none, label="the base"), arms=(none,))
     assert conclusions(lost) == [
         "Training diverged in every run: there is nothing to compare. Give lower rates."
     ]
 
 
 def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
-    ends = [replace(one, end_of_sweep="highest") for one in (FOUND.base, FOUND.arms[0])]
-    said = conclusions(replace(FOUND, base=ends[0], arms=(ends[1], FOUND.arms[1])))
+    ends = [
+        replace(arm_result, end_of_sweep="highest") for arm_result in (COMPARISON.base, COMPARISON.arms[0])
+    ]
+    said = conclusions(replace(COMPARISON, base=ends[0], arms=(ends[1], COMPARISON.arms[1])))
     assert said[2].startswith(
         "The highest learning rate that was tried was the best for the base, position none:"
     )
@@ -80,19 +82,21 @@ def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
 
 
 def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
-    table = arm_table(FOUND)
+    table = arm_table(COMPARISON)
     assert table.headings[:6] == ("arm", "learning rate", "seed 0", "seed 1", "seed 2", "mean accuracy")
     assert [row[0] for row in table.rows] == ["the base", "position none", "pool mean"]
     assert all(len(row) == len(table.headings) for row in table.rows)
-    plot = difference_plot(FOUND)
+    plot = difference_plot(COMPARISON)
     assert plot is not None
     labels = [label.get_text() for label in plot.figure.axes[0].get_yticklabels()]
     assert labels == ["position none", "pool mean"]
-    assert difference_plot(replace(FOUND, arms=())) is None
+    assert difference_plot(replace(COMPARISON, arms=())) is None
 
 
 @pytest.mark.parametrize(("images", "shown"), [(400, "+0.1 to"), (5_000, "+0.12 to")])
 def test_many_images_are_told_to_a_hundredth_of_a_point(images: int, shown: str) -> None:
-    one = PairedDifference(3, images, 0.002, 1e-7, 1e-7, 5.0, (0.00123, 0.003), 0.01, 0.001)
-    told = replace(FOUND, images=images, arms=(replace(FOUND.arms[0], difference=one),))
-    assert shown in conclusions(told)[0]
+    difference = PairedDifference(3, images, 0.002, 1e-7, 1e-7, 5.0, (0.00123, 0.003), 0.01, 0.001)
+    comparison = replace(
+        COMPARISON, images=images, arms=(replace(COMPARISON.arms[0], difference=difference),)
+    )
+    assert shown in conclusions(comparison)[0]

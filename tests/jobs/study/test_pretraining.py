@@ -40,7 +40,7 @@ def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path
         alike = [runs[f"{arm}/seed-{draw}"] for arm in ("without", "with", "longer")]
         for key in ("data", "splits"):
             assert alike[0][key] == alike[1][key] == alike[2][key]
-        assert {one["training"]["seed"] for one in alike} == {draw}
+        assert {record["training"]["seed"] for record in alike} == {draw}
         assert alike[0]["splits"]["subset"] == "[:20]" and alike[0]["splits"]["subset_seed"] == draw
         assert alike[0]["training"]["steps"] == alike[1]["training"]["steps"] == 4
         assert alike[2]["training"]["steps"] > 4
@@ -57,18 +57,18 @@ def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path
     hashes = {path.read_text() for path in finished.glob("without/seed-*/data.json")}
     assert len(hashes) == 2  # other labelled images in each draw
     ids = [np.load(path) for path in finished.glob("*/seed-*/evaluation/test.ids.npy")]
-    assert len(ids) == 6 and all(np.array_equal(one, ids[0]) for one in ids)
+    assert len(ids) == 6 and all(np.array_equal(image_ids, ids[0]) for image_ids in ids)
 
 
 def test_the_page_answers_the_question(finished: Path) -> None:
     page = (finished / "report.html").read_text()
-    for words in (
+    for phrase in (
         "with pre-training",
         "longer without pre-training",
         "Against as much time",
         "2 seeds on 360",
     ):
-        assert words in page
+        assert phrase in page
     assert (finished / "with/model.safetensors").exists()
 
 
@@ -122,7 +122,7 @@ def test_other_options_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["pretrain", "digits", "--labels", "5"], "give labelled images with it"),
         (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is 1 or more"),
@@ -131,7 +131,7 @@ def test_other_options_are_refused(
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(words) == 1
+    assert run(arguments) == 1
     assert sentence in capsys.readouterr().err

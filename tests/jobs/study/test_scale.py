@@ -93,18 +93,18 @@ def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> N
 def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Run]) -> None:
     made, request = plan(points=6), Request()
     splits = [request.images(arm.run).splits for arm in made.arms]
-    counts = [len(one["train"]) for one in splits]
+    counts = [len(images["train"]) for images in splits]
     assert made.places == tuple(map(float, counts))
     assert counts[-1] == 1257  # all that validation and test leave of 1,797
     assert counts[-1] / counts[-2] == pytest.approx(3, rel=0.01)
     assert counts[-2] / counts[0] == pytest.approx(10**1.5, rel=0.05)
     for smaller, larger in itertools.pairwise(splits):
         inside, around = (
-            {one["train"].key(i) for i in range(len(one["train"]))} for one in (smaller, larger)
+            {images["train"].key(i) for i in range(len(images["train"]))} for images in (smaller, larger)
         )
         assert inside < around
         for split in ("val", "test"):
-            keys = [[one[split].key(i) for i in range(len(one[split]))] for one in (smaller, larger)]
+            keys = [[images[split].key(i) for i in range(len(images[split]))] for images in (smaller, larger)]
             assert keys[0] == keys[1]
     assert {arm.run.training.steps for arm in made.arms} == {8}
     assert {arm.run.training.select for arm in made.arms} == {"best"}
@@ -144,8 +144,8 @@ def test_points_along_size_keep_the_shape_of_the_model(paced: list[Run]) -> None
     assert made.arms[-2].run == job._with_length(
         replace(made.arms[-2].run, model="ViT-128x8x4/4", architecture=run.architecture), 8, 8, 1257
     )
-    wanted = [made.places[-2] * factor for factor in (10**-1.5, 10**-1.125, 10**-0.75, 10**-0.375, 1, 3)]
-    for place, target, config in zip(made.places, wanted, configs, strict=True):
+    targets = [made.places[-2] * factor for factor in (10**-1.5, 10**-1.125, 10**-0.75, 10**-0.375, 1, 3)]
+    for place, target, config in zip(made.places, targets, configs, strict=True):
         assert place == pytest.approx(target, rel=0.3)
         assert isinstance(config, ViTConfig)
         assert config.mlp_dim == 2 * config.width
@@ -169,20 +169,20 @@ def test_too_few_images_for_the_smallest_point_are_refused(tmp_path: Path, paced
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"splits": replace(SMALL.splits, subset="0.5")}, "leave --subset out"),
         ({"splits": replace(SMALL.splits, test_fraction=0.0)}, "give --splits.test-fraction"),
         ({"training": TrainingConfig(minutes=1)}, "give --budget, the time of all points"),
     ],
 )
-def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         plan(recipe=replace(SMALL, **changes))
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"points": 4}, "points is from 5 to 30, found 4"),
         ({"seeds": 0}, "seeds is from 1"),
@@ -192,8 +192,8 @@ def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, An
         ({"along": "steps", "hold": "epochs"}, "hold epochs is for --along data"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(VitkitError, match=words):
+def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
         options(**changes)
 
 
@@ -203,7 +203,7 @@ def test_a_start_that_has_seen_the_images_is_warned_of(paced: list[Run], finishe
         start = finished.folder / "data-06"
         run = replace(SMALL, training=replace(SMALL.training, steps=950), start=StartConfig(str(start)))
         plan(along=along, recipe=run, listener=hearing)
-        assert any("was trained on these images" in one for one in hearing.warnings) == is_warned
+        assert any("was trained on these images" in warning for warning in hearing.warnings) == is_warned
 
 
 def test_what_is_left_out_suits_the_start(paced: list[Run], finished: Scale) -> None:
@@ -246,19 +246,19 @@ def test_the_prediction_is_written_before_the_held_out_point_is_trained(
         assert (tmp_path / "law/prediction.json").exists() == (folder.parent.name == "data-06")
         return train(run, folder, **given)
 
-    def kept(*given: Any) -> None:
+    def write_prediction(*given: Any) -> None:
         keep(*given)
         order.append("prediction")
 
     monkeypatch.setattr(series_job, "train", trained)
-    monkeypatch.setattr(job, "_keep_prediction", kept)
-    found = run_scale(options(tmp_path / "law", listener=Hearing()))
+    monkeypatch.setattr(job, "_keep_prediction", write_prediction)
+    scale = run_scale(options(tmp_path / "law", listener=Hearing()))
     assert order == [*(f"data-0{number}" for number in range(1, 6)), "prediction", "data-06"]
     written = json.loads((tmp_path / "law/prediction.json").read_text())
-    assert written["prediction"]["x"] == found.held_out.x == 1257
-    assert written["law"]["exponent"] == found.fit.law.exponent
+    assert written["prediction"]["x"] == scale.held_out.x == 1257
+    assert written["law"]["exponent"] == scale.fit.law.exponent
     assert "report.html" in {path.name for path in (tmp_path / "law").iterdir()}
-    assert json.loads((tmp_path / "law/scale.json").read_text())["conclusions"] == conclusions(found)
+    assert json.loads((tmp_path / "law/scale.json").read_text())["conclusions"] == conclusions(scale)
 
 
 def test_a_study_that_was_stopped_goes_on_to_the_same_result(
@@ -310,8 +310,8 @@ def test_a_prediction_that_was_changed_or_removed_is_refused(copied: Path, is_th
         path.write_text(json.dumps(said))
     else:
         path.unlink()
-    words = "expected the prediction by the points" if is_there else "is missing, though data-06 has begun"
-    with pytest.raises(VitkitError, match=words):
+    message = "expected the prediction by the points" if is_there else "is missing, though data-06 has begun"
+    with pytest.raises(VitkitError, match=message):
         run_scale(options(copied))
 
 
@@ -340,11 +340,11 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(series_job, "train", diverging)
     shutil.rmtree(copied / "data-06")
-    found = run_scale(options(copied))
-    assert found.held_out.point is None
-    assert found.tenfold is None
-    assert any(sentence.endswith("; training diverged.") for sentence in conclusions(found))
-    assert "1,257 training images: training diverged in 1 run, left out." in remarks(found)
+    scale = run_scale(options(copied))
+    assert scale.held_out.point is None
+    assert scale.tenfold is None
+    assert any(sentence.endswith("; training diverged.") for sentence in conclusions(scale))
+    assert "1,257 training images: training diverged in 1 run, left out." in remarks(scale)
     shutil.rmtree(copied / "data-02")
     with pytest.raises(VitkitError, match=r"5 places or more, found 4.* diverged at 31 training images"):
         run_scale(options(copied))
@@ -365,11 +365,11 @@ def result(errors: list[float], held_out: float, noise: float | None = 0.005) ->
         Measured(f"{x:,.0f} training images", f"data-{n}", x, Point(x, (error,), noise), 0)
         for n, (x, error) in enumerate(zip(places, [*errors, held_out], strict=True), 1)
     ]
-    fit = fit_power_law([one.point for one in measured[:-1] if one.point is not None])
+    fit = fit_power_law([measurement.point for measurement in measured[:-1] if measurement.point is not None])
     made = ScalePlan(tuple(places), plan_arms(), 8, None)
     said = fit.predict(places[-1])
-    found = job._conclude(Path("runs/x"), options(), made, measured[:-1], fit, said, measured[-1])
-    return found if noise is not None else replace(found, is_fraction=False, metric="loss")
+    scale = job._conclude(Path("runs/x"), options(), made, measured[:-1], fit, said, measured[-1])
+    return scale if noise is not None else replace(scale, is_fraction=False, metric="loss")
 
 
 def plan_arms() -> tuple[Arm, ...]:
@@ -380,14 +380,14 @@ LAW = [0.5, 0.35, 0.25, 0.18, 0.13]
 
 
 def test_what_is_said_of_a_law_that_holds() -> None:
-    found = result(LAW, 0.087)
-    said = " ".join(conclusions(found))
+    scale = result(LAW, 0.087)
+    said = " ".join(conclusions(scale))
     assert "91.3 % accuracy came out, inside the interval" in said
     assert "EXTRAPOLATION: ten times as many images would reach about" in said
     assert said.endswith("if the law went on.")
-    assert found.tenfold is not None
-    assert found.tenfold.x == 94_800
-    assert point_table(found).rows[-1][-1] == "held out"
+    assert scale.tenfold is not None
+    assert scale.tenfold.x == 94_800
+    assert point_table(scale).rows[-1][-1] == "held out"
 
 
 def test_an_extrapolation_that_may_be_no_gain_is_said_to_be_one() -> None:
@@ -397,12 +397,12 @@ def test_an_extrapolation_that_may_be_no_gain_is_said_to_be_one() -> None:
 
 
 def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
-    found = result(LAW, 0.3)
-    said = " ".join(conclusions(found))
+    scale = result(LAW, 0.3)
+    said = " ".join(conclusions(scale))
     assert "OUTSIDE of the interval" in said
     assert "The law does not hold here: the held-out point lies outside" in said
     assert "EXTRAPOLATION" not in said
-    assert found.tenfold is None
+    assert scale.tenfold is None
 
 
 @pytest.mark.parametrize("errors", [[0.2, 0.25, 0.3, 0.35, 0.4], [0.3, 0.3, 0.3, 0.3, 0.3]])
@@ -413,7 +413,7 @@ def test_errors_that_do_not_fall_are_no_law(errors: list[float]) -> None:
 
 
 def test_a_loss_is_written_as_it_is() -> None:
-    found = result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None)
-    said = " ".join(conclusions(found))
+    scale = result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None)
+    said = " ".join(conclusions(scale))
     assert "1.3 loss came out, inside" in said
     assert "%" not in said.replace("95 % interval", "")

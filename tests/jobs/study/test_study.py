@@ -49,10 +49,10 @@ def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Se
 
 def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:
     hearing = Hearing()
-    found = complete(study(), tmp_path / "study", hearing)
-    assert [[one.folder for one in series.members] for series in found] == [["final"], ["final"]]
-    assert all(series.ended for series in found)
-    assert found[1].run.architecture.pool == "mean"
+    all_series = complete(study(), tmp_path / "study", hearing)
+    assert [[member.folder for member in series.members] for series in all_series] == [["final"], ["final"]]
+    assert all(series.ended for series in all_series)
+    assert all_series[1].run.architecture.pool == "mean"
     assert (tmp_path / "study/mean/final/model.safetensors").exists()
     assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
     assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
@@ -90,8 +90,9 @@ def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
     )
     for _ in range(2):  # the same again where it has ended
         hearing = Hearing()
-        found = complete(study(*arms), tmp_path / "study", hearing)
-        assert [any(one.finished for one in series.members) for series in found] == [False, False, True]
+        all_series = complete(study(*arms), tmp_path / "study", hearing)
+        finished = [any(member.finished for member in series.members) for series in all_series]
+        assert finished == [False, False, True]
         assert any(said.startswith("rate 1e36: Training diverged") for said in hearing.warnings)
         assert any("None of the learning rates" in said for said in hearing.warnings)
 
@@ -99,8 +100,8 @@ def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
 def test_weights_of_the_runs_of_a_sweep_are_not_kept(tmp_path: Path) -> None:
     arm = Arm("swept", "swept", SMALL, SeriesOptions(sweep_rates=(0.01, 0.02)))
     complete(study(arm), tmp_path / "study")
-    kept = {path.parent.name for path in (tmp_path / "study/swept").glob("*/model.safetensors")}
-    assert kept == {"final"}
+    folders = {path.parent.name for path in (tmp_path / "study/swept").glob("*/model.safetensors")}
+    assert folders == {"final"}
 
 
 def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_a_folder_of_the_version_without_crops_is_refused(
 ) -> None:
     """With the protocol finetune, which is what it was, it goes on."""
     described = describe_options(VtabOptions(str(start), root=str(root), protocol=protocol), {})
-    kept = {name: value for name, value in described.items() if name != CROPS}
-    (tmp_path / "options.json").write_text(json.dumps(kept))
+    without_crops = {name: value for name, value in described.items() if name != CROPS}
+    (tmp_path / "options.json").write_text(json.dumps(without_crops))
     said = str(whose(tmp_path, described, []))
     assert said == "mine" if protocol == "finetune" else "neither cropped nor flipped. Finish it with" in said
 
@@ -58,8 +58,8 @@ def test_a_folder_of_the_version_without_crops_is_refused(
 def test_finished_tasks_and_rates_are_not_repeated(
     start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {"out": tmp_path / "out", "sweep": True, "rates": (0.01, 0.1), **SMALL}
-    first = vtab(start, root, tasks=["clevr_count"], **asked)
+    sweep: dict[str, Any] = {"out": tmp_path / "out", "sweep": True, "rates": (0.01, 0.1), **SMALL}
+    first = vtab(start, root, tasks=["clevr_count"], **sweep)
     begun: list[str] = []
 
     def counted(run: Any, folder: Path, **options: Any) -> Path:
@@ -68,9 +68,9 @@ def test_finished_tasks_and_rates_are_not_repeated(
 
     monkeypatch.setattr(series_job, "train", counted)
     (tmp_path / "out/clevr_count/result.json").unlink()
-    assert vtab(start, root, tasks=["clevr_count"], **asked) == first
+    assert vtab(start, root, tasks=["clevr_count"], **sweep) == first
     assert not begun
-    both = vtab(start, root, **asked)
+    both = vtab(start, root, **sweep)
     assert begun == [f"oxford_iiit_pet/{name}" for name in ("rate-0.01", "rate-0.1", "final")]
     assert both.tasks[1] == first.tasks[0]
 
@@ -100,16 +100,16 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     """A finished task is not trained again, so that it must be known what it was trained on."""
     small_task(tmp_path / "root/clevr_count", classes=8)
     shutil.copytree(start, tmp_path / "start")
-    asked: dict[str, Any] = {"out": tmp_path / "out", **SMALL}
-    first = vtab(tmp_path / "start", tmp_path / "root", **asked)
+    options: dict[str, Any] = {"out": tmp_path / "out", **SMALL}
+    first = vtab(tmp_path / "start", tmp_path / "root", **options)
     listed = tmp_path / "root/clevr_count/test.txt"
     lines = listed.read_text()
     listed.write_text("".join(lines.splitlines(keepends=True)[:-1]))
-    assert "clevr_count have changed since" in refusal(tmp_path / "start", tmp_path / "root", **asked)
+    assert "clevr_count have changed since" in refusal(tmp_path / "start", tmp_path / "root", **options)
     listed.write_text(lines)
-    assert vtab(tmp_path / "start", tmp_path / "root", **asked) == first
+    assert vtab(tmp_path / "start", tmp_path / "root", **options) == first
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
-    said = refusal(tmp_path / "start", tmp_path / "root", **asked)
+    said = refusal(tmp_path / "start", tmp_path / "root", **options)
     assert "other options or weights" in said and "\n  model.safetensors of START '" in said
 
 
@@ -156,7 +156,7 @@ def test_a_killed_process_goes_on_where_it_was(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     first, second = out / "oxford_iiit_pet", out / "clevr_count"
     assert (first / "result.json").exists() and not (second / "result.json").exists()
-    assert [one.finished for one in read_series(second).all_members] == [True, False, False]
+    assert [member.finished for member in read_series(second).all_members] == [True, False, False]
     assert [path.name for path in (second / "rate-0.1/checkpoints").glob("step-*")] == ["step-00000003"]
     done = [path for folder in (first, second / "rate-0.01") for path in folder.rglob("*") if path.is_file()]
     weights = second / "rate-0.01/model.safetensors"
@@ -176,8 +176,8 @@ def test_a_stop_says_how_to_go_on(
         raise InterruptedTraining("after step 3", "vitkit train --resume", signal.SIGTERM)
 
     monkeypatch.setattr(series_job, "train", train)
-    words = r"Stopped in task 1 of 2, oxford_iiit_pet; .* same command"
-    with pytest.raises(InterruptedTraining, match=words) as caught:
+    message = r"Stopped in task 1 of 2, oxford_iiit_pet; .* same command"
+    with pytest.raises(InterruptedTraining, match=message) as caught:
         vtab(start, root, out=tmp_path / "out", **SMALL)
     assert caught.value.exit_code == 143
 
@@ -201,8 +201,8 @@ def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bo
     tried = {"accuracy": accuracy, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
     (task / "sweep.json").write_text(json.dumps(tried))
     if finished:
-        kept = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=accuracy)
-        (task / "result.json").write_text(json.dumps(to_json(kept)))
+        task_score = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=accuracy)
+        (task / "result.json").write_text(json.dumps(to_json(task_score)))
     return task
 
 
@@ -217,13 +217,14 @@ def test_a_folder_of_an_earlier_version_is_taken_over_or_refused_untouched(
     (out := tmp_path / "out").mkdir()
     task = begun_by_an_earlier_version(root, start, out, finished)
     before = every_file(task if finished else out)
-    asked: dict[str, Any] = {"out": out, "tasks": ["clevr_count"], "sweep": True, "rates": (0.01, 0.1)}
-    asked |= {"workers": 0, "threads": 1, **STORED}
+    options: dict[str, Any] = {"out": out, "tasks": ["clevr_count"], "sweep": True, "rates": (0.01, 0.1)}
+    options |= {"workers": 0, "threads": 1, **STORED}
     if finished:
-        (one,) = vtab(start, root, **asked).tasks
-        assert (one.accuracy, one.validation, one.run) == (0.6, {"0.01": 0.5}, str(task / "final"))
+        (task_score,) = vtab(start, root, **options).tasks
+        assert (task_score.accuracy, task_score.run) == (0.6, str(task / "final"))
+        assert task_score.validation == {"0.01": 0.5}
     else:
-        said = refusal(start, root, **asked)
+        said = refusal(start, root, **options)
         assert said.startswith(f"{task} was begun by an earlier vitkit") and "or remove that folder" in said
     assert every_file(task if finished else out) == before
 

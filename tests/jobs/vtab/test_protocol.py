@@ -45,16 +45,16 @@ def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: P
     """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96."""
     options = VtabOptions(str(start), root=str(root))
     rules = {}
-    for one in VTAB_TASKS:
-        task = TaskData(one.folder, root, {"train800val200": root / "x.txt"})
+    for vtab_task in VTAB_TASKS:
+        task = TaskData(vtab_task.folder, root, {"train800val200": root / "x.txt"})
         run = task_run(options, task)
         assert not list(departures(run, options, task)) and run.augmentation.shift == 0
         assert run.augmentation.crop_aspect is None
-        rules[one.folder] = run.augmentation.crop_area, run.augmentation.flip
+        rules[vtab_task.folder] = run.augmentation.crop_area, run.augmentation.flip
     large, small = ((480 / 512) ** 2,) * 2, ((128 / 160) ** 2,) * 2
     assert {name for name, (area, _) in rules.items() if area == small} == {"cifar", "svhn", "eurosat"}
     assert {area for area, _ in rules.values()} == {large, small, None}
-    structured = {one.folder for one in VTAB_TASKS if one.group == "structured"}
+    structured = {vtab_task.folder for vtab_task in VTAB_TASKS if vtab_task.group == "structured"}
     assert {name for name, (area, _) in rules.items() if area is None} == structured
     assert {name for name, (_, flip) in rules.items() if not flip} == {"svhn", *structured}
 
@@ -66,10 +66,12 @@ def test_the_classes_of_a_task_are_those_of_the_paper() -> None:
 
 
 def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_path: Path) -> None:
-    found = vtab(start, root, tasks=["clevr_count"], out=tmp_path / "out", protocol="finetune", **SMALL)
+    evaluation = vtab(start, root, tasks=["clevr_count"], out=tmp_path / "out", protocol="finetune", **SMALL)
     run = read_run(tmp_path / "out/clevr_count/final")
     assert (run.optimizer.optimizer, run.training.steps, run.training.select) == ("adamw", 4, "last")
-    assert "optimizer adamw (sgd)" in found.departures
-    assert "the same crops and flips for all tasks (BiT's, where they keep the label)" in found.departures
-    assert not any("smallest crop" in line for line in found.departures)
-    assert "factor of the head's rate 6 (1)" in found.departures
+    assert "optimizer adamw (sgd)" in evaluation.departures
+    assert (
+        "the same crops and flips for all tasks (BiT's, where they keep the label)" in evaluation.departures
+    )
+    assert not any("smallest crop" in line for line in evaluation.departures)
+    assert "factor of the head's rate 6 (1)" in evaluation.departures

@@ -10,58 +10,59 @@ from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, mean_of, remarks, re
 
 
 def result(*scores: TaskScore) -> Vtab:
-    found = {one.folder for one in scores}
-    absent = tuple(task.folder for task in VTAB_TASKS if task.folder not in found)
+    folders = {task_score.folder for task_score in scores}
+    absent = tuple(task.folder for task in VTAB_TASKS if task.folder not in folders)
     return Vtab("start", "root", "paper", (), scores, absent, ())
 
 
 def test_means_are_over_tasks_and_not_over_groups() -> None:
     """By hand: natural (0.9 + 0.7) / 2, structured 0.2, all (0.9 + 0.7 + 0.2) / 3; limits by Pythagoras."""
-    found = result(
+    evaluation = result(
         score("cifar", 0.9, 0.87, 0.92),
         score("svhn", 0.7, 0.66, 0.73),
         score("kitti", 0.2, 0.08, 0.24),
     )
-    natural, structured, overall = found.mean("natural"), found.mean("structured"), found.mean()
+    natural, structured = evaluation.mean("natural"), evaluation.mean("structured")
+    overall = evaluation.mean()
     assert natural is not None and structured is not None and overall is not None
-    assert found.mean("specialized") is None
+    assert evaluation.mean("specialized") is None
     assert natural.accuracy == pytest.approx(0.8) and (natural.tasks, natural.of) == (2, 7)
     assert natural.interval == pytest.approx((0.8 - 0.05 / 2, 0.8 + 13**0.5 / 200))
     assert structured.accuracy == 0.2 and structured.interval == pytest.approx((0.08, 0.24))
     assert overall.accuracy == pytest.approx(0.6) and (overall.tasks, overall.of) == (3, 19)
     assert overall.interval == pytest.approx((0.6 - 0.13 / 3, 0.6 + (4 + 9 + 16) ** 0.5 / 300))
     assert overall.is_partial
-    assert found.paper_mean() == pytest.approx(
+    assert evaluation.paper_mean() == pytest.approx(
         ((0.855 + 0.889 + 0.845) / 3, (0.819 + 0.874 + 0.822) / 3, (0.841 + 0.809 + 0.799) / 3)
     )
 
 
 def test_the_papers_means_are_those_of_its_table() -> None:
     """Table 9 has 77.6, 76.3 and 72.7 as the means of its columns."""
-    found = result(*(score(task.folder, 0.5, 0.4, 0.6) for task in VTAB_TASKS))
-    assert [round(100 * mean, 1) for mean in found.paper_mean()] == [77.6, 76.3, 72.7]
+    evaluation = result(*(score(task.folder, 0.5, 0.4, 0.6) for task in VTAB_TASKS))
+    assert [round(100 * mean, 1) for mean in evaluation.paper_mean()] == [77.6, 76.3, 72.7]
     assert list(PAPER) != [] and {*PAPER} == {task.folder for task in VTAB_TASKS}
-    mean = found.mean()
+    mean = evaluation.mean()
     assert mean is not None and not mean.is_partial
-    assert not any("partial" in sentence for sentence in remarks(found))
-    assert "mean of all 19" in [row[1] for row in found.csv_rows()]
+    assert not any("partial" in sentence for sentence in remarks(evaluation))
+    assert "mean of all 19" in [row[1] for row in evaluation.csv_rows()]
 
 
 def test_a_partial_mean_says_so_everywhere() -> None:
-    found = replace(result(score("cifar", 0.9, 0.87, 0.92)), not_asked=("dtd",))
-    found = replace(found, absent=tuple(name for name in found.absent if name != "dtd"))
-    said = list(remarks(found))
+    evaluation = replace(result(score("cifar", 0.9, 0.87, 0.92)), not_asked=("dtd",))
+    evaluation = replace(evaluation, absent=tuple(name for name in evaluation.absent if name != "dtd"))
+    said = list(remarks(evaluation))
     assert said[0].startswith("The mean is partial: 1 of 19 tasks. It is no VTAB score")
     assert said[1].startswith("Tasks absent, without a folder: Caltech101 (caltech101), Flowers102")
     assert said[2] == "Tasks left out by --tasks: DTD (dtd)."
-    names = [row[1] for row in found.csv_rows()]
+    names = [row[1] for row in evaluation.csv_rows()]
     assert names[1:] == [
         "CIFAR-100",
         "natural, mean of 1 of 7 (partial)",
         "mean of 1 of 19 (partial)",
     ]
-    assert found.to_json()["partial"] is True and found.to_json()["means"]["all"]["tasks"] == 1
-    page = render_vtab(found)
+    assert evaluation.to_json()["partial"] is True and evaluation.to_json()["means"]["all"]["tasks"] == 1
+    page = render_vtab(evaluation)
     assert "over 1 of 19 tasks (partial)" in page and "85.5%" in page
 
 

@@ -21,25 +21,27 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, tmp_path: Path) -> None:
     hearing = Hearing()
-    found = vtab(start, root, out=tmp_path / "out", listener=hearing, **SMALL)
-    assert [one.folder for one in found.tasks] == ["oxford_iiit_pet", "clevr_count"]
-    assert len(found.absent) == 17 and not found.not_asked
-    for one in found.tasks:
-        folder = tmp_path / "out" / one.folder / "final"
+    evaluation = vtab(start, root, out=tmp_path / "out", listener=hearing, **SMALL)
+    assert [task.folder for task in evaluation.tasks] == ["oxford_iiit_pet", "clevr_count"]
+    assert len(evaluation.absent) == 17 and not evaluation.not_asked
+    for task in evaluation.tasks:
+        folder = tmp_path / "out" / task.folder / "final"
         stored = json.loads((folder / "evaluation/test.json").read_text())
-        assert (one.accuracy, one.images) == (stored["accuracy"], 50)
-        assert list(one.interval) == stored["accuracy_interval"]
+        assert (task.accuracy, task.images) == (stored["accuracy"], 50)
+        assert list(task.interval) == stored["accuracy_interval"]
         assert not (folder / "evaluation/val.json").exists()
         assert read_run(folder).data.endswith("train800val200.txt")
         assert json.loads((folder / "data.json").read_text())["images"] == {"train": 50, "test": 50}
-    cards = [json.loads((Path(one.run) / "model.json").read_text()) for one in found.tasks]
+    cards = [json.loads((Path(task.run) / "model.json").read_text()) for task in evaluation.tasks]
     assert [len(card["class_names"]) for card in cards] == [37, 8]
-    kept = json.loads((tmp_path / "out/vtab.json").read_text())
-    assert kept["means"]["all"]["accuracy"] == pytest.approx(sum(one.accuracy for one in found.tasks) / 2)
+    record = json.loads((tmp_path / "out/vtab.json").read_text())
+    assert record["means"]["all"]["accuracy"] == pytest.approx(
+        sum(task.accuracy for task in evaluation.tasks) / 2
+    )
     rows = list(csv.reader((tmp_path / "out/vtab.csv").read_text().splitlines()))
     assert [row[1] for row in rows[1:3]] == ["Pets", "natural, mean of 1 of 7 (partial)"]
     assert "Pets" in (tmp_path / "out/vtab.html").read_text()
-    assert kept["tasks"][0]["run"] == "oxford_iiit_pet/final" and kept["start"] == start.name
+    assert record["tasks"][0]["run"] == "oxford_iiit_pet/final" and record["start"] == start.name
     for name in ("vtab.json", "vtab.csv", "vtab.html", "clevr_count/result.json"):
         said = (tmp_path / "out" / name).read_text()
         assert not any(str(place) in said for place in (tmp_path, start.parent, root.parent))
@@ -49,11 +51,13 @@ def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, t
 
 def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path) -> None:
     rates = (1e-9, 0.1)
-    found = vtab(start, root, out=tmp_path / "out", tasks=["clevr_count"], sweep=True, rates=rates, **SMALL)
-    (one,) = found.tasks
-    assert found.not_asked == ("oxford_iiit_pet",)
-    assert set(one.validation) == {"1e-09", "0.1"}
-    for name, accuracy in one.validation.items():
+    evaluation = vtab(
+        start, root, out=tmp_path / "out", tasks=["clevr_count"], sweep=True, rates=rates, **SMALL
+    )
+    (task,) = evaluation.tasks
+    assert evaluation.not_asked == ("oxford_iiit_pet",)
+    assert set(task.validation) == {"1e-09", "0.1"}
+    for name, accuracy in task.validation.items():
         member = tmp_path / "out/clevr_count" / f"rate-{name}"
         stored = json.loads((member / "evaluation/val.json").read_text())
         assert (stored["accuracy"], stored["count"]) == (accuracy, 10)
@@ -62,23 +66,23 @@ def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path
         assert not [*member.glob("checkpoints/step-*")] and not (member / "model.safetensors").exists()
     series = read_series(tmp_path / "out/clevr_count")
     assert {member.folder: member.score.value for member in series.rates if member.score is not None} == {
-        f"rate-{name}": accuracy for name, accuracy in one.validation.items()
+        f"rate-{name}": accuracy for name, accuracy in task.validation.items()
     }
     final = read_run(tmp_path / "out/clevr_count/final")
-    assert one.learning_rate == series.chosen == final.optimizer.learning_rate
+    assert task.learning_rate == series.chosen == final.optimizer.learning_rate
     assert json.loads((tmp_path / "out/clevr_count/final/data.json").read_text())["images"]["train"] == 50
     assert "1e-09" in (tmp_path / "out/vtab.html").read_text()
 
 
 def test_a_rate_that_diverges_is_passed_over(start: Path, root: Path, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"tasks": ["clevr_count"], "sweep": True, **SMALL}
+    options: dict[str, Any] = {"tasks": ["clevr_count"], "sweep": True, **SMALL}
     hearing = Hearing()
-    found = vtab(start, root, out=tmp_path / "some", rates=(1e38, 0.01), listener=hearing, **asked)
-    assert found.tasks[0].learning_rate == 0.01 and {*found.tasks[0].validation} == {"0.01"}
+    evaluation = vtab(start, root, out=tmp_path / "some", rates=(1e38, 0.01), listener=hearing, **options)
+    assert evaluation.tasks[0].learning_rate == 0.01 and {*evaluation.tasks[0].validation} == {"0.01"}
     (said,) = hearing.warnings
     assert said.startswith("clevr_count: learning rate 1e+38 on a part of the training images")
     assert "training diverged. Step " in said
-    said = refusal(start, root, out=tmp_path / "none", rates=(1e38, 1e37), **asked)
+    said = refusal(start, root, out=tmp_path / "none", rates=(1e38, 1e37), **options)
     assert said.startswith("clevr_count: None of the learning rates 1e+37, 1e+38 led to a model")
     assert said.endswith("Give lower ones with --rates and another --out.")
 
