@@ -89,7 +89,7 @@ def test_a_start_of_three_channels_begins_on_grey_images_where_it_was(tmp_path: 
     assert before.predictions.logits.std() > 0.01  # else any model would pass
     assert np.allclose(before.predictions.logits, after.predictions.logits, atol=1e-4)
     image = np.random.default_rng(0).integers(0, 256, (20, 20), dtype=np.uint8)
-    first, second = (vitkit.Predictor(one)(image, top=1)[0] for one in (pretrained, folder))
+    first, second = (vitkit.Predictor(model)(image, top=1)[0] for model in (pretrained, folder))
     assert first.name == second.name
     assert first.probability == pytest.approx(second.probability, abs=1e-5)
 

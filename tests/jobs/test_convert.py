@@ -43,7 +43,9 @@ def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> Im
     return model.eval()
 
 
-@pytest.mark.parametrize("to", [one.name for one in FORMATS if one.name != "torchvision"])
+@pytest.mark.parametrize(
+    "to", [weight_format.name for weight_format in FORMATS if weight_format.name != "torchvision"]
+)
 def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")
@@ -113,7 +115,7 @@ def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
     assert not (tmp_path / "out.npz").exists()
     with caplog.at_level(logging.ERROR, "vitkit"):
         result = convert(tmp_path / "erf", tmp_path / "out.npz", "official", accept_change=True)
-    assert not result.parity.within(1e-5) and any("GELU" in words for words in result.lost)
+    assert not result.parity.within(1e-5) and any("GELU" in sentence for sentence in result.lost)
 
 
 def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +164,7 @@ def test_a_loss_that_no_format_knows_is_said_to_be_lost(tmp_path: Path) -> None:
     model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss="sigmoid"))
     save_model(model, tmp_path / "model")
     result = convert(tmp_path / "model", tmp_path / "out", "timm")
-    assert any("sigmoid loss" in words for words in result.lost)
+    assert any("sigmoid loss" in sentence for sentence in result.lost)
     assert not convert(tmp_path / "model", tmp_path / "same", "vitkit").lost
 
 
@@ -188,14 +190,14 @@ def test_pixel_statistics_that_a_file_does_not_say_are_given(
 ) -> None:
     path = save_model(random_model(PLAIN, gelu="erf", norm_eps=1e-6), tmp_path / "timm", "timm")
     (path / "config.json").unlink()
-    words = ["convert", str(path / "model.safetensors"), str(tmp_path / "out"), "--num-heads", "2"]
-    assert run([*words, "--image-mean", "0.485", "0.456", "0.406", "--image-std", "0.25"]) == 0
+    command = ["convert", str(path / "model.safetensors"), str(tmp_path / "out"), "--num-heads", "2"]
+    assert run([*command, "--image-mean", "0.485", "0.456", "0.406", "--image-std", "0.25"]) == 0
     again = load_model(tmp_path / "out")
     assert again.config.image_mean == (0.485, 0.456, 0.406) and again.config.image_std == (0.25,) * 3
-    assert [one.what for one in card_of(again).assumed] == ["resizing"]
+    assert [assumption.what for assumption in card_of(again).assumed] == ["resizing"]
     assert run(["card", str(tmp_path / "out")]) == 0
     assert "resizing not in the file: the shortest side resized to 35" in capsys.readouterr().out
-    assert run([*words[:2], str(tmp_path / "other"), *words[3:], "--image-std", "0"]) == 1
+    assert run([*command[:2], str(tmp_path / "other"), *command[3:], "--image-std", "0"]) == 1
     assert "image_std finite numbers above 0" in capsys.readouterr().err
 
 
@@ -314,8 +316,8 @@ def test_the_card_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
     assert run(["card", str(path)]) == 0
     said = capsys.readouterr().out
-    for words in ("official format", "GELU: tanh form", "LayerNorm epsilon 1e-06", "width 64", "mean 0.5"):
-        assert words in said, words
+    for phrase in ("official format", "GELU: tanh form", "LayerNorm epsilon 1e-06", "width 64", "mean 0.5"):
+        assert phrase in said, phrase
     assert run(["card", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dialect"] == "official"
 
@@ -327,5 +329,5 @@ def test_a_card_is_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     assert "{" not in said and '["' not in said and "images to 32x32" in said
     assert "0.30000" not in said
-    for words in ("one; two", "rate 0.3", "of seed 3", "backbone layers 3-4-9", "w / (std + 1e-05)"):
-        assert words in said, words
+    for phrase in ("one; two", "rate 0.3", "of seed 3", "backbone layers 3-4-9", "w / (std + 1e-05)"):
+        assert phrase in said, phrase

@@ -31,21 +31,21 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_patches_that_do_not_fill_the_image_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    words = printed(capsys, "ViT-Ti/61")
-    assert "ViT-Ti/61: 41 rows below and 41 columns at the right of the images fill no patch." in words
-    assert "Did you mean ViT-Ti/16?" in words
+    text = printed(capsys, "ViT-Ti/61")
+    assert "ViT-Ti/61: 41 rows below and 41 columns at the right of the images fill no patch." in text
+    assert "Did you mean ViT-Ti/16?" in text
     assert "fill no patch" not in printed(capsys, "ViT-Ti/16", "ViT-Ti/14")
     assert "8 rows below and 0 columns" in printed(capsys, "ViT-16x1x2/16", "--image-size", "40", "48")
 
 
 def test_one_model_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    [found] = numbers(capsys, "ViT-B/16", "--batch-size", "32", "--num-classes", "10")
+    [cost] = numbers(capsys, "ViT-B/16", "--batch-size", "32", "--num-classes", "10")
     config = model_config("ViT-B/16", 10)
-    assert found["parameters"] == parameters(config)
-    assert found["tokens"] == 197
-    assert found["training_flops"] == 3 * found["forward_flops"] == 3 * forward_flops(config, head=True)
-    assert found["training_memory"]["float32"]["weights"] == 4 * parameters(config)
-    assert "h100_days" not in found
+    assert cost["parameters"] == parameters(config)
+    assert cost["tokens"] == 197
+    assert cost["training_flops"] == 3 * cost["forward_flops"] == 3 * forward_flops(config, head=True)
+    assert cost["training_memory"]["float32"]["weights"] == 4 * parameters(config)
+    assert "h100_days" not in cost
 
 
 def test_one_model_in_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,27 +76,27 @@ def test_several_models_have_a_row_each(capsys: pytest.CaptureFixture[str]) -> N
 def test_image_sizes_as_people_write_them(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [found] = numbers(capsys, *arguments)
-    assert (found["image_size"], found["tokens"]) == ([384, 384], 577)
+    [cost] = numbers(capsys, *arguments)
+    assert (cost["image_size"], cost["tokens"]) == ([384, 384], 577)
 
 
 def test_the_compute_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("ViT-L/16", "--epochs", "14", "--images", "303000000")
-    [found] = numbers(capsys, *given)
-    assert found["pretraining_flops"] == pytest.approx(1567e18, rel=0.005)
+    [cost] = numbers(capsys, *given)
+    assert cost["pretraining_flops"] == pytest.approx(1567e18, rel=0.005)
     [half] = numbers(capsys, *given, "--utilization", "0.2")
-    assert half["h100_days"] == pytest.approx(2 * found["h100_days"])
-    assert found["h100_days"] == pytest.approx(found["pretraining_flops"] / 989e12 / 0.4 / 86400)
+    assert half["h100_days"] == pytest.approx(2 * cost["h100_days"])
+    assert cost["h100_days"] == pytest.approx(cost["pretraining_flops"] / 989e12 / 0.4 / 86400)
     text = printed(capsys, *given)
     assert "assumed" in text and "estimate" in text and "1,567" in text
 
 
 def test_what_is_stored_for_each_weight(capsys: pytest.CaptureFixture[str]) -> None:
-    [found] = numbers(capsys, "ViT-Ti/16", "--optimizer", "sgd", "--average")
+    [cost] = numbers(capsys, "ViT-Ti/16", "--optimizer", "sgd", "--average")
     expected = training_memory(
         model_config("ViT-Ti/16"), 128, state_bytes=OptimizerConfig(optimizer="sgd").state_bytes, average=True
     )
-    memory = found["training_memory"]["float32"]
+    memory = cost["training_memory"]["float32"]
     assert memory["optimizer_state"] == memory["average"] == memory["weights"] == expected.weights
     assert memory["weights"] == expected.weights
 
@@ -117,22 +117,22 @@ def test_table_6(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_checkpoint_is_costed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_model(create_model("ViT-32x1x2/8", 5, (32, 16)), tmp_path / "mine")
-    [found] = numbers(capsys, str(tmp_path / "mine"))
-    assert found["image_size"] == [32, 16]
-    assert found["parameters"] == parameters(model_config("ViT-32x1x2/8", 5, (32, 16)))
+    [cost] = numbers(capsys, str(tmp_path / "mine"))
+    assert cost["image_size"] == [32, 16]
+    assert cost["parameters"] == parameters(model_config("ViT-32x1x2/8", 5, (32, 16)))
     [larger] = numbers(capsys, str(tmp_path / "mine"), "--image-size", "64", "--num-classes", "7")
     assert larger["parameters"] == parameters(model_config("ViT-32x1x2/8", 7, 64))
     assert "Next: vitkit card" in printed(capsys, str(tmp_path / "mine"))
 
 
 def test_a_resnet_needs_less_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> None:
-    [found] = numbers(capsys, "BiT-R50x1", "--batch-size", "32")
-    whole, half = (found["training_memory"][precision] for precision in ("float32", "bfloat16"))
+    [cost] = numbers(capsys, "BiT-R50x1", "--batch-size", "32")
+    whole, half = (cost["training_memory"][precision] for precision in ("float32", "bfloat16"))
     assert half["activations"] < 0.6 * whole["activations"] and half["peak"] < whole["peak"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("VitB16",), "Did you mean"),
         ((), "Name a model"),
@@ -152,9 +152,9 @@ def test_a_resnet_needs_less_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_what_cannot_be_costed(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert words in refusal(capsys, *arguments)
+    assert message in refusal(capsys, *arguments)
 
 
 def test_models_lists_every_family_in_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,8 +178,8 @@ def test_models_by_patterns_parts_and_composed_names() -> None:
 
 @pytest.mark.parametrize("row", table6(), ids=lambda row: f"{row.model}-{row.epochs}")
 def test_the_papers_table_6(row: Table6Row) -> None:
-    known = {("ViT-B/32", 7): (2.0, 2.1), ("R50+ViT-L/16", 7): (-3.15, -3.0)}
-    low, high = known.get((row.model, row.epochs), (-1.0, 1.0))
+    bounds = {("ViT-B/32", 7): (2.0, 2.1), ("R50+ViT-L/16", 7): (-3.15, -3.0)}
+    low, high = bounds.get((row.model, row.epochs), (-1.0, 1.0))
     assert low <= 100 * (row.ratio - 1) <= high
 
 

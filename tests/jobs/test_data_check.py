@@ -10,11 +10,11 @@ from vitkit.jobs.options import DataCheckOptions
 
 def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
-    found = check(DataCheckOptions("digits", Splits(val_fraction=0.2), listener=recorder))
+    data_check = check(DataCheckOptions("digits", Splits(val_fraction=0.2), listener=recorder))
     assert capfd.readouterr() == ("", "")
-    count = sum(sum(counts.values()) for counts in found.counts.values())
+    count = sum(sum(counts.values()) for counts in data_check.counts.values())
     assert recorder.loops == {
         "listing images": [],
         "reading images": [(done, count) for done in range(1, count + 1)],
     }
-    assert found.notes and found.to_json()["notes"] == found.notes
+    assert data_check.notes and data_check.to_json()["notes"] == data_check.notes

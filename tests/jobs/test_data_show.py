@@ -116,11 +116,11 @@ def test_another_file_is_not_written_over(tmp_path: Path) -> None:
 def test_changes_are_told_in_words() -> None:
     plain = Augmentation(crop_area=None, flip=False)
     assert list(describe_augmentation(plain)) == []
-    words = "; ".join(
+    description = "; ".join(
         describe_augmentation(Augmentation(crop_area=(0.25, 1.0), rotate=10, random_erasing=0.25))
     )
     for part in ("a crop of 25% to 100% of the area", "mirrored", "by up to 10 degrees", "25% of the images"):
-        assert part in words
+        assert part in description
     mixing = replace(RUN, augmentation=plain, objective=ClassificationConfig(mixup=0.2))
     said = " ".join(see_images(mixing, replace(OPTIONS, images=1, versions=1)).sentences)
     assert "Changed at random in training: nothing." in said and "Not shown: mixup" in said

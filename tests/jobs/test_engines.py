@@ -52,8 +52,10 @@ def photos(folder: Path, count: int = 30) -> Path:
 
 
 def probabilities(predictor: vitkit.Predictor, images: list[Path]) -> np.ndarray:
-    found = predictor.many(images, top=len(NAMES))
-    return np.array([[{g.name: g.probability for g in one}[name] for name in NAMES] for one in found])
+    predictions = predictor.many(images, top=len(NAMES))
+    return np.array(
+        [[{g.name: g.probability for g in guesses}[name] for name in NAMES] for guesses in predictions]
+    )
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
@@ -82,13 +84,13 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: P
 def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
     folder = str(photos(tmp_path / "photos"))
     options = ExportOptions("model", "out", calibration=folder, calibration_images=10, check_images=10)
-    found = read_calibration(small(), options, Hearing())
-    assert (len(found.calibration), len(found.check)) == (10, 10)
+    images = read_calibration(small(), options, Hearing())
+    assert (len(images.calibration), len(images.check)) == (10, 10)
     # They are given away in engine.json, without the path.
-    assert (found.source, found.check_source) == ("10 images of photos", "images of photos")
-    everything = [pixels.tobytes() for pixels in (*found.calibration, *found.check)]
+    assert (images.source, images.check_source) == ("10 images of photos", "images of photos")
+    everything = [pixels.tobytes() for pixels in (*images.calibration, *images.check)]
     assert len(set(everything)) == 20
-    assert found.calibration[0].shape == (1, 3, 16, 24)
+    assert images.calibration[0].shape == (1, 3, 16, 24)
     again = read_calibration(small(), options, Hearing())
     assert [pixels.tobytes() for pixels in (*again.calibration, *again.check)] == everything
 
@@ -109,8 +111,8 @@ def test_an_engine_predicts_what_pytorch_does_for_any_number_of_images(engine: A
     plain, served = vitkit.Predictor(model), vitkit.Predictor(model, engine=engine)
     expected = probabilities(plain, images)
     for count in (5, 5, 3, 1, 5):  # a size that comes twice running is compiled for
-        found = probabilities(served, images[:count])
-        assert np.abs(found - expected[:count]).max() < 1e-5
+        engine_probabilities = probabilities(served, images[:count])
+        assert np.abs(engine_probabilities - expected[:count]).max() < 1e-5
 
 
 def require(engine: str) -> None:
@@ -128,10 +130,10 @@ def test_an_exported_folder_predicts_the_same_without_torch(engine: Any, tmp_pat
     lines = run_without_torch(tmp_path, *command).splitlines()
     expected = vitkit.Predictor(out).many(images)
     for line, guesses in zip(lines, expected, strict=True):
-        found = json.loads(line)["predictions"]
-        assert [one["class"] for one in found] == [one.name for one in guesses]
+        predictions = json.loads(line)["predictions"]
+        assert [prediction["class"] for prediction in predictions] == [guess.name for guess in guesses]
         # Threads may be others, by which sums are rounded otherwise.
-        assert [one["probability"] for one in found] == pytest.approx(
+        assert [prediction["probability"] for prediction in predictions] == pytest.approx(
             [g.probability for g in guesses], abs=2e-6
         )
 
@@ -241,17 +243,17 @@ def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     require("openvino")
     from vitkit.engines.openvino_engine import OpenVINORunner
 
-    asked: list[Any] = []
+    thread_counts: list[Any] = []
     compile_graph = OpenVINORunner._compile
 
     def compiled(self: OpenVINORunner, graph: Any) -> Any:
         request = compile_graph(self, graph)
-        asked.append(request.get_compiled_model().get_property("INFERENCE_NUM_THREADS"))
+        thread_counts.append(request.get_compiled_model().get_property("INFERENCE_NUM_THREADS"))
         return request
 
     monkeypatch.setattr(OpenVINORunner, "_compile", compiled)
     vitkit.Predictor(saved(tmp_path), engine="openvino")
-    assert asked == [torch.get_num_threads()]
+    assert thread_counts == [torch.get_num_threads()]
 
 
 def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,8 +340,8 @@ def test_an_export_is_compared_on_the_run_s_own_images(
         preprocess(decode(file, rule.decode), rule).transpose(2, 0, 1).tobytes()
         for file in (tmp_path / "data").rglob("[0-9]*.png")
     }
-    found = [image.tobytes() for image in np.concatenate(seen)]
-    assert len(found) >= 8 and set(found) <= read
+    pixels = [image.tobytes() for image in np.concatenate(seen)]
+    assert len(pixels) >= 8 and set(pixels) <= read
     assert runner.batches[:2] == [1, 3]
 
 
@@ -404,23 +406,25 @@ def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
 def test_engines_take_part_in_the_benchmark() -> None:
     require("openvino")
     config, images = small().config, torch.randn(3, 3, 16, 24)
-    found = peer_contestants("vitkit-openvino", config, images, "inference", ("float32",))
-    assert [(one.name, one.library) for one in found] == [("vitkit openvino float32", "vitkit openvino")]
-    assert found[0].logits(images).shape == (3, len(NAMES))
+    contestants = peer_contestants("vitkit-openvino", config, images, "inference", ("float32",))
+    assert [(contestant.name, contestant.library) for contestant in contestants] == [
+        ("vitkit openvino float32", "vitkit openvino")
+    ]
+    assert contestants[0].logits(images).shape == (3, len(NAMES))
     assert peer_contestants("vitkit-openvino", config, images, "training", ("float32",)) == []
 
 
-@pytest.mark.parametrize(("engine", "kept"), [(None, True), ("torch", True), ("openvino", False)])
+@pytest.mark.parametrize(("engine", "stored"), [(None, True), ("torch", True), ("openvino", False)])
 def test_a_run_keeps_pytorch_s_numbers_alone(
-    engine: Any, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Any, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
     monkeypatch.setattr(evaluation, "write_evaluation", lambda run, split, *rest: written.append(split))
-    found: Any = SimpleNamespace(
+    run_evaluation: Any = SimpleNamespace(
         split="test", result=None, predictions=None, model=Place(str(tmp_path), "run", {})
     )
-    folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), found)
-    assert (folder is not None) == kept == (written == ["test"])
+    folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), run_evaluation)
+    assert (folder is not None) == stored == (written == ["test"])
 
 
 def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

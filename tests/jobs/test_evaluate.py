@@ -26,10 +26,10 @@ def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixtu
     assert run(["evaluate", str(trained)]) == 0
     assert "accuracy" in capsys.readouterr().out
     assert run(["evaluate", str(trained), "--split", "train", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    kept = json.loads((trained / "evaluation" / "train.json").read_text())
-    assert found["count"] == kept["count"] and found["split"] == "train"
-    assert found["count"] + found["bad"] == sum(
+    numbers = json.loads(capsys.readouterr().out)
+    recorded = json.loads((trained / "evaluation" / "train.json").read_text())
+    assert numbers["count"] == recorded["count"] and numbers["split"] == "train"
+    assert numbers["count"] + numbers["bad"] == sum(
         json.loads((trained / "data.json").read_text())["counts"]["train"].values()
     )
 
@@ -69,16 +69,16 @@ def test_evaluation_obeys_the_limit_of_pixels_and_keeps_no_such_numbers(
 def test_evaluation_waits_for_workers_as_long_as_asked(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
+    timeouts = []
 
     def spy(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["worker_timeout"])
+        timeouts.append(options["worker_timeout"])
         return evaluation_batches(*arguments, **options)
 
     monkeypatch.setattr("vitkit.runs.finish.evaluation_batches", spy)
     assert run(["evaluate", str(trained), "--worker-timeout", "12.5"]) == 0
     vitkit.evaluate(trained)
-    assert asked == [12.5, WORKER_TIMEOUT]
+    assert timeouts == [12.5, WORKER_TIMEOUT]
     assert run(["evaluate", str(trained), "--worker-timeout", "-1"]) == 1
     assert "--worker-timeout of 0 seconds (no limit) or more, found -1.0" in " ".join(
         capsys.readouterr().err.split()
@@ -92,29 +92,29 @@ def test_other_data_is_matched_by_class_name(
         (tmp_path / "new" / "sky").mkdir(parents=True, exist_ok=True)
         picture((60, 90, 220), 100 + i).save(tmp_path / "new" / "sky" / f"{i}.png")
     assert run(["evaluate", str(trained), "--data", "new", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["count"] == 3 and found["per_class"][1]["count"] == 3
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["count"] == 3 and numbers["per_class"][1]["count"] == 3
     (tmp_path / "new" / "sky").rename(tmp_path / "new" / "sea")
     assert run(["evaluate", str(trained), "--data", "new"]) == 1
     assert "sea" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("num_classes", "pool", "words"), [(0, "mean", "has no head"), (2, "none", "no prediction")]
+    ("num_classes", "pool", "message"), [(0, "mean", "has no head"), (2, "none", "no prediction")]
 )
 def test_a_model_that_names_no_classes(
     num_classes: int,
     pool: str,
-    words: str,
+    message: str,
     photos: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = saved("ViT-16x1x2/4", num_classes, tmp_path / "features", pool=pool)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         vitkit.Predictor(model)
     assert run(["evaluate", model, "--data", str(photos)]) == 1
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert run(["card", model]) == 0
     said = capsys.readouterr().out
     assert "vitkit predict" not in said and ("no head" in said) == (num_classes == 0)
@@ -180,14 +180,14 @@ def test_a_run_without_splits_says_so(
 
 def test_prediction_is_evaluation(trained: Path) -> None:
     """The same pixels, the same logits, whichever way an image comes in."""
-    found = vitkit.evaluate(trained)
+    evaluation = vitkit.evaluate(trained)
     predictor = vitkit.Predictor(trained)
-    samples = found.data.splits[found.split]
-    for row, index in enumerate(found.predictions.ids[:5].tolist()):
+    samples = evaluation.data.splits[evaluation.split]
+    for row, index in enumerate(evaluation.predictions.ids[:5].tolist()):
         file = samples.file(index)
         best = predictor(file, top=1)[0]
-        assert best.name == found.data.class_names[found.predictions.predicted[row]]
-        logits = torch.from_numpy(found.predictions.logits[row])
+        assert best.name == evaluation.data.class_names[evaluation.predictions.predicted[row]]
+        logits = torch.from_numpy(evaluation.predictions.logits[row])
         assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
 
 

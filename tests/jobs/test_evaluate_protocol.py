@@ -71,7 +71,7 @@ def test_the_classes_are_a_thousand_in_order() -> None:
     assert (WNIDS[0], WNIDS[1], WNIDS[999]) == ("n01440764", "n01443537", "n15075141")
     assert len(imagenet_wnids("a")) == len(imagenet_wnids("r")) == 200
     assert imagenet_wnids("a")[:2] == ("n01498041", "n01531178")  # classes 6 and 11
-    assert [WNIDS.index(one) for one in imagenet_wnids("r")[:4]] == [1, 2, 4, 6]
+    assert [WNIDS.index(wnid) for wnid in imagenet_wnids("r")[:4]] == [1, 2, 4, 6]
 
 
 def test_the_model_answers_differently(checkpoint: Path) -> None:
@@ -87,10 +87,12 @@ def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
         folder = rank(seed)[0] if seed % 2 else folders[seed // 2]
         expected += folder == rank(seed)[0]
         picture(tmp_path / "v2" / str(folder) / f"{seed}.png", seed)
-    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "v2", "imagenet-v2", device="cpu", batch_size=5)
-    assert expected >= 6 and (found.count, found.correct) == (12, expected)
-    assert found.accuracy_interval == wilson_interval(expected, 12)
-    assert found.candidates == 1000 and "because it names no classes" in found.note
+    evaluation = vitkit.evaluate_protocol(
+        checkpoint, tmp_path / "v2", "imagenet-v2", device="cpu", batch_size=5
+    )
+    assert expected >= 6 and (evaluation.count, evaluation.correct) == (12, expected)
+    assert evaluation.accuracy_interval == wilson_interval(expected, 12)
+    assert evaluation.candidates == 1000 and "because it names no classes" in evaluation.note
     listed = list_labelled("imagenet-v2", str(tmp_path / "v2"))
     assert {(WNIDS[i],) for (i,) in listed.accepted} == {(name,) for name in listed.groups}
     assert WNIDS[100] in listed.groups and WNIDS[10] in listed.groups
@@ -100,24 +102,26 @@ def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
 def test_a_model_chooses_among_the_classes_of_the_set(
     protocol: ProtocolName, mark: str, checkpoint: Path, tmp_path: Path
 ) -> None:
-    rank, known = ranking(checkpoint), imagenet_wnids(mark)
-    allowed = {WNIDS.index(one) for one in known}
+    rank, wnids = ranking(checkpoint), imagenet_wnids(mark)
+    allowed = {WNIDS.index(wnid) for wnid in wnids}
     labels, expected = {}, {}
     for seed in range(16):
-        best = next(one for one in rank(seed) if one in allowed)
-        labels[seed] = WNIDS[best] if seed % 3 == 0 else known[seed]
+        best = next(index for index in rank(seed) if index in allowed)
+        labels[seed] = WNIDS[best] if seed % 3 == 0 else wnids[seed]
         expected[seed] = labels[seed] == WNIDS[best]
         picture(tmp_path / "set" / labels[seed] / f"{seed}.png", seed)
-    (tmp_path / "set" / known[50]).mkdir(exist_ok=True)  # an empty folder is no class with images
-    (tmp_path / "set" / known[1] / "broken.png").write_bytes(b"\x89PNG, and no more")
-    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu")
-    assert (found.count, found.correct, found.unreadable) == (16, sum(expected.values()), 1)
-    assert found.candidates == len(known) and not found.left_out
-    for score in found.per_class:
+    (tmp_path / "set" / wnids[50]).mkdir(exist_ok=True)  # an empty folder is no class with images
+    (tmp_path / "set" / wnids[1] / "broken.png").write_bytes(b"\x89PNG, and no more")
+    evaluation = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu")
+    assert (evaluation.count, evaluation.correct, evaluation.unreadable) == (16, sum(expected.values()), 1)
+    assert evaluation.candidates == len(wnids) and not evaluation.left_out
+    for score in evaluation.per_class:
         mine = [seed for seed in expected if labels[seed] == score.name]
         assert (score.count, score.correct) == (len(mine), sum(expected[seed] for seed in mine))
-    assert sum(score.count for score in found.per_class) == 16
-    assert [score.accuracy for score in found.per_class] == sorted(s.accuracy for s in found.per_class)
+    assert sum(score.count for score in evaluation.per_class) == 16
+    assert [score.accuracy for score in evaluation.per_class] == sorted(
+        s.accuracy for s in evaluation.per_class
+    )
     if mark:  # without the restriction the answer would be another
         assert any(rank(seed)[0] not in allowed for seed in range(16))
 
@@ -146,14 +150,14 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
     picture(images / "holiday.png", 1)
     picture(images / "again" / "ILSVRC2012_val_00000001.JPEG", 1)
     real_labels(tmp_path / "real.json", labels)
-    found = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", device="cpu")
-    assert (found.count, found.correct, found.unreadable) == (4, 3, 0)
-    assert found.top5_correct == 4, "image 3 is what is second likeliest"
-    assert sorted(found.left_out.values()) == [1, 1, 2]
-    assert found.left_out["no label fits, as ReaL's raters found"] == 1
-    of_two = {score.name: score for score in found.per_class}
-    for one in labels[2]:  # an image with two labels is counted under both
-        assert of_two[WNIDS[one]].count >= 1
+    evaluation = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", device="cpu")
+    assert (evaluation.count, evaluation.correct, evaluation.unreadable) == (4, 3, 0)
+    assert evaluation.top5_correct == 4, "image 3 is what is second likeliest"
+    assert sorted(evaluation.left_out.values()) == [1, 1, 2]
+    assert evaluation.left_out["no label fits, as ReaL's raters found"] == 1
+    of_two = {score.name: score for score in evaluation.per_class}
+    for label in labels[2]:  # an image with two labels is counted under both
+        assert of_two[WNIDS[label]].count >= 1
     moved = real_labels(tmp_path / "other.json", {1: [rank(1)[5]]})
     again = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=moved, device="cpu")
     assert (again.count, again.correct, again.top5_correct) == (1, 0, 0), "the sixth is too late"
@@ -200,14 +204,14 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
 ) -> None:
     rank = ranking(checkpoint)
     objectnet(tmp_path / "objectnet-1.0", rank)
-    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "objectnet-1.0", "objectnet", device="cpu")
+    evaluation = vitkit.evaluate_protocol(checkpoint, tmp_path / "objectnet-1.0", "objectnet", device="cpu")
     chairs = {rank(0)[0], rank(1)[0]}
     expected = 2 + 1 + (rank(3)[0] == rank(2)[0])
-    assert (found.count, found.correct) == (4, expected) and len(chairs) == 2
+    assert (evaluation.count, evaluation.correct) == (4, expected) and len(chairs) == 2
     top5 = 2 + sum(rank(2)[0] in rank(seed)[:5] for seed in (2, 3))
-    assert found.top5_correct == top5 and found.top5_accuracy == top5 / 4
-    assert dict(found.left_out) == {"of classes that ImageNet does not have": 2}
-    assert {score.name: score.count for score in found.per_class} == {"Chair": 2, "Fan": 2}
+    assert evaluation.top5_correct == top5 and evaluation.top5_accuracy == top5 / 4
+    assert dict(evaluation.left_out) == {"of classes that ImageNet does not have": 2}
+    assert {score.name: score.count for score in evaluation.per_class} == {"Chair": 2, "Fan": 2}
     # With the border the answers are others, or this test would not notice it.
     predictor = vitkit.Predictor(checkpoint, device="cpu")
     framed = [*sorted((tmp_path / "objectnet-1.0" / "images").glob("[cf]*/*.png"))]
@@ -234,8 +238,8 @@ def test_images_that_are_all_unreadable_are_refused(checkpoint: Path, tmp_path: 
 def test_an_image_that_is_all_border_counts_as_unreadable(checkpoint: Path, tmp_path: Path) -> None:
     objectnet(tmp_path, ranking(checkpoint))
     Image.new("RGB", (4, 40)).save(tmp_path / "images" / "fan" / "small.png")
-    found = vitkit.evaluate_protocol(checkpoint, tmp_path, "objectnet", device="cpu")
-    assert (found.count, found.unreadable) == (4, 1)
+    evaluation = vitkit.evaluate_protocol(checkpoint, tmp_path, "objectnet", device="cpu")
+    assert (evaluation.count, evaluation.unreadable) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -288,19 +292,19 @@ def test_outputs_in_another_order_are_matched_by_wordnet_ids(
         wnids = tmp_path / "train"
         for name in names:
             (wnids / name).mkdir(parents=True)
-    found = vitkit.evaluate_protocol(tmp_path / "model", data, "imagenet", wnids=wnids, device="cpu")
-    assert (found.count, found.correct) == (10, 5)
-    assert found.note == "outputs are matched to classes by WordNet ids"
+    evaluation = vitkit.evaluate_protocol(tmp_path / "model", data, "imagenet", wnids=wnids, device="cpu")
+    assert (evaluation.count, evaluation.correct) == (10, 5)
+    assert evaluation.note == "outputs are matched to classes by WordNet ids"
 
 
 def test_a_background_before_the_classes_is_passed_over(tmp_path: Path) -> None:
     path = make_model(tmp_path / "model", 1001)
     rank = ranking(path)
     for seed in range(6):
-        best = next(one for one in rank(seed) if one)
+        best = next(output for output in rank(seed) if output)
         picture(tmp_path / "set" / WNIDS[best - 1] / f"{seed}.png", seed)
-    found = vitkit.evaluate_protocol(path, tmp_path / "set", "imagenet", device="cpu")
-    assert found.correct == found.count == 6 and "after a background" in found.note
+    evaluation = vitkit.evaluate_protocol(path, tmp_path / "set", "imagenet", device="cpu")
+    assert evaluation.correct == evaluation.count == 6 and "after a background" in evaluation.note
 
 
 def test_the_classes_may_be_some_of_many() -> None:
@@ -314,25 +318,25 @@ def test_the_classes_may_be_some_of_many() -> None:
         outputs_of_classes("model", 21_843, ())
 
 
-WORDS = ("tench, Tinca tinca", "goldfish", *(f"word {i}" for i in range(2, 999)), "toilet tissue")
+CLASS_NAMES = ("tench, Tinca tinca", "goldfish", *(f"word {i}" for i in range(2, 999)), "toilet tissue")
 
 
 def test_words_are_taken_in_the_usual_order_if_they_are_in_it(checkpoint: Path, tmp_path: Path) -> None:
     data = set_of_ten(tmp_path / "set", ranking(checkpoint))
     loaded = vitkit.load_model(checkpoint)
-    for names, right in ((WORDS, True), (tuple(sorted(WORDS)), False)):
+    for names, right in ((CLASS_NAMES, True), (tuple(sorted(CLASS_NAMES)), False)):
         loaded.card = replace(ModelCard(), class_names=names)
         save_model(loaded, tmp_path / f"model{right}")
         if right:
-            found = vitkit.evaluate_protocol(tmp_path / "modelTrue", data, "imagenet", device="cpu")
-            assert found.correct == 5 and re.match(r"n\d{8} \(.*\w.*\)$", found.per_class[0].name)
+            evaluation = vitkit.evaluate_protocol(tmp_path / "modelTrue", data, "imagenet", device="cpu")
+            assert evaluation.correct == 5 and re.match(r"n\d{8} \(.*\w.*\)$", evaluation.per_class[0].name)
         else:
             with pytest.raises(VitkitError, match="where class 0 is tench, found 'goldfish'"):
                 vitkit.evaluate_protocol(tmp_path / "modelFalse", data, "imagenet", device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("outputs", "names", "words"),
+    ("outputs", "names", "message"),
     [
         (10, (), "has 10 outputs: expected the 1,000 classes of ImageNet"),
         (3, ("n01440764", "n01443537", "n15075141"), "without 997 of them, n01484850 first"),
@@ -340,13 +344,13 @@ def test_words_are_taken_in_the_usual_order_if_they_are_in_it(checkpoint: Path, 
     ],
 )
 def test_a_model_of_other_classes_is_refused(
-    outputs: int, names: tuple[str, ...], words: str, tmp_path: Path
+    outputs: int, names: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     model = vitkit.create_model("ViT-16x1x2/4", num_classes=outputs, image_size=SIDE)
     model.card = ModelCard(class_names=names)
     save_model(model, tmp_path / "model")
     picture(tmp_path / "set" / WNIDS[0] / "0.png", 0)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         vitkit.evaluate_protocol(tmp_path / "model", tmp_path / "set", "imagenet", device="cpu")
 
 
@@ -362,7 +366,7 @@ def test_lists_of_wordnet_ids_that_are_none_are_refused(checkpoint: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("protocol", "folders", "words"),
+    ("protocol", "folders", "message"),
     [
         ("imagenet-a", ["n01440764"], "its 200 classes such as n01498041, .*; found n01440764"),
         ("imagenet", ["cats", "dogs"], "found cats, dogs"),
@@ -373,12 +377,12 @@ def test_lists_of_wordnet_ids_that_are_none_are_refused(checkpoint: Path, tmp_pa
     ],
 )
 def test_folders_of_another_layout_are_refused(
-    protocol: ProtocolName, folders: list[str], words: str, tmp_path: Path
+    protocol: ProtocolName, folders: list[str], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "set").mkdir()
     for folder in folders:
         picture(tmp_path / "set" / folder / "0.png", 0)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         list_labelled(protocol, str(tmp_path / "set"))
 
 

@@ -96,26 +96,26 @@ def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pret
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    ("names", "message"),
     [
         ((), "does not say the names of its 10 classes"),
         (("zero", *"123456789"), "only the images have 0; only the start has zero"),
     ],
 )
 def test_a_head_of_other_classes_cannot_be_kept(
-    tmp_path: Path, pretrained: Path, names: tuple[str, ...], words: str
+    tmp_path: Path, pretrained: Path, names: tuple[str, ...], message: str
 ) -> None:
     model = load_model(pretrained)
     model.card = replace(card_of(model), class_names=names)
     save_model(model, tmp_path / "start")
     run = from_start(pretrained, start=StartConfig(str(tmp_path / "start"), head="keep"))
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         training.train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"model": "ViT-B/16"}, "so a run that begins from it trains the same model, found model"),
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
@@ -124,9 +124,9 @@ def test_a_head_of_other_classes_cannot_be_kept(
     ],
 )
 def test_options_that_contradict_the_start_are_refused(
-    tmp_path: Path, pretrained: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, pretrained: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         training.train(from_start(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -229,12 +229,12 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     """A new head learns at 3e-3, alone or with the layers at 5e-4; a kept one has nothing to catch up on."""
     new = finetune_run(str(pretrained), "digits").optimizer
     assert (new.learning_rate, new.head_rate, new.head_first) == (5e-4, 6, 0)
-    kept = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
-    assert (kept.learning_rate, kept.head_rate) == (5e-4, 1)
+    start_head = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
+    assert (start_head.learning_rate, start_head.head_rate) == (5e-4, 1)
     ridge = finetune_run(StartConfig(str(pretrained), head="ridge"), "digits").optimizer
     assert (ridge.learning_rate, ridge.head_rate) == (5e-4, 1)
-    asked = Run(model="", data="digits", start=StartConfig(str(pretrained)))
-    alone = fit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
+    fine_tuning = Run(model="", data="digits", start=StartConfig(str(pretrained)))
+    alone = fit_run(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
 
 

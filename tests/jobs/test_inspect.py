@@ -40,7 +40,7 @@ def test_inspect_measures_on_as_many_images_as_the_paper(tmp_path: Path) -> None
 
 
 def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, size, words in (
+    for name, size, reason in (
         ("BiT-R50x1", 32, "a ResNet has none"),
         ("Axial-ViT-16x1x2/4", 16, "along rows and columns"),
         ("ViT-16x1x2/16", 16, "one patch"),
@@ -49,7 +49,7 @@ def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.C
         model = saved(name, 2, tmp_path / name.replace("/", "-"), size)
         assert run(["inspect", model]) == 0
         said = capsys.readouterr().out
-        assert words in said and "Next: vitkit card" in said and "vitkit report" not in said
+        assert reason in said and "Next: vitkit card" in said and "vitkit report" not in said
 
 
 def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 def test_check_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["data", "check", str(photos)]) == 0
     text = capsys.readouterr().out
-    for words in ("red fruit", "page.jpg", "cut.png", "CMYK", "vitkit finetune "):
-        assert words in text
+    for phrase in ("red fruit", "page.jpg", "cut.png", "CMYK", "vitkit finetune "):
+        assert phrase in text
     assert run(["data", "check", str(photos), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["bad"]) == 2
+    data_check = json.loads(capsys.readouterr().out)
+    assert len(data_check["bad"]) == 2
 
 
 class Recording(Listener):
@@ -60,7 +60,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
     heard = Recording()
     vitkit.evaluate(copy)
     for listener in (SILENT, heard):
-        found = vitkit.evaluate(copy, batch_size=4, listener=listener)
+        evaluation = vitkit.evaluate(copy, batch_size=4, listener=listener)
         vitkit.inspect(copy, images, tmp_path / "pictures", listener=listener)
         vitkit.write_report(copy, listener=listener)
         options = PredictOptions(copy, images=images, listener=listener)
@@ -72,7 +72,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
         *("drawing pictures", "writing the report"),
         *("listing images", "predicting"),
     ]
-    count = found.result.count + found.result.bad
+    count = evaluation.result.count + evaluation.result.bad
     assert heard.done[: -(-count // 4)] == [*range(4, count, 4), count]
     assert heard.done[-1] == 2
     (note,) = heard.notes
@@ -100,7 +100,7 @@ def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["train"], "Which images"),
         (["train", "--data", "nowhere"], "nowhere"),
@@ -129,7 +129,7 @@ def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_
     ],
 )
 def test_mistakes_get_one_message_and_no_traceback(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         code = run(arguments)
@@ -137,7 +137,7 @@ def test_mistakes_get_one_message_and_no_traceback(
         code = int(exit.code or 0)
     captured = capsys.readouterr()
     assert code in (1, 2)
-    assert words in captured.err + captured.out
+    assert message in captured.err + captured.out
     assert "Traceback" not in captured.err
 
 

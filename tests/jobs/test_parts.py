@@ -159,7 +159,7 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--batch-size", "0"], "--batch-size is 1 or more"),
         (["--processes", "2"], "--on ray"),
@@ -168,11 +168,11 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
     ],
 )
 def test_features_that_cannot_be(
-    arguments: list[str], words: str, photos: Path, model: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, photos: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [argument.format(photos=photos) for argument in arguments]
     assert run(["embed", str(photos), str(model), *given]) == 1
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_folders_of_features_and_predictions_are_no_images(
@@ -381,9 +381,9 @@ def actors() -> list[int]:
     return processes
 
 
-def require_same_rows(one: Path, other: Path, numbers: str) -> None:
+def require_same_rows(table: Path, other: Path, numbers: str) -> None:
     """Compare two tables: all but the numbers of one column are equal, and these up to rounding."""
-    for mine, theirs in zip(rows(one), rows(other), strict=True):
+    for mine, theirs in zip(rows(table), rows(other), strict=True):
         values, expected = mine.pop(numbers), theirs.pop(numbers)
         assert mine == theirs and (values is None) == (expected is None)
         if values is not None:

@@ -46,15 +46,18 @@ def png(image: NDArray[np.uint8]) -> bytes:
     return stream.getvalue()
 
 
-def same(found: Iterable[list[Guess]], expected: Sequence[list[Guess]]) -> None:
+def same(answers: Iterable[list[Guess]], expected: Sequence[list[Guess]]) -> None:
     """Compare answers; images that are computed together are rounded otherwise than alone."""
-    found = list(found)
-    assert [[guess.name for guess in one] for one in found] == [
-        [guess.name for guess in one] for one in expected
+    answers = list(answers)
+    assert [[guess.name for guess in guesses] for guesses in answers] == [
+        [guess.name for guess in guesses] for guesses in expected
     ]
-    for one, other in zip(found, expected, strict=True):
+    for guesses, other in zip(answers, expected, strict=True):
         assert np.allclose(
-            [guess.probability for guess in one], [guess.probability for guess in other], rtol=0, atol=1e-6
+            [guess.probability for guess in guesses],
+            [guess.probability for guess in other],
+            rtol=0,
+            atol=1e-6,
         )
 
 
@@ -96,11 +99,11 @@ def test_one_image_in_place_of_several_is_refused(
     predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     drawn = Image.fromarray(images[0])
-    for one in (images[0], torch.from_numpy(images[0]), drawn, png(images[0]), "a.png", tmp_path):
+    for image in (images[0], torch.from_numpy(images[0]), drawn, png(images[0]), "a.png", tmp_path):
         with pytest.raises(VitkitError, match=r"many\(\) takes several images"):
-            predictor.many(one)  # type: ignore[arg-type]
+            predictor.many(image)  # type: ignore[arg-type]
         with pytest.raises(VitkitError, match=r"stream\(\) takes several images"):
-            predictor.stream(one)  # type: ignore[arg-type]
+            predictor.stream(image)  # type: ignore[arg-type]
     with pytest.raises(VitkitError, match=r"give a generator to stream\(\)"):
         predictor.many(iter(images))  # type: ignore[arg-type]
 
@@ -171,14 +174,16 @@ def test_an_address_that_holds_none_is_refused(predictor: vitkit.Predictor, addr
 
 def test_a_model_that_is_built_predicts_as_it_stands(images: NDArray[np.uint8], tmp_path: Path) -> None:
     model = built().train()
-    found = vitkit.Predictor(model)(images[0], top=3)
-    assert model.training and [guess.name for guess in found] != [*NAMES]
-    assert {guess.name for guess in found} == {"class 0", "class 1", "class 2"}
+    unnamed = vitkit.Predictor(model)(images[0], top=3)
+    assert model.training and [guess.name for guess in unnamed] != [*NAMES]
+    assert {guess.name for guess in unnamed} == {"class 0", "class 1", "class 2"}
     model.card = ModelCard(class_names=NAMES)
     named = vitkit.Predictor(model)(images[0], top=3)
     saved = vitkit.Predictor(vitkit.save_model(model, tmp_path / "model"))(images[0], top=3)
     assert [guess.name for guess in named] == [guess.name for guess in saved]
-    assert np.allclose([one.probability for one in named], [one.probability for one in saved], atol=1e-5)
+    assert np.allclose(
+        [guess.probability for guess in named], [guess.probability for guess in saved], atol=1e-5
+    )
     with torch.no_grad():
         model.get_parameter("head.weight").neg_()
     assert vitkit.Predictor(model)(images[0])[0].name != named[0].name
@@ -191,8 +196,8 @@ def test_class_names_that_are_given_take_the_place_of_others(
     model.card = ModelCard(class_names=("x", "y", "z"))
     folder = vitkit.save_model(model, tmp_path / "model")
     expected = vitkit.Predictor(model, class_names=NAMES)(images[0])
-    found = vitkit.Predictor(folder, class_names=list(NAMES))(images[0])
-    assert [guess.name for guess in found] == [guess.name for guess in expected]
+    guesses = vitkit.Predictor(folder, class_names=list(NAMES))(images[0])
+    assert [guess.name for guess in guesses] == [guess.name for guess in expected]
     assert model.card.class_names == ("x", "y", "z")
     with pytest.raises(VitkitError, match="names of 3 classes, found 2"):
         vitkit.Predictor(model, class_names=("a", "b"))

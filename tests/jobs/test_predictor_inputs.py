@@ -38,8 +38,8 @@ def test_the_predictor_takes_ordinary_things() -> None:
         tensor[None].repeat(2, 1, 1, 1),
     ]
     for batch in batches:
-        found = [guess.probability for guesses in predictor.many(batch) for guess in guesses]
-        assert found == pytest.approx([guess.probability for guess in expected] * 2, abs=1e-6)
+        probabilities = [guess.probability for guesses in predictor.many(batch) for guess in guesses]
+        assert probabilities == pytest.approx([guess.probability for guess in expected] * 2, abs=1e-6)
     of_grey = predictor(np.repeat(grey[:, :, None], 3, 2))
     for thing in (grey, grey[:, :, None], torch.from_numpy(grey.copy()), torch.from_numpy(grey.copy())[None]):
         assert predictor(thing) == of_grey
@@ -47,7 +47,7 @@ def test_the_predictor_takes_ordinary_things() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thing", "words"),
+    ("thing", "message"),
     [
         (None, "found NoneType"),
         (7, "found int"),
@@ -71,9 +71,9 @@ def test_the_predictor_takes_ordinary_things() -> None:
         "path-of-address",
     ],
 )
-def test_the_predictor_refuses_the_rest_in_words(thing: Any, words: str) -> None:
+def test_the_predictor_refuses_the_rest_in_words(thing: Any, message: str) -> None:
     predictor = vitkit.Predictor("model")
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         predictor(thing)
 
 
@@ -84,9 +84,9 @@ def test_the_predictor_names_the_file_and_what_is_several() -> None:
     with pytest.raises(DecodeError, match=r"text\.txt: "):
         predictor.many([Path("text.txt")])
     several: list[Any] = ["images/a/0.png", np.zeros((4, 4, 3), np.uint8), b"x"]
-    for one in several:
+    for image in several:
         with pytest.raises(VitkitError, match="several images"):
-            predictor.many(one)
+            predictor.many(image)
     with pytest.raises(VitkitError, match="top is at least 1"):
         predictor("images/a/0.png", top=0)
     with pytest.raises(DecodeError, match="limit of 100"):

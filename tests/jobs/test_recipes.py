@@ -50,8 +50,8 @@ def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, 
     run = recipe(f"{data}-{model.lower().replace('/', '').replace('+', '-').removeprefix('bit-')}")
     assert run.model == model
     optimizer = run.optimizer
-    found = (run.training.epochs, optimizer.learning_rate, optimizer.schedule, optimizer.weight_decay)
-    assert (*found, run.architecture.dropout) == values
+    settings = (run.training.epochs, optimizer.learning_rate, optimizer.schedule, optimizer.weight_decay)
+    assert (*settings, run.architecture.dropout) == values
     assert (optimizer.optimizer, optimizer.beta1, optimizer.beta2) == ("adamw", 0.9, 0.999)
     assert (run.training.batch_size, optimizer.warmup_steps, run.preprocessing.image_size) == (
         *(4096, 10_000),

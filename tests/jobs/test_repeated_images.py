@@ -44,15 +44,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
 
 def test_accuracy_is_given_with_and_without_them(trained: tuple[Path, Hearing]) -> None:
     folder, heard = trained
-    kept = json.loads((folder / "evaluation" / "test.json").read_text())
+    recorded = json.loads((folder / "evaluation" / "test.json").read_text())
     again = vitkit.evaluate(folder)
-    known = np.isin(again.predictions.ids, [0, 1, 2, 8, 9, 10])
+    repeated = np.isin(again.predictions.ids, [0, 1, 2, 8, 9, 10])
     right = again.predictions.predicted == again.predictions.labels
-    assert kept["repeated"]["count"] == 6 == again.result.repeated.count
-    assert kept["repeated"]["accuracy_without"] == right[~known].mean()
+    assert recorded["repeated"]["count"] == 6 == again.result.repeated.count
+    assert recorded["repeated"]["accuracy_without"] == right[~repeated].mean()
     assert again.result == replace(again.result, accuracy=right.mean())
-    words = "6 images of test are in train too, pixel for pixel"
-    assert any(words in warning for warning in heard.warnings)
+    sentence = "6 images of test are in train too, pixel for pixel"
+    assert any(sentence in warning for warning in heard.warnings)
     assert any(
         "6 images are training images too: without them" in line for _, rows in heard.rows for line in rows
     )
@@ -97,15 +97,15 @@ def test_training_images_are_found_among_other_data(trained: tuple[Path, Hearing
         for i in range(5):  # of each class two were trained on
             draw(tmp_path / "train" / label / f"{i}.png", (i if i < 2 else 700 + i) + 1000 * (label == "b"))
     heard = Hearing()
-    found = vitkit.evaluate(folder, data=str(tmp_path / "train"), listener=heard)
-    assert found.result.count == 10 and found.result.repeated.count == 4
-    words = "4 images of train are in the training images of data too, pixel for pixel"
-    assert any(words in warning for warning in heard.warnings)
+    evaluation = vitkit.evaluate(folder, data=str(tmp_path / "train"), listener=heard)
+    assert evaluation.result.count == 10 and evaluation.result.repeated.count == 4
+    sentence = "4 images of train are in the training images of data too, pixel for pixel"
+    assert any(sentence in warning for warning in heard.warnings)
     for label in "ab":
         (tmp_path / "train" / label / ("1.png" if label == "a" else "0.png")).unlink()
         (tmp_path / "train" / label / "0.png").unlink(missing_ok=label == "b")
-    one = vitkit.evaluate(folder, data=str(tmp_path / "train"))
-    _, rest = one.answering.summary(one.result, "images")
+    evaluation = vitkit.evaluate(folder, data=str(tmp_path / "train"))
+    _, rest = evaluation.answering.summary(evaluation.result, "images")
     assert "; 1 image is a training image too: without it " in rest
 
 
@@ -117,8 +117,8 @@ def test_it_is_said_where_the_training_images_are_gone(trained: tuple[Path, Hear
     moved.rename(folder.parent / "elsewhere")
     heard = Hearing()
     try:
-        found = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
+        evaluation = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
     finally:
         (folder.parent / "elsewhere").rename(moved)
-    assert found.result.repeated is None
+    assert evaluation.result.repeated is None
     assert any("training images are not where they were" in note for note in heard.notes)

@@ -64,8 +64,8 @@ def results(run: Path) -> dict[str, bytes]:
     checkpoint, rejected = find_checkpoint(run)
     assert checkpoint is not None and not rejected
     names = ("model.safetensors", "optimizer.safetensors", "state.json")
-    found = {name: (checkpoint / name).read_bytes() for name in names}
-    return found | {
+    files = {name: (checkpoint / name).read_bytes() for name in names}
+    return files | {
         "log": (run / "metrics.jsonl").read_bytes(),
         "finished": (run / "model.safetensors").read_bytes(),
     }
@@ -75,8 +75,8 @@ def assert_stopped(done: Outcome, number: int) -> None:
     """It ended by its own will and left nothing running, and no word that a user need not read."""
     assert done.code == 128 + number, done.err
     assert "Traceback" not in done.err and "Exception ignored" not in done.err, done.err
-    words = [line for line in done.err.splitlines() if not line.startswith("training ")]  # its progress
-    assert len(words) == 1 and words[0].startswith("vitkit: "), done.err
+    messages = [line for line in done.err.splitlines() if not line.startswith("training ")]  # its progress
+    assert len(messages) == 1 and messages[0].startswith("vitkit: "), done.err
     assert not done.survivors and not done.shared_memory
 
 
@@ -130,7 +130,7 @@ def test_every_signal_to_everyone(
 
 
 # Where a run is at, and the step that a checkpoint holds after the signal.
-STEP_KEPT = {
+SAVED_STEP = {
     "listing": None,
     "building": None,
     "reading": None,
@@ -148,7 +148,7 @@ QUICK = ("reading", "save", "evaluation")
 
 @pytest.mark.parametrize(
     "moment",
-    [moment if moment in QUICK else pytest.param(moment, marks=pytest.mark.slow) for moment in STEP_KEPT],
+    [moment if moment in QUICK else pytest.param(moment, marks=pytest.mark.slow) for moment in SAVED_STEP],
 )
 def test_stopped_anywhere_nothing_is_lost(
     forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes], moment: str
@@ -161,7 +161,7 @@ def test_stopped_anywhere_nothing_is_lost(
     assert ("vitkit train --resume" in done.err) or ("run the same command again" in done.err)
     assert (done.workers > 0) == (moment in ("validation", "save", "evaluation"))
     checkpoint, _ = find_checkpoint(tmp_path / "run")
-    step = STEP_KEPT[moment]
+    step = SAVED_STEP[moment]
     assert (checkpoint and checkpoint.name) == (None if step is None else f"step-{step:08d}")
     assert not (tmp_path / "run" / "report.html").exists()
     if step is not None:  # else it is a new run
@@ -170,7 +170,7 @@ def test_stopped_anywhere_nothing_is_lost(
 
 
 def test_moments_are_all_visited() -> None:
-    assert set(MOMENTS) == {*STEP_KEPT, "step", "nowhere"}
+    assert set(MOMENTS) == {*SAVED_STEP, "step", "nowhere"}
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_end_of_the_step(
@@ -267,6 +267,6 @@ def test_a_signal_at_a_moment_that_nobody_chose(
             time.sleep(0.02)
         _, errors = process.communicate()
         assert process.returncode == 128 + number, errors
-        words = [line for line in errors.splitlines() if not line.startswith("training ")]
-        assert len(words) == 1 and words[0].startswith("vitkit: Stopped "), errors
+        messages = [line for line in errors.splitlines() if not line.startswith("training ")]
+        assert len(messages) == 1 and messages[0].startswith("vitkit: Stopped "), errors
     finish(forked, images, run, whole)

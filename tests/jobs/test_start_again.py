@@ -64,7 +64,7 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     out, tuned = tmp_path / "part", tmp_path / "tuned"
     arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *SHORT]
     assert run(arguments) == 0
-    assert run(["[:10.0%]" if one == "0.1" else one for one in arguments]) == 0  # the same run
+    assert run(["[:10.0%]" if argument == "0.1" else argument for argument in arguments]) == 0  # the same run
     assert read_run(out).splits == replace(read_run(trained).splits, subset="[:10%]")
     recorded = json.loads((out / "data.json").read_text())["images"]
     whole = json.loads((trained / "data.json").read_text())["images"]
@@ -72,12 +72,12 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     assert vitkit.evaluate(out, split="train").result.count == recorded["train"]
     part = vitkit.evaluate(trained, split=" test[ -050: ]")
     assert (part.result.count, part.split) == (50, "test[-50:]")
-    kept = {path.name for path in (trained / "evaluation").iterdir()}
+    evaluations = {path.name for path in (trained / "evaluation").iterdir()}
     capsys.readouterr()
     assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
     printed = capsys.readouterr().out
     assert "train[:50%] images of digits" in printed and "Kept in" not in printed
-    assert {path.name for path in (trained / "evaluation").iterdir()} == kept
+    assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
     assert run(["evaluate", str(trained), "--split", "test[:9999]"]) == 1
     assert "goes from image 0 to 9,999" in capsys.readouterr().err
     assert run(["evaluate", str(trained), "--split", "test[:10%"]) == 1

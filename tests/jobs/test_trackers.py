@@ -40,7 +40,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def expected(folder: Path) -> dict[int, dict[str, float]]:
     """Give the contents that a log must have: by step, the numbers of metrics.jsonl by their source."""
-    found: dict[int, dict[str, float]] = {}
+    contents: dict[int, dict[str, float]] = {}
     for line in metrics(folder):
         who = line.get("evaluator", line["kind"])
         numbers = {
@@ -48,8 +48,8 @@ def expected(folder: Path) -> dict[int, dict[str, float]]:
             for name, value in line.items()
             if name not in ("kind", "step", "epoch", "evaluator")
         }
-        found.setdefault(line["step"], {"epoch": line["epoch"]}).update(numbers)
-    return found
+        contents.setdefault(line["step"], {"epoch": line["epoch"]}).update(numbers)
+    return contents
 
 
 def stop_and_go_on(folder: Path, *trackers: Any) -> None:
@@ -206,9 +206,9 @@ def test_a_run_that_was_given_away_sends_nothing_unasked(
 def test_the_command_line_names_what_is_missing_before_anything_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else found(name)
+        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
     line = ["train", "--recipe", "digits", "--steps", "2", "--out", str(tmp_path / "run")]
     assert run_command([*line, "--log", "csv,tensorboard"]) == 1
@@ -223,8 +223,8 @@ def test_the_command_line_keeps_logs_and_is_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = "--recipe digits --model ViT-16x1x2/4 --image-size 8 --steps 4 --log-every 2 --log csv --quiet"
-    assert run_command(["train", *words.split(), "--out", "run"]) == 0
+    options = "--recipe digits --model ViT-16x1x2/4 --image-size 8 --steps 4 --log-every 2 --log csv --quiet"
+    assert run_command(["train", *options.split(), "--out", "run"]) == 0
     lines = (tmp_path / "run" / "log.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["step", "2", "4"]
     printed = capsys.readouterr()
@@ -237,7 +237,7 @@ import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0}).Reload()
 tags = events.Tags()["scalars"]
-print(json.dumps({tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in tags}))
+print(json.dumps({tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}))
 """
 
 

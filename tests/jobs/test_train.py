@@ -32,8 +32,8 @@ def test_a_run_folder_holds_everything(trained: Path, photos: Path) -> None:
     assert {Path(key).name for key in rejected} == {"page.jpg", "cut.png"}
     assert sum(sum(counts.values()) for counts in record["counts"].values()) == 50
     report = (trained / "report.html").read_text()
-    for words in ("red fruit", "page.jpg", "cut.png", "vitkit train", "stratified"):
-        assert words in report
+    for phrase in ("red fruit", "page.jpg", "cut.png", "vitkit train", "stratified"):
+        assert phrase in report
     card = json.loads((trained / "model.json").read_text())
     assert card["class_names"] == ["red fruit", "sky"]
     assert card["preprocessing"]["image_size"] == [16, 16] and card["augmentation"]["flip"]
@@ -87,17 +87,17 @@ def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder
 def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, predict = [], run_model.predict
+    precisions, predict = [], run_model.predict
 
     def spy(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["precision"])
+        precisions.append(options["precision"])
         return predict(*arguments, **options)
 
     monkeypatch.setattr(run_model, "predict", spy)  # of the validation, and of what comes after training
     monkeypatch.setattr("vitkit.jobs.train.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
-    assert len(asked) >= 3 and set(asked) == {"bfloat16"}
+    assert len(precisions) >= 3 and set(precisions) == {"bfloat16"}
 
 
 def test_changed_images_do_not_continue_a_run(

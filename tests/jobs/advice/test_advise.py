@@ -73,23 +73,23 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> None:
-    found = advise(str(photos))
-    assert found.images == 56 and found.tested == 16 and found.classes == 2
-    words = " ".join(found.sentences)
-    assert words.startswith("56 training images: do not train from scratch")
-    assert "Begin from vit-s16-augreg-in21k, the largest of 2 sizes that this machine fine-tunes" in words
-    assert [option.published for option in found.options] == [
+    advice = advise(str(photos))
+    assert advice.images == 56 and advice.tested == 16 and advice.classes == 2
+    text = " ".join(advice.sentences)
+    assert text.startswith("56 training images: do not train from scratch")
+    assert "Begin from vit-s16-augreg-in21k, the largest of 2 sizes that this machine fine-tunes" in text
+    assert [option.published for option in advice.options] == [
         "vit-ti16-augreg-in21k",
         "vit-s16-augreg-in21k",
     ]
-    assert "From scratch (recipe small-images, ViT-96x6x3/4 at 32x32" in words
-    assert found.chosen is None and not found.can_go
-    assert found.scratch.forecast is None and found.scratch.folded is not None
-    assert "there is no forecast: no such runs were measured" in words
-    assert "enlarges these images, of about 13 pixels, to 224" in words
-    assert "Train from scratch first" not in words
+    assert "From scratch (recipe small-images, ViT-96x6x3/4 at 32x32" in text
+    assert advice.chosen is None and not advice.can_go
+    assert advice.scratch.forecast is None and advice.scratch.folded is not None
+    assert "there is no forecast: no such runs were measured" in text
+    assert "enlarges these images, of about 13 pixels, to 224" in text
+    assert "Train from scratch first" not in text
     with pytest.raises(VitkitError, match=r"do not train from scratch.*vit-s16-augreg-in21k --go"):
-        follow(found)
+        follow(advice)
 
 
 def test_the_advised_run_keeps_a_stem_that_no_name_tells(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_the_advised_run_keeps_a_stem_that_no_name_tells(tmp_path: Path) -> None
 
 def test_enough_small_images_are_told_to_be_trained_from_scratch_first() -> None:
     """Starts of 224 pixels would take hours for pictures of 8."""
-    found = advise("digits", seconds=5.0)
-    assert found.can_go and found.chosen is None
-    assert found.sentences[0] == (
+    advice = advise("digits", seconds=5.0)
+    assert advice.can_go and advice.chosen is None
+    assert advice.sentences[0] == (
         "Train from scratch first: these images are small, of about 8 pixels, and there are enough of them."
     )
-    assert "enlarges these images, of about 8 pixels, to 224" in found.sentences[2]
-    assert found.sentences[3].startswith("From scratch (recipe digits")
+    assert "enlarges these images, of about 8 pixels, to 224" in advice.sentences[2]
+    assert advice.sentences[3].startswith("From scratch (recipe digits")
 
 
 def test_photos_are_not_said_to_be_enlarged(tmp_path: Path) -> None:
@@ -120,19 +120,19 @@ def test_photos_are_not_said_to_be_enlarged(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("weak_pixels")
 def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -> None:
     hearing = Hearing()
-    found = advise(str(photos), start, cache=False, listener=hearing)
-    option = found.chosen
-    assert option is found.options[0] and option is not None and found.can_go
+    advice = advise(str(photos), start, cache=False, listener=hearing)
+    option = advice.chosen
+    assert option is advice.options[0] and option is not None and advice.can_go
     assert option.folded is not None and option.folded.images == 56
     assert option.forecast is not None and option.forecast.low < option.forecast.accuracy
     assert option.steps == option.run.training.total_steps(56) == 202
     assert option.seconds > 0 and option.memory > 10_000
-    words = " ".join(found.sentences)
-    assert f"Begin from {start}: {option.run.model} at 8x8, 202 steps of 32 images, about" in words
-    assert f"Expect {option.forecast.percentages} of the test images to be right" in words
-    assert "Freeze nothing: the new head learns 6 times as fast as the last layer" in words
+    text = " ".join(advice.sentences)
+    assert f"Begin from {start}: {option.run.model} at 8x8, 202 steps of 32 images, about" in text
+    assert f"Expect {option.forecast.percentages} of the test images to be right" in text
+    assert "Freeze nothing: the new head learns 6 times as fast as the last layer" in text
     assert f"features by {start}" in hearing.loops
-    json.dumps(found.to_json())
+    json.dumps(advice.to_json())
 
 
 @pytest.mark.usefixtures("weak_pixels")
@@ -142,10 +142,10 @@ def test_of_several_starts_the_one_with_the_better_features_is_advised(photos: P
         for weight in blind.parameters():
             weight.zero_()
     worse = save_model(blind, start.parent / "blind")
-    found = advise(str(photos), [worse, start], cache=False)
-    assert [option.start for option in found.options] == [str(worse), str(start)]
-    assert found.chosen is found.options[1]
-    assert "chosen among 2 that were tried" in " ".join(found.sentences)
+    advice = advise(str(photos), [worse, start], cache=False)
+    assert [option.start for option in advice.options] == [str(worse), str(start)]
+    assert advice.chosen is advice.options[1]
+    assert "chosen among 2 that were tried" in " ".join(advice.sentences)
 
 
 def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Path, start: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((40, 40, 3), 100 * (number % 2) + number, np.uint8)).save(path)
     larger = save_model(create_model("ViT-16x1x2/4", 10, 20), tmp_path / "start20")
-    found = advise(str(tmp_path / "large"), larger, cache=False)
-    assert [option.run.preprocessing.image_size for option in found.options] == [(20, 20), (32, 32)]
-    assert found.options[1].flops > found.options[0].flops
+    advice = advise(str(tmp_path / "large"), larger, cache=False)
+    assert [option.run.preprocessing.image_size for option in advice.options] == [(20, 20), (32, 32)]
+    assert advice.options[1].flops > advice.options[0].flops
 
 
 def test_the_cheapest_of_equally_good_options_is_chosen(photos: Path, start: Path) -> None:
@@ -216,11 +216,11 @@ def test_imbalance_leaks_and_copies_are_said(tmp_path: Path, start: Path) -> Non
     root = tmp_path / "data"
     write_photos(root / "train", {"dark": 44, "bright": 4})
     write_photos(root / "test", {"dark": 5, "bright": 5}, seed=0)  # the same seed: some images are the same
-    found = advise(str(root), start, splits=Splits(val_fraction=0.0), cache=False)
-    assert found.check is not None and found.check.leaks["train-test"] == 5
-    words = " ".join(found.sentences)
-    assert "The classes are unbalanced, 11 to 1" in words and "--logit-adjustment 1" in words
-    assert "5 images of test are in train too, pixel for pixel, so that the accuracy will look" in words
+    advice = advise(str(root), start, splits=Splits(val_fraction=0.0), cache=False)
+    assert advice.check is not None and advice.check.leaks["train-test"] == 5
+    text = " ".join(advice.sentences)
+    assert "The classes are unbalanced, 11 to 1" in text and "--logit-adjustment 1" in text
+    assert "5 images of test are in train too, pixel for pixel, so that the accuracy will look" in text
 
 
 def test_photos_that_are_too_many_to_look_at_are_compared_all_the_same(
@@ -231,9 +231,9 @@ def test_photos_that_are_too_many_to_look_at_are_compared_all_the_same(
     write_photos(tmp_path / "data" / "test", {"dark": 5, "bright": 5}, seed=0)
     hearing = Hearing()
     whole = Splits(val_fraction=0.0)
-    found = advise(str(tmp_path / "data"), start, splits=whole, cache=False, listener=hearing)
-    assert found.check is None and "50 images are too many, or too large" in hearing.notes[0]
-    assert "5 images of test are in train too" in " ".join(found.sentences)
+    advice = advise(str(tmp_path / "data"), start, splits=whole, cache=False, listener=hearing)
+    assert advice.check is None and "50 images are too many, or too large" in hearing.notes[0]
+    assert "5 images of test are in train too" in " ".join(advice.sentences)
 
 
 @pytest.mark.usefixtures("weak_pixels")
@@ -245,33 +245,33 @@ def test_a_start_that_has_seen_these_images_is_said_to_have(tmp_path: Path, phot
         training=TrainingConfig(steps=2, batch_size=8),
     )
     seen = training.train(run, tmp_path / "seen")
-    found = advise(str(photos), seen, cache=False)
-    assert f"{seen}: it was trained on these images" in " ".join(found.sentences)
+    advice = advise(str(photos), seen, cache=False)
+    assert f"{seen}: it was trained on these images" in " ".join(advice.sentences)
 
 
 @pytest.mark.usefixtures("weak_pixels")
 def test_what_was_expected_is_kept_and_compared_with_what_came_out(
     tmp_path: Path, photos: Path, start: Path
 ) -> None:
-    found = advise(str(photos), start, cache=False)
-    assert found.chosen is not None and found.chosen.forecast is not None
+    advice = advise(str(photos), start, cache=False)
+    assert advice.chosen is not None and advice.chosen.forecast is not None
     hearing = Hearing()
-    folder = follow(found, tmp_path / "run", listener=hearing)
+    folder = follow(advice, tmp_path / "run", listener=hearing)
     record = read_advice(folder)
-    assert record is not None and record.expected == found.chosen.forecast
+    assert record is not None and record.expected == advice.chosen.forecast
     accuracy = json.loads((folder / "evaluation" / "test.json").read_text())["accuracy"]
     sentence = compare_with_advice(folder)
     assert sentence.startswith(
         f"Accuracy on the test images: expected {record.expected.percentages}, "
         f"came out {100 * accuracy:.0f} %"
     )
-    told = [lines for heading, lines in hearing.rows if heading == "advice"]
-    assert told[0] == [
+    expectations = [lines for heading, lines in hearing.rows if heading == "advice"]
+    assert expectations[0] == [
         f"expected by the advice before it: {record.expected.percentages} of the test images right"
     ]
-    assert told[-1] == [sentence]
+    assert expectations[-1] == [sentence]
     again = Hearing()
-    assert follow(found, folder, listener=again) == folder, "the same advice goes on where it was"
+    assert follow(advice, folder, listener=again) == folder, "the same advice goes on where it was"
     assert ("advice", [sentence]) in again.rows
     assert vitkit.load_model(folder).config.num_classes == 2
 
@@ -298,21 +298,20 @@ def test_a_start_that_sees_less_than_small_pictures_is_not_advised(
         for weight in blind.parameters():
             weight.zero_()
     useless = save_model(blind, tmp_path / "useless")
-    found = advise(str(photos), useless, cache=False)
-    assert found.chosen is None and found.record is None and not found.can_go
-    (option,) = found.options
-    assert option.forecast is not None and found.scratch.folded is not None
-    pixels = (
-        f"small pictures of 12x12 pixels alone tell {found.scratch.folded.accuracy:.0%} of 56 training images"
-    )
-    assert found.sentences[0] == (
+    advice = advise(str(photos), useless, cache=False)
+    assert advice.chosen is None and advice.record is None and not advice.can_go
+    (option,) = advice.options
+    folded = advice.scratch.folded
+    assert option.forecast is not None and folded is not None
+    pixels = f"small pictures of 12x12 pixels alone tell {folded.accuracy:.0%} of 56 training images"
+    assert advice.sentences[0] == (
         f"No start is advised: {pixels} right, and {option.forecast.percentages} is expected of fine-tuning "
         f"{useless}. Look for one that was trained on images more like these."
     )
-    assert found.sentences[1].startswith("56 training images: do not train from scratch")
-    assert "Look for a ViT" not in " ".join(found.sentences)
+    assert advice.sentences[1].startswith("56 training images: do not train from scratch")
+    assert "Look for a ViT" not in " ".join(advice.sentences)
     with pytest.raises(VitkitError, match=r"No start is advised: .*START --go"):
-        follow(found)
+        follow(advice)
 
 
 @pytest.mark.usefixtures("weak_pixels")
@@ -322,10 +321,12 @@ def test_8_of_10_are_promised_only_where_runs_were_measured(
 ) -> None:
     if not measured:
         monkeypatch.setattr(advising, "parameters", lambda config: LARGEST_START + 1)
-    words = " ".join(advise(str(photos), start, cache=False).sentences)
-    assert ("8 of 10 runs should lie inside" in words) == measured
-    told = "a guess, 2 times as wide as for the runs that were measured, which had 45 to 450 training images"
-    assert (told in words) != measured
+    text = " ".join(advise(str(photos), start, cache=False).sentences)
+    assert ("8 of 10 runs should lie inside" in text) == measured
+    caveat = (
+        "a guess, 2 times as wide as for the runs that were measured, which had 45 to 450 training images"
+    )
+    assert (caveat in text) != measured
 
 
 @pytest.fixture
@@ -336,10 +337,10 @@ def unreadable(photos: Path) -> Iterator[Path]:
 
 
 def test_bad_files_are_left_out_of_the_probe(unreadable: Path, start: Path) -> None:
-    found = advise(str(unreadable), start, splits=Splits(test_fraction=0.0, val_fraction=0.0), cache=False)
-    assert found.options[0].folded is not None and found.options[0].folded.images == 77
-    assert found.check is not None and len(found.check.bad) == 3
-    assert found.tested == 0
+    advice = advise(str(unreadable), start, splits=Splits(test_fraction=0.0, val_fraction=0.0), cache=False)
+    assert advice.options[0].folded is not None and advice.options[0].folded.images == 77
+    assert advice.check is not None and len(advice.check.bad) == 3
+    assert advice.tested == 0
 
 
 def test_too_few_images_are_refused(tmp_path: Path, start: Path) -> None:

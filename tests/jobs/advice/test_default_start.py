@@ -79,19 +79,20 @@ def choose(photos: Path, out: Path | None = None) -> DefaultStart:
 
 
 def test_candidates_are_free_and_trained_alike() -> None:
-    found = default_starts()
-    assert [start.name for start in found] == NAMES
-    assert {start.licence for start in found} <= {"Apache-2.0", "MIT"}
-    assert len({(start.training, start.data, start.image_size) for start in found}) == 1
+    candidates = default_starts()
+    assert [start.name for start in candidates] == NAMES
+    assert {start.licence for start in candidates} <= {"Apache-2.0", "MIT"}
+    assert len({(start.training, start.data, start.image_size) for start in candidates}) == 1
 
 
 def test_another_licence_is_never_chosen_for_anybody(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     def table() -> tuple[PublishedStart, ...]:
         return tuple(
-            replace(start, licence="CC-BY-NC-4.0" if start.model == "ViT-B/16" else "MIT") for start in known
+            replace(start, licence="CC-BY-NC-4.0" if start.model == "ViT-B/16" else "MIT")
+            for start in all_starts
         )
 
-    known = starts()
+    all_starts = starts()
     monkeypatch.setattr(published, "_table", table)
     assert [start.name for start in default_starts()] == NAMES[:2]
     monkeypatch.setattr(default_start, "default_starts", lambda: ())
@@ -120,16 +121,16 @@ def test_the_largest_that_ends_within_an_hour_is_chosen(
 ) -> None:
     times = {f"layers_{layers}": time for layers, time in enumerate(minutes, start=1)}
     monkeypatch.setattr(default_start, "measure_cost", taking(**times))
-    found = choose(photos)
-    assert found.start.name == chosen
-    assert (None if found.runner_up is None else found.runner_up.start.name) == runner_up
-    said = " ".join(found.rows()[0][1])
+    choice = choose(photos)
+    assert choice.start.name == chosen
+    assert (None if choice.runner_up is None else choice.runner_up.start.name) == runner_up
+    said = " ".join(choice.rows()[0][1])
     mine = minutes[NAMES.index(chosen)]
     assert "licence Apache-2.0" in said and "trained on ImageNet-21k" in said
     assert ("none fits into memory and an hour" in said) == (mine * 60 > PATIENCE)
     assert ("next best" in said) == (runner_up is not None)
     assert f"about {mine:g} min" in said if mine < 60 else "about 1 h 10 min" in said
-    assert "to be fetched, about " in said and found.start.address in said
+    assert "to be fetched, about " in said and choice.start.address in said
 
 
 def test_what_does_not_fit_into_memory_is_not_even_measured(
@@ -138,16 +139,18 @@ def test_what_does_not_fit_into_memory_is_not_even_measured(
     monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2))
     monkeypatch.setattr(default_start, "step_memory", lambda run, config, device: config.num_layers * 2**30)
     monkeypatch.setattr(default_start, "free_memory", lambda device: 5 * 2**29)
-    found = choose(photos)
-    assert found.start.name == NAMES[1]
-    assert found.runner_up is not None and found.runner_up.option is None
-    assert "more than is free" in " ".join(found.rows()[0][1])
+    choice = choose(photos)
+    assert choice.start.name == NAMES[1]
+    assert choice.runner_up is not None and choice.runner_up.option is None
+    assert "more than is free" in " ".join(choice.rows()[0][1])
 
 
 def test_the_speed_of_this_machine_is_measured(photos: Path) -> None:
-    found = choose(photos)
-    assert [one.start.name for one in found.candidates] == NAMES
-    assert all(one.option is not None and one.option.seconds > 0 for one in found.candidates)
+    choice = choose(photos)
+    assert [candidate.start.name for candidate in choice.candidates] == NAMES
+    assert all(
+        candidate.option is not None and candidate.option.seconds > 0 for candidate in choice.candidates
+    )
 
 
 # From Python, and again

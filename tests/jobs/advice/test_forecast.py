@@ -49,20 +49,20 @@ def test_shares_and_log_odds_are_inverse() -> None:
 
 
 def test_a_plain_relation_expects_what_the_probe_found() -> None:
-    found = predict(FLAT, 400, 10**9, PLAIN)
-    assert found.accuracy == pytest.approx(0.7, abs=2e-3)
+    forecast = predict(FLAT, 400, 10**9, PLAIN)
+    assert forecast.accuracy == pytest.approx(0.7, abs=2e-3)
     # Normal quantile 1.2816 of spread 0.3 and the probe's counting, 1 / 700 + 1 / 300, in log-odds.
     half = 1.2816 * math.sqrt(0.09 + 1 / 700 + 1 / 300)
-    assert log_of(found.high) - log_of(found.accuracy) == pytest.approx(half, rel=5e-3)
-    assert log_of(found.accuracy) - log_of(found.low) == pytest.approx(half, rel=5e-3)
+    assert log_of(forecast.high) - log_of(forecast.accuracy) == pytest.approx(half, rel=5e-3)
+    assert log_of(forecast.accuracy) - log_of(forecast.low) == pytest.approx(half, rel=5e-3)
 
 
 def log_of(probability: float) -> float:
     return math.log(probability / (1 - probability))
 
 
-def width(found: Forecast) -> float:
-    return found.high - found.low
+def width(forecast: Forecast) -> float:
+    return forecast.high - forecast.low
 
 
 def test_what_is_less_certain_has_a_wider_interval() -> None:
@@ -91,8 +91,8 @@ def test_more_images_raise_what_is_expected_with_less_and_less_gain() -> None:
 @pytest.mark.parametrize("relation", [FINETUNED, PLAIN])
 def test_no_probe_is_too_good_or_too_bad(right: int, relation: Relation) -> None:
     worst = Evidence(images=10, right=right, right_of_half=0, learned_from=8)
-    found = predict(worst, 8, 1, relation)
-    assert 0 <= found.low < found.accuracy < found.high <= 1
+    forecast = predict(worst, 8, 1, relation)
+    assert 0 <= forecast.low < forecast.accuracy < forecast.high <= 1
 
 
 def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
@@ -102,20 +102,20 @@ def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
     right = int(draw.binomial(images, fraction(truth)))
     final = truth + relation.offset + relation.doubling * math.log2(images / BASE_IMAGES)
     final += draw.normal(0, relation.spread)
-    found = Evidence(images, right, right, images * 0.8)
-    return Outcome(found, images, int(draw.binomial(tested, fraction(final))), tested)
+    evidence = Evidence(images, right, right, images * 0.8)
+    return Outcome(evidence, images, int(draw.binomial(tested, fraction(final))), tested)
 
 
 def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_relation() -> None:
     relation, draw = Relation(0.4, 0.2, 0.5, 400), np.random.default_rng(0)
-    found = fit([simulated(draw, relation) for _ in range(relation.runs)])
-    assert found.offset == pytest.approx(0.4, abs=0.1)
-    assert found.spread == pytest.approx(0.5, abs=0.08)
-    assert found.doubling == pytest.approx(0.2, abs=0.05)
+    fitted = fit([simulated(draw, relation) for _ in range(relation.runs)])
+    assert fitted.offset == pytest.approx(0.4, abs=0.1)
+    assert fitted.spread == pytest.approx(0.5, abs=0.08)
+    assert fitted.doubling == pytest.approx(0.2, abs=0.05)
     inside = []
     for _ in range(2000):
         run = simulated(draw, relation)
-        said = predict(run.evidence, run.images, run.tested, found)
+        said = predict(run.evidence, run.images, run.tested, fitted)
         inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.77 < np.mean(inside) < 0.83
 
@@ -124,9 +124,9 @@ def test_few_runs_make_a_relation_that_still_holds() -> None:
     """Fitted to ten runs, the interval is wider by Student's t, and holds about as many."""
     relation, draw, inside = Relation(0.4, 0.2, 0.5, 10), np.random.default_rng(1), []
     for _ in range(60):
-        found = fit([simulated(draw, relation) for _ in range(10)])
+        fitted = fit([simulated(draw, relation) for _ in range(10)])
         for run in [simulated(draw, relation) for _ in range(10)]:
-            said = predict(run.evidence, run.images, run.tested, found)
+            said = predict(run.evidence, run.images, run.tested, fitted)
             inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.75 < np.mean(inside) < 0.9
 
@@ -138,8 +138,8 @@ def test_the_spread_is_that_of_data_sets_that_were_not_fitted_to() -> None:
         own = replace(relation, offset=draw.normal(0, 0.8))
         runs += [replace(simulated(draw, own), data=str(name)) for _ in range(4)]
     assert 0.6 < fit(runs).spread < 1.1
-    one = [replace(run, data="") for run in runs[:4]]
-    assert fit(one).spread < 0.3
+    same_data = [replace(run, data="") for run in runs[:4]]
+    assert fit(same_data).spread < 0.3
 
 
 def test_a_relation_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
@@ -157,12 +157,12 @@ def test_a_relation_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
 def test_beyond_what_was_measured_the_interval_is_wider_and_says_so(
     images: int, parameters: int, measured: bool
 ) -> None:
-    found = predict(FLAT, images, 1000, PLAIN, parameters=parameters)
+    forecast = predict(FLAT, images, 1000, PLAIN, parameters=parameters)
     inside = predict(FLAT, min(max(images, FEWEST), MOST), 1000, PLAIN)
-    half, usual = (log_of(one.high) - log_of(one.accuracy) for one in (found, inside))
-    assert found.measured == measured and inside.measured
+    half, usual = (log_of(interval.high) - log_of(interval.accuracy) for interval in (forecast, inside))
+    assert forecast.measured == measured and inside.measured
     assert half == pytest.approx(usual * (1 if measured else 2))
-    above = found.compare(0.999)
+    above = forecast.compare(0.999)
     assert ("2 of 10 runs should lie outside" in above) == measured
     assert ("a guess for such a run" in above) != measured
 

@@ -102,7 +102,7 @@ def test_steps_take_turns_in_an_order_that_rotates() -> None:
     times: dict[str, list[float]] = {}
     take_turns(turns, Clock(CPU, 1), 0.0, times)
     assert "".join(heard) == "AaBbCc" + "AaBbCc" + "BbCcAa" + "CcAaBb"
-    assert {name: len(found) for name, found in times.items()} == {"a": 3, "b": 3, "c": 3}
+    assert {name: len(durations) for name, durations in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
 def test_few_calls_have_no_slowest_hundredth() -> None:
@@ -127,8 +127,8 @@ def test_the_largest_batch_on_a_processor_follows_from_small_ones(room: int, exp
     def of_batch(count: int) -> Callable[[], Any]:
         return lambda: torch.empty(1250 * count + 250).zero_()
 
-    found = largest_batch(of_batch, CPU, room, 1.0)
-    assert abs(found.images - expected) <= 1 and not found.tried
+    batch = largest_batch(of_batch, CPU, room, 1.0)
+    assert abs(batch.images - expected) <= 1 and not batch.tried
 
 
 def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
@@ -143,9 +143,9 @@ def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
     case = job._Case("m", config, CPU, *[None] * 5)  # type: ignore[arg-type]
     small = case._small_batch("training", "float32")
     room = 12 * peak_memory(of_batch(small), CPU)
-    found = largest_batch(of_batch, CPU, room, 1.0, small).images
-    assert peak_memory(of_batch(found), CPU) == pytest.approx(room, rel=0.05)
-    assert largest_batch(of_batch, CPU, room, 1.0, 2).images > 1.2 * found  # as it was measured before
+    images = largest_batch(of_batch, CPU, room, 1.0, small).images
+    assert peak_memory(of_batch(images), CPU) == pytest.approx(room, rel=0.05)
+    assert largest_batch(of_batch, CPU, room, 1.0, 2).images > 1.2 * images  # as it was measured before
 
 
 def test_a_largest_batch_that_takes_too_long_to_find_is_not_measured(
@@ -186,13 +186,13 @@ def test_a_gpu_tries_batches_until_one_does_not_fit(most: int, monkeypatch: pyte
 
         return step
 
-    found = largest_batch(of_batch, torch.device("cuda"), 0, 10.0)
-    assert found.tried and most * 15 / 16 - 1 <= found.images <= most
+    batch = largest_batch(of_batch, torch.device("cuda"), 0, 10.0)
+    assert batch.tried and most * 15 / 16 - 1 <= batch.images <= most
 
 
 def test_a_model_is_measured_in_every_way() -> None:
-    found = vitkit.bench(MODEL, sizes="32,64", minutes=0.02, batch_size=2, threads=1, precision="float32")
-    speeds = [record for record in found.records if isinstance(record, Speed)]
+    benchmark = vitkit.bench(MODEL, sizes="32,64", minutes=0.02, batch_size=2, threads=1, precision="float32")
+    speeds = [record for record in benchmark.records if isinstance(record, Speed)]
     assert {(s.image_size, s.phase, s.name) for s in speeds} == {
         ((size, size), phase, name)
         for size in (32, 64)
@@ -205,8 +205,8 @@ def test_a_model_is_measured_in_every_way() -> None:
         assert (speed.mfu_executed < speed.mfu) == (speed.library == "vitkit")
         assert speed.reference == "vitkit --exact"
     assert [s.ratio for s in speeds if s.library == "vitkit exact"] == [1.0] * 4
-    assert sum(isinstance(record, Response) for record in found.records) == 2
-    memories = [record for record in found.records if isinstance(record, Memory)]
+    assert sum(isinstance(record, Response) for record in benchmark.records) == 2
+    memories = [record for record in benchmark.records if isinstance(record, Memory)]
     for memory in memories:  # what is predicted from the configuration, to the overhead of so small a model
         config = vit_config(MODEL, 1000, memory.image_size)
         if memory.phase == "training" and memory.name == "vitkit float32":
@@ -214,15 +214,15 @@ def test_a_model_is_measured_in_every_way() -> None:
     assert len(memories) == 4 and all(
         m.largest_batch and m.largest_batch > 2 and not m.tried for m in memories
     )
-    assert found.machine["threads"] == 1 and found.machine["clock"] == "processor time"
-    json.dumps(found.to_json())
+    assert benchmark.machine["threads"] == 1 and benchmark.machine["clock"] == "processor time"
+    json.dumps(benchmark.to_json())
 
 
 @pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", pytest.param("R+ViT-64x2x2/16", marks=pytest.mark.slow)])
 def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "installed_peers", lambda: (["timm"], []))
     hearing = Hearing()
-    found = vitkit.bench(
+    benchmark = vitkit.bench(
         name,
         sizes="32",
         minutes=0.1,
@@ -233,14 +233,14 @@ def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.
         listener=hearing,
     )
     assert "timm is left out: it is compared on plain ViTs" in str(hearing.notes + hearing.warnings)
-    speeds = [record for record in found.records if isinstance(record, Speed)]
+    speeds = [record for record in benchmark.records if isinstance(record, Speed)]
     assert speeds and all((speed.mfu is None) == (name == "BiT-R1-1-1x0.5") for speed in speeds)
 
 
 def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:
     hearing = Hearing()
-    found = vitkit.bench("ViT-B/16", sizes="384", minutes=0.0005, listener=hearing, precision="float32")
-    assert not found.records
+    benchmark = vitkit.bench("ViT-B/16", sizes="384", minutes=0.0005, listener=hearing, precision="float32")
+    assert not benchmark.records
     assert "ViT-B/16 at 384 pixels, training: not measured" in str(hearing.notes + hearing.warnings)
     assert "allow more --minutes" in str(hearing.notes + hearing.warnings)
 
@@ -319,10 +319,10 @@ def test_headlines_compare_with_the_best_peer() -> None:
 
     peers = [speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]
     ours = [speed("c", "vitkit", 1.0), speed("d", "vitkit exact", 0.1)]
-    words = "times the speed of the best peer (b) by medians"
-    assert headlines([*peers, *ours]) == [f"float32: c has 2.00 {words}, 2.00 by least times"]
+    phrase = "times the speed of the best peer (b) by medians"
+    assert headlines([*peers, *ours]) == [f"float32: c has 2.00 {phrase}, 2.00 by least times"]
     engine = speed("e", "vitkit openvino", 0.5)
-    assert headlines([*peers, *ours, engine]) == [f"float32: e has 4.00 {words}, 4.00 by least times"]
+    assert headlines([*peers, *ours, engine]) == [f"float32: e has 4.00 {phrase}, 4.00 by least times"]
     assert not headlines(ours)
 
 
@@ -332,11 +332,11 @@ def test_the_command_prints_tables_and_keeps_records_and_figure(
     arguments = ["bench", MODEL, "--sizes", "32,64", "--minutes", "0.02", "--out", str(tmp_path / "new")]
     assert run(arguments) == 0
     out = capsys.readouterr().out
-    for words in ("images/s", "utilisation", "p99", "largest batch", "kernels: gelu", "--peers"):
-        assert words in out
+    for phrase in ("images/s", "utilisation", "p99", "largest batch", "kernels: gelu", "--peers"):
+        assert phrase in out
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"bench.json", "bench.png", "bench.svg"}
-    found = json.loads((tmp_path / "new" / "bench.json").read_text())
-    assert found["machine"]["device"] and {r["kind"] for r in found["records"]} == {
+    benchmark = json.loads((tmp_path / "new" / "bench.json").read_text())
+    assert benchmark["machine"]["device"] and {r["kind"] for r in benchmark["records"]} == {
         "speed",
         "latency",
         "memory",
@@ -390,5 +390,5 @@ def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(
 
 def test_a_checkpoint_is_measured_at_its_own_size(tmp_path: Path) -> None:
     vitkit.save_model(build_model(vit_config(MODEL, 10, 40)), tmp_path / "model")
-    found = vitkit.bench(str(tmp_path / "model"), minutes=0.01, training=False, precision="float32")
-    assert {(record.model, record.image_size) for record in found.records} == {("model", (40, 40))}
+    benchmark = vitkit.bench(str(tmp_path / "model"), minutes=0.01, training=False, precision="float32")
+    assert {(record.model, record.image_size) for record in benchmark.records} == {("model", (40, 40))}

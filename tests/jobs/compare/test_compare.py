@@ -51,10 +51,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def compared(first: object, second: object, out: Path, **options: Any) -> tuple[ModelComparison, Hearing]:
     heard = Hearing()
-    found = vitkit.compare(
+    comparison = vitkit.compare(
         str(first), str(second), out=str(out), listener=heard, **{"speed_seconds": 0.0, **options}
     )
-    return found, heard
+    return comparison, heard
 
 
 def evaluated(heard: Hearing) -> list[str]:
@@ -63,33 +63,35 @@ def evaluated(heard: Hearing) -> list[str]:
 
 
 def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    found, heard = compared(*runs, tmp_path / "out")
+    comparison, heard = compared(*runs, tmp_path / "out")
     assert not evaluated(heard)
-    kept = [vitkit.evaluate(run).predictions for run in runs]
-    right = [one.predicted == one.labels for one in kept]
-    flips = found.difference.flips
+    answers = [vitkit.evaluate(run).predictions for run in runs]
+    right = [predictions.predicted == predictions.labels for predictions in answers]
+    flips = comparison.difference.flips
     assert flips.first_only == (right[0] & ~right[1]).sum() > 0
     assert flips.second_only == (right[1] & ~right[0]).sum() > 0
     assert flips.both_right == (right[0] & right[1]).sum()
-    assert found.difference.mean == pytest.approx(right[1].mean() - right[0].mean())
-    assert found.difference.p == sign_test(flips.first_only, flips.second_only)
-    assert (found.first.score, found.second.score) == tuple(one.mean() for one in right)
-    assert found.images == 360 and found.split == "test"
-    assert found.first.was_stored and found.second.was_stored
-    for change in found.classes:
-        own = kept[0].labels == int(change.name)
+    assert comparison.difference.mean == pytest.approx(right[1].mean() - right[0].mean())
+    assert comparison.difference.p == sign_test(flips.first_only, flips.second_only)
+    assert (comparison.first.score, comparison.second.score) == tuple(mask.mean() for mask in right)
+    assert comparison.images == 360 and comparison.split == "test"
+    assert comparison.first.was_stored and comparison.second.was_stored
+    for change in comparison.classes:
+        own = answers[0].labels == int(change.name)
         assert change.count == own.sum()
         assert change.gain == pytest.approx(right[1][own].mean() - right[0][own].mean())
         assert change.flips.first_only == (right[0] & ~right[1])[own].sum()
-    assert sum(change.flips.second_only for change in found.classes) == flips.second_only
-    ps = [change.flips.p for change in found.classes]
-    assert [change.adjusted_p for change in found.classes] == list(holm(ps)) != ps
-    told = next(sentence for sentence in conclusions(found) if "p by Holm" in sentence)
-    gained, lost = told.split(" and lost in ")
+    assert sum(change.flips.second_only for change in comparison.classes) == flips.second_only
+    ps = [change.flips.p for change in comparison.classes]
+    assert [change.adjusted_p for change in comparison.classes] == list(holm(ps)) != ps
+    sentence = next(line for line in conclusions(comparison) if "p by Holm" in line)
+    gained, lost = sentence.split(" and lost in ")
     assert gained.startswith("other gained in ") and ("(-" in gained, "(+" in lost) == (False, False)
-    assert told.count(" points)") == sum(change.adjusted_p < 0.05 for change in found.classes) > 1
-    assert found.options == ("--seed 0 -> 1",)
-    assert json.loads(json.dumps(found.to_json()))["difference"]["flips"]["first_only"] == flips.first_only
+    assert sentence.count(" points)") == sum(change.adjusted_p < 0.05 for change in comparison.classes) > 1
+    assert comparison.options == ("--seed 0 -> 1",)
+    assert (
+        json.loads(json.dumps(comparison.to_json()))["difference"]["flips"]["first_only"] == flips.first_only
+    )
 
 
 def test_the_page_shows_the_images_that_one_model_alone_is_right_on(
@@ -97,21 +99,21 @@ def test_the_page_shows_the_images_that_one_model_alone_is_right_on(
 ) -> None:
     odd = tmp_path / "<b>odd & one"
     shutil.copytree(runs[1], odd)
-    found, _ = compared(runs[0], odd, tmp_path / "out")
-    page = found.page.read_text()
+    comparison, _ = compared(runs[0], odd, tmp_path / "out")
+    page = comparison.page.read_text()
     assert "<b>odd" not in page and "&lt;b&gt;odd &amp; one alone is right" in page
-    flips = found.difference.flips
+    flips = comparison.difference.flips
     assert page.count("<figcaption>") == min(12, flips.first_only) + min(12, flips.second_only)
-    kept = [vitkit.evaluate(run).predictions for run in runs]
-    right = [one.predicted == one.labels for one in kept]
-    sure = np.where(right[0] & ~right[1], kept[0].confidence + kept[1].confidence, 0)
+    answers = [vitkit.evaluate(run).predictions for run in runs]
+    right = [predictions.predicted == predictions.labels for predictions in answers]
+    sure = np.where(right[0] & ~right[1], answers[0].confidence + answers[1].confidence, 0)
     first_shown = page.split("<figcaption>")[1].split("</figcaption>")[0]
     row = int(sure.argmax())
     data = vitkit.evaluate(runs[0]).data
-    assert data.splits["test"].key(int(kept[0].ids[row])) in first_shown
-    assert f"<b>{kept[0].labels[row]}</b>" in first_shown
-    assert f'<b class="wrong">{kept[1].predicted[row]}</b>' in first_shown
-    assert conclusions(found)[0] in unescape(page)
+    assert data.splits["test"].key(int(answers[0].ids[row])) in first_shown
+    assert f"<b>{answers[0].labels[row]}</b>" in first_shown
+    assert f'<b class="wrong">{answers[1].predicted[row]}</b>' in first_shown
+    assert conclusions(comparison)[0] in unescape(page)
     assert str(tmp_path) not in page
 
 
@@ -149,24 +151,27 @@ def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
     model.card = replace(card_of(model), data=None)  # as a checkpoint of another library
     alone = vitkit.save_model(model, tmp_path / "alone")
     expected, _ = compared(*runs, tmp_path / "expected")
-    found, heard = compared(runs[0], alone, tmp_path / "out")
+    comparison, heard = compared(runs[0], alone, tmp_path / "out")
     assert evaluated(heard) == ["evaluating test"]
-    assert found.difference == expected.difference and found.classes == expected.classes
-    assert found.first.was_stored and not found.second.was_stored
-    assert found.second.trained_on_tested is None and found.options is None
-    assert any("alone was trained on some of these images is not known" in one for one in conclusions(found))
+    assert comparison.difference == expected.difference and comparison.classes == expected.classes
+    assert comparison.first.was_stored and not comparison.second.was_stored
+    assert comparison.second.trained_on_tested is None and comparison.options is None
+    assert any(
+        "alone was trained on some of these images is not known" in sentence
+        for sentence in conclusions(comparison)
+    )
     again, heard = compared(runs[0], alone, tmp_path / "out")
-    assert again == found and not evaluated(heard)
-    kept = tmp_path / "out" / "second" / "evaluation" / "test.logits.npy"
-    kept.write_bytes(kept.read_bytes()[:-100])
+    assert again == comparison and not evaluated(heard)
+    logits = tmp_path / "out" / "second" / "evaluation" / "test.logits.npy"
+    logits.write_bytes(logits.read_bytes()[:-100])
     again, heard = compared(runs[0], alone, tmp_path / "out")
-    assert again == found and evaluated(heard) == ["evaluating test"]
+    assert again == comparison and evaluated(heard) == ["evaluating test"]
 
 
 def test_an_interrupted_comparison_goes_on(
     runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = (vitkit.save_model(vitkit.load_model(run), tmp_path / run.name) for run in runs)
+    first, second = (vitkit.save_model(vitkit.load_model(run), tmp_path / run.name) for run in runs)
     calls = []
 
     def killed(*args: Any, **options: Any) -> Any:
@@ -177,7 +182,7 @@ def test_an_interrupted_comparison_goes_on(
 
     monkeypatch.setattr("vitkit.jobs.compare.compare.evaluate_split", killed)
     with pytest.raises(KeyboardInterrupt):
-        compared(one, other, tmp_path / "out")
+        compared(first, second, tmp_path / "out")
     half = [
         tmp_path / "out" / name
         for name in (".report.html.77.tmp", "second/evaluation/.test.logits.npy.77.tmp")
@@ -185,10 +190,10 @@ def test_an_interrupted_comparison_goes_on(
     for path in half:  # as kill -9 leaves them
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
-    found, heard = compared(one, other, tmp_path / "out")
+    comparison, heard = compared(first, second, tmp_path / "out")
     assert len(evaluated(heard)) == 1  # the second one alone
     assert not any(path.exists() for path in half)
-    assert found.difference == compared(*runs, tmp_path / "expected")[0].difference
+    assert comparison.difference == compared(*runs, tmp_path / "expected")[0].difference
 
 
 def test_an_evaluation_of_other_images_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -198,10 +203,10 @@ def test_an_evaluation_of_other_images_is_not_taken(runs: tuple[Path, Path], tmp
     model = vitkit.load_model(given)
     result, predictions = answering_of(model.card).read_evaluation(given / "evaluation" / "val.json")
     write_evaluation(given, "test", result, predictions)
-    found, heard = compared(runs[0], given, tmp_path / "out")
+    comparison, heard = compared(runs[0], given, tmp_path / "out")
     assert evaluated(heard) == ["evaluating test"]
     assert any("is not of the test images and classes that are there now" in note for note in heard.notes)
-    assert found.difference == compared(*runs, tmp_path / "expected")[0].difference
+    assert comparison.difference == compared(*runs, tmp_path / "expected")[0].difference
 
 
 def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -209,18 +214,20 @@ def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tm
     shutil.copytree(runs[1], given)
     for name in ("model.safetensors", "model.json"):
         shutil.copy(runs[0] / name, given / name)
-    found, heard = compared(runs[0], given, tmp_path / "out")
-    assert evaluated(heard) == ["evaluating test"] and not found.has_flips
+    comparison, heard = compared(runs[0], given, tmp_path / "out")
+    assert evaluated(heard) == ["evaluating test"] and not comparison.has_flips
     assert any("differs from the model's answers now" in note for note in heard.notes)
 
 
 def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    found, _ = compared(*runs, tmp_path / "out", split="train[:10%]")
-    assert found.first.trained_on_tested == found.second.trained_on_tested == found.images == 126
-    assert sum("is unfair" in sentence for sentence in conclusions(found)) == 2
-    assert "--split 'train[:10%]'" in found.command
-    found, _ = compared(*runs, tmp_path / "val", split="val")
-    assert any("These are validation images" in sentence for sentence in conclusions(found))
+    comparison, _ = compared(*runs, tmp_path / "out", split="train[:10%]")
+    assert (
+        comparison.first.trained_on_tested == comparison.second.trained_on_tested == comparison.images == 126
+    )
+    assert sum("is unfair" in sentence for sentence in conclusions(comparison)) == 2
+    assert "--split 'train[:10%]'" in comparison.command
+    comparison, _ = compared(*runs, tmp_path / "val", split="val")
+    assert any("These are validation images" in sentence for sentence in conclusions(comparison))
 
 
 def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
@@ -238,10 +245,12 @@ def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
 
 def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], tmp_path: Path) -> None:
     other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
-    found, _ = compared(runs[0], other, tmp_path / "out")
-    assert not found.has_flips and found.difference.p == 1
-    assert conclusions(found)[0].startswith("No difference: turned and one have the same accuracy on every")
-    assert found.page.read_text().count("There is none.") == 2
+    comparison, _ = compared(runs[0], other, tmp_path / "out")
+    assert not comparison.has_flips and comparison.difference.p == 1
+    assert conclusions(comparison)[0].startswith(
+        "No difference: turned and one have the same accuracy on every"
+    )
+    assert comparison.page.read_text().count("There is none.") == 2
     with pytest.raises(VitkitError, match="holds another comparison"):  # their heads alone are others
         compared(runs[0], runs[0], tmp_path / "out")
 
@@ -326,25 +335,25 @@ def on_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Pat
 def test_training_images_among_those_tested_are_told(
     on_photos: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    one, _, leaks = on_photos
-    found, heard = compared(one, leaks, tmp_path / "out")
-    assert (found.first.trained_on_tested, found.second.trained_on_tested) == (0, 4)
-    told = [sentence for sentence in conclusions(found) if "is unfair" in sentence]
-    assert len(told) == 1 and told[0].startswith("leaks was trained on 4 of these images")
-    assert found.images == 16 and heard.warnings
-    assert "--data" in " ".join(found.options or ())
+    base, _, leaks = on_photos
+    comparison, heard = compared(base, leaks, tmp_path / "out")
+    assert (comparison.first.trained_on_tested, comparison.second.trained_on_tested) == (0, 4)
+    sentences = [sentence for sentence in conclusions(comparison) if "is unfair" in sentence]
+    assert len(sentences) == 1 and sentences[0].startswith("leaks was trained on 4 of these images")
+    assert comparison.images == 16 and heard.warnings
+    assert "--data" in " ".join(comparison.options or ())
 
 
 def test_other_images_are_tested_on_as_a_whole(on_photos: tuple[Path, Path, Path], tmp_path: Path) -> None:
     for label in "ab":
         for number in range(5):
             draw(tmp_path / "new" / label / f"{number}.png", 5000 + number)
-    found, heard = compared(on_photos[0], on_photos[1], tmp_path / "out", data=str(tmp_path / "new"))
+    comparison, heard = compared(on_photos[0], on_photos[1], tmp_path / "out", data=str(tmp_path / "new"))
     assert len(evaluated(heard)) == 2
-    assert (found.images, found.split, found.data) == (10, "", "new")
-    assert "on 10 images of new" in conclusions(found)[0]
+    assert (comparison.images, comparison.split, comparison.data) == (10, "", "new")
+    assert "on 10 images of new" in conclusions(comparison)[0]
     alone = vitkit.evaluate(on_photos[1], data=str(tmp_path / "new")).result
-    assert found.second.score == alone.accuracy
+    assert comparison.second.score == alone.accuracy
 
 
 def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> None:
@@ -353,10 +362,10 @@ def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> N
     pair = vitkit.train(run, tmp_path / "run0"), vitkit.train(other, tmp_path / "run1")
     expected, _ = compared(*pair, tmp_path / "expected")
     shutil.rmtree(tmp_path / "data")
-    found, heard = compared(*pair, tmp_path / "out")
-    assert found.difference == expected.difference
+    comparison, heard = compared(*pair, tmp_path / "out")
+    assert comparison.difference == expected.difference
     assert any("Without pictures" in note for note in heard.notes)
-    assert "<img" not in found.page.read_text()
+    assert "<img" not in comparison.page.read_text()
     (pair[1] / "evaluation" / "test.logits.npy").unlink()
     with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
         compared(*pair, tmp_path / "out")
@@ -370,8 +379,8 @@ def test_models_that_know_no_images_need_some(tmp_path: Path) -> None:
     model = vitkit.save_model(made, tmp_path / "model")
     with pytest.raises(VitkitError, match="give images to test on with --data"):
         compared(model, model, tmp_path / "out")
-    found, _ = compared(model, model, tmp_path / "out", data="digits", split="train[:10%]")
-    assert not found.has_flips and found.images == 180
+    comparison, _ = compared(model, model, tmp_path / "out", data="digits", split="train[:10%]")
+    assert not comparison.has_flips and comparison.images == 180
 
 
 def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_path: Path) -> None:
@@ -389,22 +398,29 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         labels = ";".join(name for place, name in enumerate(("ant", "bee", "cat")) if number >> place & 1)
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
-    found, _ = compared(models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv"))
-    assert (found.task, found.score, found.images) == ("multi-label", "fraction of labels right", 24)
-    assert found.difference.flips.graded and [change.count for change in found.classes] == [24, 24, 24]
-    mean = np.mean([change.gain for change in found.classes])
-    assert found.difference.mean == pytest.approx(mean)
-    assert "Student's t of the images" in conclusions(found)[0]
-    assert "mean average precision" in found.page.read_text()
+    comparison, _ = compared(
+        models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv")
+    )
+    assert (comparison.task, comparison.images) == ("multi-label", 24)
+    assert comparison.score == "fraction of labels right"
+    assert comparison.difference.flips.graded
+    assert [change.count for change in comparison.classes] == [24, 24, 24]
+    mean = np.mean([change.gain for change in comparison.classes])
+    assert comparison.difference.mean == pytest.approx(mean)
+    assert "Student's t of the images" in conclusions(comparison)[0]
+    assert "mean average precision" in comparison.page.read_text()
 
 
 def test_a_series_stands_for_its_first_run(runs: tuple[Path, Path], tmp_path: Path) -> None:
     short = replace(SMALL, training=replace(SMALL.training, steps=2))
     series = vitkit.train_series(short, tmp_path / "series", SeriesOptions(runs=2))
-    found, heard = compared(runs[0], series, tmp_path / "out")
-    assert not evaluated(heard) and found.second.was_stored
-    assert found.second.score == vitkit.evaluate(series / "seed-0").result.accuracy
-    assert any("series is a series of 2 runs: its first one, seed-0" in one for one in conclusions(found))
+    comparison, heard = compared(runs[0], series, tmp_path / "out")
+    assert not evaluated(heard) and comparison.second.was_stored
+    assert comparison.second.score == vitkit.evaluate(series / "seed-0").result.accuracy
+    assert any(
+        "series is a series of 2 runs: its first one, seed-0" in sentence
+        for sentence in conclusions(comparison)
+    )
 
 
 @pytest.mark.parametrize(
