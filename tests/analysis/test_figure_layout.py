@@ -34,7 +34,7 @@ from vitkit.evaluation.predictions import Predictions
 SLACK = 1.0
 """Pixels by which boxes may overlap: the box of a text is a little taller than its letters."""
 RNG = np.random.default_rng(0)
-WORDS: Mapping[str, str] = {
+LABELS: Mapping[str, str] = {
     "short": "ant",
     "long": "long-haired golden retriever, of 2019",
     "wide": "在公园里奔跑的金毛寻回犬的照片🐕🐈" * 5,
@@ -49,14 +49,12 @@ def find_faults(figure: Figure) -> list[str]:
     boxes, legends, curves = draw(figure)
     size = 72 * figure.get_size_inches()
     inside = Bbox.from_extents(-SLACK, -SLACK, size[0] + SLACK, size[1] + SLACK)
-    faults = [f"'{words}' leaves the figure" for words, box in boxes if not contains(inside, box)]
-    for number, (words, box) in enumerate(boxes):
-        faults += [f"'{words}' over '{other}'" for other, at in boxes[number + 1 :] if overlap(box, at)]
-        faults += [f"'{words}' over '{curve}'" for curve, path in curves if path.intersects_bbox(box, False)]
+    faults = [f"'{text}' leaves the figure" for text, box in boxes if not contains(inside, box)]
+    for number, (text, box) in enumerate(boxes):
+        faults += [f"'{text}' over '{other}'" for other, at in boxes[number + 1 :] if overlap(box, at)]
+        faults += [f"'{text}' over '{curve}'" for curve, path in curves if path.intersects_bbox(box, False)]
     for frame, own in legends:
-        faults += [
-            f"legend over '{words}'" for words, box in boxes if words not in own and overlap(frame, box)
-        ]
+        faults += [f"legend over '{text}'" for text, box in boxes if text not in own and overlap(frame, box)]
         faults += [f"legend over '{curve}'" for curve, path in curves if path.intersects_bbox(frame, False)]
         if not contains(inside, frame):
             faults.append("legend leaves the figure")
@@ -88,7 +86,7 @@ def draw(
         drawing.figure_svg(figure, "x")
     return (
         [(text.get_text().strip(), box) for text, box in texts.items()],
-        [(box, {text.get_text().strip() for text in one.get_texts()}) for one, box in legends.items()],
+        [(box, {text.get_text().strip() for text in legend.get_texts()}) for legend, box in legends.items()],
         [(str(line.get_label()), path) for line, path in curves.items() if np.isfinite(path.vertices).any()],
     )
 
@@ -107,19 +105,19 @@ def recording(plain: Callable[..., Any], record: Callable[[Any, Any], None]) -> 
 
 def shown_box(text: Text, renderer: Any) -> Bbox:
     """Give the place of a text in pixels, in a font that has its letters."""
-    words = text.get_text()
-    wide = [unicodedata.east_asian_width(letter) in "WF" for letter in words]
-    text.set_text("".join("\N{EM DASH}" if is_wide else c for c, is_wide in zip(words, wide, strict=True)))
+    letters = text.get_text()
+    wide = [unicodedata.east_asian_width(letter) in "WF" for letter in letters]
+    text.set_text("".join("\N{EM DASH}" if is_wide else c for c, is_wide in zip(letters, wide, strict=True)))
     try:
         return text.get_window_extent(renderer)
     finally:
-        text.set_text(words)
+        text.set_text(letters)
 
 
-def overlap(one: Bbox, other: Bbox) -> bool:
+def overlap(first: Bbox, second: Bbox) -> bool:
     """Whether two boxes share more than a pixel both ways."""
-    width = min(one.x1, other.x1) - max(one.x0, other.x0)
-    height = min(one.y1, other.y1) - max(one.y0, other.y0)
+    width = min(first.x1, second.x1) - max(first.x0, second.x0)
+    height = min(first.y1, second.y1) - max(first.y0, second.y0)
     return bool(width > SLACK and height > SLACK)
 
 
@@ -154,11 +152,12 @@ def scores(word: str, classes: int) -> list[Figure]:
 
 
 def labels(word: str) -> list[Figure]:
-    found = [
+    label_scores = [
         LabelScore(f"{i} {word}", 1234, 20, 10, i / 60, (i / 70, i / 55), 0.5, 0.5, 0.5, 0.5, 0.5)
         for i in range(50)
     ]
-    return [figures.label_precision(part, 12345, "12,345 validation images") for part in (found[:2], found)]
+    parts = (label_scores[:2], label_scores)
+    return [figures.label_precision(part, 12345, "12,345 validation images") for part in parts]
 
 
 def few_shot(method: Any = "ridge", level: float = 0.5) -> list[FewShotScore]:
@@ -187,11 +186,11 @@ def benchmarks(word: str) -> list[Figure]:
 
 
 def rates(word: str) -> list[Figure]:
-    found = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
-    intervals = [(0.4, 0.6)] * len(found)
+    learning_rates = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+    intervals = [(0.4, 0.6)] * len(learning_rates)
     label = "mean average precision on held-out images"
     return [
-        rate_plot(found, [0.5] * len(found), intervals, 1e-3, label),
+        rate_plot(learning_rates, [0.5] * len(learning_rates), intervals, 1e-3, label),
         rate_plot([8e-4, 9e-4, 1e-3, 1.1e-3], [0.5] * 4, intervals[:4], 1e-3, label),
     ]
 
@@ -271,7 +270,7 @@ FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
 }
 
 
-@pytest.mark.parametrize("word", WORDS.values(), ids=list(WORDS))
+@pytest.mark.parametrize("word", LABELS.values(), ids=list(LABELS))
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_text_of_a_figure_lies_over_another_or_over_the_edge(name: str, word: str) -> None:
     faults = [find_faults(figure) for figure in FIGURES[name](word)]

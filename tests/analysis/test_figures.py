@@ -109,8 +109,8 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
 
 
 def test_identifiers_of_two_figures_differ() -> None:
-    found = [set(re.findall(r' id="([^"]+)"', drawing.figure_svg(curves(30, 3)[0], name))) for name in "ab"]
-    assert found[0] and not found[0] & found[1]
+    ids = [set(re.findall(r' id="([^"]+)"', drawing.figure_svg(curves(30, 3)[0], name))) for name in "ab"]
+    assert ids[0] and not ids[0] & ids[1]
 
 
 def texts(figure: Figure) -> str:

@@ -133,7 +133,7 @@ def test_attention_rollout_against_loops(config: ViTConfig) -> None:
             model.pooling.attention.qkv.weight.mul_(4)
     layers = attention(model, images)
     tokens = config.num_tokens
-    for image, found in enumerate(inspect.attention_rollout(model, images)):
+    for image, rollout in enumerate(inspect.attention_rollout(model, images)):
         joint = np.eye(tokens)
         for weights in layers:
             mixing = np.zeros((tokens, tokens))
@@ -147,8 +147,8 @@ def test_attention_rollout_against_loops(config: ViTConfig) -> None:
         assert sum(read) == pytest.approx(1)
         output = sum(share * joint[row] for row, share in enumerate(read))[config.prefix_tokens :]
         expected = (output / output.sum()).reshape(config.grid)
-        assert found == pytest.approx(expected, rel=1e-4)
-        assert found.sum() == pytest.approx(1, abs=1e-5)
+        assert rollout == pytest.approx(expected, rel=1e-4)
+        assert rollout.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_what_is_rolled_out_differs_by_what_the_head_reads() -> None:
@@ -200,8 +200,8 @@ def test_attention_is_the_models_own() -> None:
     """`inspect` runs the blocks one by one; that must stay what the model itself does."""
     model, images = lively(TOKEN), pictures(TOKEN)
     with torch.inference_mode():
-        one_by_one = list(inspect._attention_by_layer(model, images))
-    for mine, whole in zip(one_by_one, attention(model, images), strict=True):
+        by_layer = list(inspect._attention_by_layer(model, images))
+    for mine, whole in zip(by_layer, attention(model, images), strict=True):
         assert (mine.numpy() == whole).all()
 
 
@@ -277,13 +277,13 @@ class _Conv(torch.nn.Module):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_position_similarity(config: ViTConfig) -> None:
     model = ViT(config)
-    found = inspect.position_similarity(model)
-    assert found is not None and found.shape == (3, 4, 3, 4)
+    similarity = inspect.position_similarity(model)
+    assert similarity is not None and similarity.shape == (3, 4, 3, 4)
     patches = model.get_parameter("positions.0.embedding").detach().numpy()[0, config.prefix_positions :]
-    for i, one in enumerate(patches):
+    for i, patch in enumerate(patches):
         for j, other in enumerate(patches):
-            cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
-            assert found[i // 4, i % 4, j // 4, j % 4] == pytest.approx(cosine, abs=1e-5)
+            cosine = patch @ other / np.linalg.norm(patch) / np.linalg.norm(other)
+            assert similarity[i // 4, i % 4, j // 4, j % 4] == pytest.approx(cosine, abs=1e-5)
 
 
 def test_positions_of_other_kinds() -> None:
@@ -318,5 +318,5 @@ def test_attention_of_a_model_with_registers_and_positions_at_every_layer() -> N
         mixing = taps[f"block{layer:02d}/attention_weights"].mean(1) + torch.eye(config.num_tokens)
         rollout = (mixing / mixing.sum(-1, keepdim=True)) @ rollout
     expected = rollout[:, 0, 3:] / rollout[:, 0, 3:].sum(-1, keepdim=True)
-    found = inspect.attention_rollout(model, images)
-    np.testing.assert_allclose(found.reshape(2, -1), expected.numpy(), atol=1e-6)
+    computed = inspect.attention_rollout(model, images)
+    np.testing.assert_allclose(computed.reshape(2, -1), expected.numpy(), atol=1e-6)

@@ -42,14 +42,14 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def results(folder: Path, printed: str) -> dict[str, Any]:
     """The logs of all runs, the weights of those that are kept, and every number of the table."""
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         f"{arm}/{member}/{name}": (folder / arm / member / name).read_bytes()
         for arm in ARMS
         for member in MEMBERS
         for name in ("model.safetensors", "metrics.jsonl")
         if name == "metrics.jsonl" or member.startswith("seed")
     }
-    return found | {"comparison": json.loads(printed)["comparison"]}
+    return contents | {"comparison": json.loads(printed)["comparison"]}
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,9 @@ def test_the_options_of_a_series_are_no_options_of_an_ablation(capsys: pytest.Ca
 def test_what_is_left_out_suits_the_start(whole: Path, tmp_path: Path) -> None:
     """The base fine-tunes as vitkit finetune would: with the start's model and a rate for it."""
     start = whole / "base/seed-0"
-    words = "--data digits --vary head=ridge --fixed-rate --seeds 1 --steps 2 --batch-size 16 --image-size 8"
-    line = ["ablate", "paper", "--start", str(start), *words.split(), "--warmup-steps", "0"]
+    options = "--data digits --vary head=ridge --fixed-rate --seeds 1 --steps 2 --batch-size 16"
+    line = ["ablate", "paper", "--start", str(start), *options.split(), "--image-size", "8"]
+    line += ["--warmup-steps", "0"]
     assert run([*line, "--out", str(tmp_path / "study")]) == 0
     base, other = json.loads((tmp_path / "study/study.json").read_text())["arms"]
     assert base["run"]["model"] == "ViT-16x1x2x32/4" and base["run"]["start"]["head"] == "new"

@@ -65,20 +65,20 @@ def test_advice_is_printed_and_followed(
 
 def test_without_a_start_it_names_one(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["advise", str(photos), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["chosen"] is None and found["images"] == 42
+    advice = json.loads(capsys.readouterr().out)
+    assert advice["chosen"] is None and advice["images"] == 42
     assert run(["advise", str(photos)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert found["default"] == "vit-ti16-augreg-in21k" and found["default"] in shown.partition("-- ")[0]
-    assert f"Begin from {found['default']}, the largest of 1 size that this machine fine-tunes" in shown
-    assert f"Next: vitkit finetune {photos} (from {found['default']})" in shown
+    assert advice["default"] == "vit-ti16-augreg-in21k" and advice["default"] in shown.partition("-- ")[0]
+    assert f"Begin from {advice['default']}, the largest of 1 size that this machine fine-tunes" in shown
+    assert f"Next: vitkit finetune {photos} (from {advice['default']})" in shown
     assert run(["advise", str(photos), "--go"]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert "do not train from scratch" in said
-    assert f"Give one: vitkit advise {photos} {found['default']} --go." in said
+    assert f"Give one: vitkit advise {photos} {advice['default']} --go." in said
 
 
-def one_line(error: str) -> str:
+def last_line(error: str) -> str:
     """The last line of what was printed, which begins as every refusal does; there is no traceback."""
     assert "Traceback" not in error
     line = error.strip().splitlines()[-1]
@@ -90,15 +90,15 @@ def test_a_bad_start_and_bad_data_end_in_one_line(
     photos: Path, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["advise", str(photos), str(tmp_path / "nowhere")]) == 1
-    assert "nowhere" in one_line(capsys.readouterr().err)
+    assert "nowhere" in last_line(capsys.readouterr().err)
     (tmp_path / "notes.txt").write_text("no weights")
     assert run(["advise", str(photos), str(tmp_path / "notes.txt")]) == 1
-    assert "notes.txt" in one_line(capsys.readouterr().err)
+    assert "notes.txt" in last_line(capsys.readouterr().err)
     assert run(["advise", str(tmp_path / "nothing"), start]) == 1
-    assert "nothing" in one_line(capsys.readouterr().err)
+    assert "nothing" in last_line(capsys.readouterr().err)
     (photos / "empty").mkdir()
     assert run(["advise", str(photos), start, "--no-cache"]) == 1
-    assert "empty" in one_line(capsys.readouterr().err)
+    assert "empty" in last_line(capsys.readouterr().err)
 
 
 def test_ctrl_c_in_the_probe_is_clean(
@@ -109,7 +109,7 @@ def test_ctrl_c_in_the_probe_is_clean(
 
     monkeypatch.setattr(FeatureExtractor, "compute", interrupted)
     assert run(["advise", str(photos), start, "--no-cache"]) == 130
-    assert one_line(capsys.readouterr().err) == "vitkit: interrupted"
+    assert last_line(capsys.readouterr().err) == "vitkit: interrupted"
 
 
 def test_fine_tuning_says_where_to_ask(

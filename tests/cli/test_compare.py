@@ -31,31 +31,32 @@ def test_the_answer_the_classes_and_what_follows_are_printed(
 ) -> None:
     assert run(["compare", *models, "--data", "digits", "--speed-seconds", "0.01", "--threads", "1"]) == 0
     shown = capsys.readouterr().out
-    words = " ".join(shown.split())
-    assert "points than model0 in accuracy on 1,797 images of digits (95 % interval" in words.replace(
+    text = " ".join(shown.split())
+    assert "points than model0 in accuracy on 1,797 images of digits (95 % interval" in text.replace(
         "better ", ""
     ).replace("worse ", "")
-    assert "McNemar's exact test, p" in words and "model0 alone is right on" in words
-    assert "images per second" in words and "with 1 thread." in words
-    assert "calibration error (ECE)" in words and "p by Holm" in words
-    assert "more classes on the page" in words
-    assert "Next: open runs/compare-model0-model1/report.html in a browser" in words
+    assert "McNemar's exact test, p" in text and "model0 alone is right on" in text
+    assert "images per second" in text and "with 1 thread." in text
+    assert "calibration error (ECE)" in text and "p by Holm" in text
+    assert "more classes on the page" in text
+    assert "Next: open runs/compare-model0-model1/report.html in a browser" in text
     assert Path("runs/compare-model0-model1/report.html").is_file()
 
 
 def test_all_numbers_are_printed_as_json(models: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", *models, "--data", "digits", "--speed-seconds", "0", "--json", "--out", "here"]
     assert run(arguments) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["images"] == 1797 and told["folder"] == "here" and told["speeds"] is None
-    assert told["difference"]["mean"] == pytest.approx(told["second"]["score"] - told["first"]["score"])
-    assert len(told["classes"]) == 10 and told["first"]["numbers"]["count"] == 1797
+    comparison = json.loads(capsys.readouterr().out)
+    assert comparison["images"] == 1797 and comparison["folder"] == "here" and comparison["speeds"] is None
+    first, second = comparison["first"], comparison["second"]
+    assert comparison["difference"]["mean"] == pytest.approx(second["score"] - first["score"])
+    assert len(comparison["classes"]) == 10 and first["numbers"]["count"] == 1797
     assert run(arguments) == 0
-    assert json.loads(capsys.readouterr().out) == told
+    assert json.loads(capsys.readouterr().out) == comparison
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--data", "nowhere"], "nowhere"),
         ([], "give images to test on with --data"),
@@ -65,8 +66,8 @@ def test_all_numbers_are_printed_as_json(models: tuple[str, str], capsys: pytest
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(
-    options: list[str], words: str, models: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, models: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["compare", *models, *options]) == 1
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
     assert not Path("runs").exists()

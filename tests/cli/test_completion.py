@@ -22,9 +22,9 @@ def scripts() -> dict[str, str]:
     return written
 
 
-def offered(script: str, *words: str) -> list[str]:
-    """Return what bash offers for the last of some words."""
-    line = f"{script}\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _vitkit"
+def offered(script: str, *arguments: str) -> list[str]:
+    """Return what bash offers for the last of some arguments."""
+    line = f"{script}\nCOMP_WORDS=({shlex.join(arguments)}); COMP_CWORD={len(arguments) - 1}; _vitkit"
     show = 'printf "%s\\n" "${COMPREPLY[@]}"'
     done = subprocess.run(
         ["bash", "-c", f"{line}; {show}"],
@@ -54,8 +54,8 @@ def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> No
     assert offered(script, "vitkit", "predict", "model", "") == []  # then bash offers files
     for verb, (_, module) in VERBS.items():
         names = [name for option in list_options(verb, module) for name in option.names]
-        words = ["data", "check"] if verb == "data" else [verb]
-        assert set(names) | {"--help", "--help-all"} == set(offered(script, "vitkit", *words, "-"))
+        command = ["data", "check"] if verb == "data" else [verb]
+        assert set(names) | {"--help", "--help-all"} == set(offered(script, "vitkit", *command, "-"))
 
 
 def test_zsh_reads_the_script_of_bash(scripts: dict[str, str]) -> None:
@@ -65,9 +65,9 @@ def test_zsh_reads_the_script_of_bash(scripts: dict[str, str]) -> None:
 
 def test_fish_has_a_line_for_each_option(scripts: dict[str, str]) -> None:
     lines = [shlex.split(line) for line in scripts["fish"].splitlines()]
-    assert all(words[:3] == ["complete", "-c", "vitkit"] for words in lines)
+    assert all(command[:3] == ["complete", "-c", "vitkit"] for command in lines)
     for verb, (summary, module) in VERBS.items():
-        assert [words for words in lines if words[-4:] == ["-a", verb, "-d", summary]]
-        own = [words for words in lines if words[4] == f"__fish_seen_subcommand_from {verb}"]
-        assert {words[6] for words in own} == {option.name[2:] for option in list_options(verb, module)}
-        assert all(words[5] == "-l" and words[-2] == "-d" and words[-1] for words in own)
+        assert [command for command in lines if command[-4:] == ["-a", verb, "-d", summary]]
+        own = [command for command in lines if command[4] == f"__fish_seen_subcommand_from {verb}"]
+        assert {command[6] for command in own} == {option.name[2:] for option in list_options(verb, module)}
+        assert all(command[5] == "-l" and command[-2] == "-d" and command[-1] for command in own)

@@ -10,14 +10,14 @@ from vitkit.cli.main import run
 
 
 @pytest.mark.parametrize(
-    ("last", "words"),
+    ("last", "sentence"),
     [
         ((6, 9), "sizes (height x width): all 6x9 formats"),
         ((12, 8), "sizes (height x width): 6x8 to 12x9, median 6x9; most common 6x9 (7), 12x8 (1)"),
     ],
 )
 def test_sizes_are_one_size_where_all_images_have_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], last: tuple[int, int], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], last: tuple[int, int], sentence: str
 ) -> None:
     draw = np.random.default_rng(0)
     for number in range(8):
@@ -26,7 +26,7 @@ def test_sizes_are_one_size_where_all_images_have_it(
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
     assert run(["data", "check", str(tmp_path)]) == 0
-    assert words in " ".join(capsys.readouterr().out.split())
+    assert sentence in " ".join(capsys.readouterr().out.split())
 
 
 def test_images_are_shown_as_the_options_of_training_make_them(
@@ -43,10 +43,10 @@ def test_images_are_shown_as_the_options_of_training_make_them(
     assert "turned by up to 20 degrees each way" in said and "mirrored" not in said
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 6 * 32
-    for wrong, words in (
+    for wrong, message in (
         (["--runs", "2"], "without --runs"),
         (["--out", "digits.pdf"], "ends in .html or .png"),
         (["--images", "0"], "images is from 1 to 100"),
     ):
         assert run(["data", "show", "digits", *wrong]) != 0
-        assert words in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())

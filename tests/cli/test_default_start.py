@@ -52,16 +52,16 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Somewhere else, from where every address is answered with a tiny model; the addresses that were asked
     for."""
     elsewhere = save_tiny(tmp_path / "elsewhere")
-    asked: list[str] = []
+    addresses: list[str] = []
 
     def fetch(address: str | Path, *_: Any) -> Fetched:
         if str(address).startswith("hf:"):
-            asked.append(str(address))
+            addresses.append(str(address))
             return Fetched(elsewhere, {"source": str(address)})
         return Fetched(Path(address))
 
     monkeypatch.setattr(download, "fetch", fetch)
-    return asked
+    return addresses
 
 
 @pytest.fixture
@@ -171,10 +171,11 @@ def test_options_that_are_given_count_in_the_minutes(
     monkeypatch.setattr(default_start, "measure_cost", measure)
     options = ["--steps", "7", "--batch-size", "4", "--image-size", "96"]
     assert run(["finetune", str(photos), *options]) == 1
-    assert [one.model for one in runs] == ["ViT-Ti/16", "ViT-S/16", "ViT-B/16"]
-    assert {(one.training.steps, one.training.batch_size) for one in runs} == {(7, 4)}
-    assert {one.preprocessing.image_size for one in runs} == {(96, 96)}
-    assert {one.augmentation.crop_area for one in runs} == {(0.25, 1.0)}  # what is left out suits the images
+    assert [candidate.model for candidate in runs] == ["ViT-Ti/16", "ViT-S/16", "ViT-B/16"]
+    assert {(candidate.training.steps, candidate.training.batch_size) for candidate in runs} == {(7, 4)}
+    assert {candidate.preprocessing.image_size for candidate in runs} == {(96, 96)}
+    # What is left out suits the images.
+    assert {candidate.augmentation.crop_area for candidate in runs} == {(0.25, 1.0)}
 
 
 def test_without_a_network_it_says_how_to_give_the_file_by_hand(

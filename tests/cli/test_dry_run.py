@@ -83,7 +83,7 @@ def test_nothing_is_written_and_the_last_line_does_it(
 def test_what_would_be_refused_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = names(home)
     train = ["train", "--data", "photos", "--model", "ViT-16x1x1/4", "--dry-run"]
-    for arguments, words in (
+    for arguments, message in (
         (["--image-size", "8", "--patience", "2", "--splits.val-fraction", "0"], "there are no validation"),
         (["--image-size", "8", "--out", "photos"], "photos is there already and is no run folder"),
         (["--image-size", "8", "--runs", "2"], "--dry-run shows a single run"),
@@ -91,7 +91,7 @@ def test_what_would_be_refused_is_refused(home: Path, capsys: pytest.CaptureFixt
     ):
         assert run([*train, *arguments]) == 1
         said = " ".join(capsys.readouterr().err.split())
-        assert words in said and "Traceback" not in said
+        assert message in said and "Traceback" not in said
     assert names(home) == before
 
 

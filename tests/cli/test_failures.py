@@ -59,14 +59,14 @@ def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFix
         "reproduce": ["table8"],
     }.get(verb, ["x"])
     assert run([verb, *arguments, "--json", "--no-such-option"]) == 2
-    found, before, words = failure(capsys)
-    assert not before and found.keys() == {"error", "exit_code"} and found["exit_code"] == 2
-    assert "--no-such-option" in found["error"] and "--no-such-option" in words
-    assert words == f"vitkit: {found['error']}\n"  # one sentence in one style, and no box
+    record, before, message = failure(capsys)
+    assert not before and record.keys() == {"error", "exit_code"} and record["exit_code"] == 2
+    assert "--no-such-option" in record["error"] and "--no-such-option" in message
+    assert message == f"vitkit: {record['error']}\n"  # one sentence in one style, and no box
 
 
 def test_options_that_are_missing_or_misspelt_are_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in (
+    for arguments, sentence in (
         (["card", "--json"], "CHECKPOINT is missing"),
         (["evaluate", "m", "--json", "--split"], "--split needs a value: --split SPLIT"),
         (["cards", "--json"], "no command is named 'cards'"),
@@ -77,18 +77,18 @@ def test_options_that_are_missing_or_misspelt_are_told_as_json(capsys: pytest.Ca
         ),
     ):
         assert run(arguments) == 2
-        found, before, told = failure(capsys)
-        assert words in found["error"] and found["exit_code"] == 2 and not before
-        assert told.startswith("vitkit: ") and words.split()[0] in told
+        record, before, message = failure(capsys)
+        assert sentence in record["error"] and record["exit_code"] == 2 and not before
+        assert message.startswith("vitkit: ") and sentence.split()[0] in message
 
 
 def test_a_command_that_fails_says_so_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["card", "nothing here", "--json"]) == 1
-    found, before, words = failure(capsys)
-    assert found == {"error": "No checkpoint at nothing here.", "exit_code": 1} and not before
-    assert words == "vitkit: No checkpoint at nothing here.\n"
+    record, before, message = failure(capsys)
+    assert record == {"error": "No checkpoint at nothing here.", "exit_code": 1} and not before
+    assert message == "vitkit: No checkpoint at nothing here.\n"
     assert run(["card", "nothing here"]) == 1
     assert not capsys.readouterr().out
 
@@ -102,7 +102,7 @@ def test_a_command_that_fails_says_so_as_json(
 
         return SimpleNamespace(main=main)
 
-    for error, code, words in (
+    for error, code, sentence in (
         (VitkitError(HOSTILE), 1, HOSTILE),
         (MemoryError(), 1, "the memory of this machine"),
         (OSError(28, "No space left on device", "/x"), 1, "/x: No space left on device"),
@@ -111,8 +111,8 @@ def test_a_command_that_fails_says_so_as_json(
     ):
         monkeypatch.setitem(sys.modules, "vitkit.cli.card", failing(error))
         assert run(["card", "x", "--json"]) == code
-        found, before, _ = failure(capsys)
-        assert words in found["error"] and found["exit_code"] == code
+        record, before, _ = failure(capsys)
+        assert sentence in record["error"] and record["exit_code"] == code
         assert [json.loads(line) for line in before] == [{"image": "first.png"}]
     monkeypatch.setitem(sys.modules, "vitkit.cli.card", failing(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):  # keeps its traceback
@@ -128,7 +128,7 @@ def test_a_command_that_succeeds_or_helps_says_nothing_of_failure(capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "sentence"),
     [
         (MemoryError(), "memory of this machine"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "memory of"),
@@ -139,7 +139,7 @@ def test_a_command_that_succeeds_or_helps_says_nothing_of_failure(capsys: pytest
     ],
 )
 def test_errors_are_one_message(
-    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(arguments: list[str]) -> None:
         raise error
@@ -147,7 +147,7 @@ def test_errors_are_one_message(
     monkeypatch.setattr("vitkit.cli.models.main", fail)
     assert run(["models"]) == 1
     message = capsys.readouterr().err
-    assert message.startswith("vitkit: ") and words in message
+    assert message.startswith("vitkit: ") and sentence in message
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,19 +168,19 @@ def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_hints(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in (
+    for arguments, hint in (
         (["predict", "model", "https://x.org/a.jpg"], "https://x.org/a.jpg is an address"),
         (["predict", "model", "images", "--max-pixels", "100"], "limit of 100"),
     ):
         assert run(arguments) == 1
         captured = capsys.readouterr()
-        assert words in captured.err + captured.out
-    for arguments, words in (
+        assert hint in captured.err + captured.out
+    for arguments, hint in (
         (["train", "my photos/"], "vitkit train --data 'my photos/'"),
         (["train", "--recipe=digits", "--recipe=photos"], "given twice"),
     ):
         assert run(arguments) == 2
-        assert words in capsys.readouterr().err
+        assert hint in capsys.readouterr().err
     assert run(["help", "train"]) == 0
     assert "usage: vitkit train" in capsys.readouterr().out
     assert run(["help", "trian"]) == 2

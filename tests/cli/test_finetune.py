@@ -103,13 +103,13 @@ def test_what_is_neither_weights_nor_images_is_told_so(
     tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "notes").mkdir()
-    for given, words in (
+    for given, hint in (
         (str(tmp_path / "notes"), "found neither at"),
         (str(tmp_path / "nowhere"), "found no such path at"),
         ("vit-b16-in22k", "vit-b16-in21k"),
     ):
         said = fails(["finetune", given, "--epochs", "3"], capsys)
-        assert "Expected images to train on or weights to begin from" in said and words in said
+        assert "Expected images to train on or weights to begin from" in said and hint in said
     assert "Which images?" in fails(["finetune", str(start), "--epochs", "3"], capsys)
 
 
@@ -142,8 +142,8 @@ def test_the_card_and_the_report_say_where_it_came_from(
     said = capsys.readouterr().out
     assert digest in "".join(said.split()) and "start from" in said
     # A line of the card is broken where the terminal ends, which moves with the length of the folder's name.
-    words = " ".join(said.split())
-    assert "weights of step" in words and "weights weights" not in words
+    card = " ".join(said.split())
+    assert "weights of step" in card and "weights weights" not in card
     assert run(["report", str(out)]) == 0
     assert digest in (out / "report.html").read_text()
 

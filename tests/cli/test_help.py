@@ -69,15 +69,15 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
     _, page = COMMANDS[verb]
     assert len(page.examples) == 2
     for example in page.examples:
-        program, *words = shlex.split(example.split(" > ")[0], comments=True)
-        name = words[0] if verb != "data check" else " ".join(words[:2])
+        program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
+        name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
         of_verb = COMMANDS[name][0], COMMANDS[name][1]
         options = [*of_verb[1].before, *describe(of_verb[0])]
         if name in ("ablate", "scale"):
             options += describe_training()
         assert program == "vitkit"
-        wrong = find_mistake(name, words[len(name.split()) :], options, "")
-        assert wrong is None or words[-1] in ("--help", "--list"), wrong
+        wrong = find_mistake(name, arguments[len(name.split()) :], options, "")
+        assert wrong is None or arguments[-1] in ("--help", "--list"), wrong
 
 
 def test_what_the_images_decide_has_no_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,11 +56,11 @@ def test_what_is_not_counted_has_neither_count_nor_time_left(monkeypatch: pytest
     monkeypatch.setattr(console, "is_terminal", lambda stream: True)
     with TerminalListener().progress("building the model"):
         pass
-    words = screen.getvalue()
-    assert "building the model" in words and "?" not in words.replace("[?25", "") and "left" not in words
+    text = screen.getvalue()
+    assert "building the model" in text and "?" not in text.replace("[?25", "") and "left" not in text
     with TerminalListener().progress("reading", 4) as progress:
         progress(4, detail="headers")
-    assert all(words in screen.getvalue() for words in ("4/4", "0:00:00", "left", "headers"))
+    assert all(part in screen.getvalue() for part in ("4/4", "0:00:00", "left", "headers"))
 
 
 def test_nothing_is_heard_unless_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,8 +93,8 @@ def test_a_narrow_terminal_loses_nothing_of_the_progress(monkeypatch: pytest.Mon
     wide = screen_of(160, detail, monkeypatch)
     assert any("1234/10000" in line and line.endswith(detail) for line in wide)
     narrow = screen_of(40, detail, monkeypatch)
-    words = {word for line in narrow for word in line.split()}
-    assert max(map(len, narrow)) <= 40 and {"553.2", "97.5%", "1,300"} <= words
+    parts = {word for line in narrow for word in line.split()}
+    assert max(map(len, narrow)) <= 40 and {"553.2", "97.5%", "1,300"} <= parts
 
 
 def test_lines_of_a_log_end_where_their_words_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from vitkit.cli.mistakes import MEANT, OTHER_NAMES
 from vitkit.cli.verb_options import describe
 
 
-def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what is said of a command line that cannot be read."""
     assert run(line.split()) == 2, line
     captured = capsys.readouterr()
@@ -17,7 +17,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         # The words of timm, ultralytics, Hugging Face and scikit-learn.
         ("train --data digits --lr 0.1", "vitkit train has no option --lr. Here it is --learning-rate."),
@@ -82,9 +82,9 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_what_is_wrong_is_told_with_what_was_meant(
-    line: str, words: str, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert words in told(line, capsys)
+    assert message in refusal(line, capsys)
 
 
 def test_the_words_of_others_lead_to_options_that_are_there() -> None:
@@ -98,7 +98,7 @@ def test_the_words_of_others_lead_to_options_that_are_there() -> None:
 
 
 def test_messages_of_options_name_them_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, words in (
+    for line, message in (
         ("fewshot m --data digits --batch-size 0", "--seeds and --batch-size are at least 1, found 3 and 0."),
         ("train --data digits --runs 0", "--runs is at least 1"),
         ("train --data digits --seed -1", "vitkit: --seed is 0 or more"),
@@ -106,7 +106,7 @@ def test_messages_of_options_name_them_as_they_are_written(capsys: pytest.Captur
         ("predict m x --top 0", "--top is at least 1"),
     ):
         assert run(line.split()) == 1
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_a_model_of_another_library_is_named_as_a_start(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,11 +48,12 @@ def test_what_follows_is_a_command(
             assert not remark or remark.endswith(")")
             if line.startswith("vitkit."):  # from Python
                 continue
-            program, verb, *words = shlex.split(line)
+            program, verb, *operands = shlex.split(line)
             assert (program, verb in VERBS) == ("vitkit", True), line
             # A word that must be filled in is in capitals; sentences would be taken for arguments.
             assert all(
-                word.isupper() or not word.isalpha() or word in (model, "digits", "other") for word in words
+                word.isupper() or not word.isalpha() or word in (model, "digits", "other")
+                for word in operands
             )
 
 

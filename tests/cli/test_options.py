@@ -46,17 +46,17 @@ def test_an_image_size_is_one_number_or_two_and_takes_no_names(
     assert parse(Options, arguments, "verb") == expected
 
 
-@pytest.mark.parametrize("words", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
-def test_an_image_size_that_is_no_size_is_refused(words: list[str]) -> None:
+@pytest.mark.parametrize("sizes", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
+def test_an_image_size_that_is_no_size_is_refused(sizes: list[str]) -> None:
     with pytest.raises(WrongCommandLine, match="--image-size"):
-        parse(Options, ["m", "a.png", "--image-size", *words], "verb")
+        parse(Options, ["m", "a.png", "--image-size", *sizes], "verb")
 
 
 def test_numbers_that_follow_one_another_are_one_list() -> None:
     options = describe(Options)
 
-    def spelt(words: str) -> str:
-        return " ".join(spell_out(words.split(), lambda: options))
+    def spelt(line: str) -> str:
+        return " ".join(spell_out(line.split(), lambda: options))
 
     assert spelt("--image-size 32 48 9") == "--image-size 32,48 9"
     assert spelt("--image_size 32 48 --rates .1 2e-3 x 5") == "--image_size 32,48 --rates .1,2e-3 x 5"
@@ -101,7 +101,7 @@ def test_every_list_takes_commas_and_every_list_of_numbers_spaces(verb: str) -> 
                 pytest.fail(f"{option.name}: {error}")
             except VitkitError:
                 read.append(None)
-        assert all(one == read[0] for one in read)
+        assert all(command_line == read[0] for command_line in read)
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
@@ -123,14 +123,14 @@ def test_what_is_described_is_what_the_parser_takes(verb: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("verb", "words"), [("evaluate", '--split "test[:10%]"'), ("fewshot", "Leave it out"), ("embed", "Leave")]
+    ("verb", "hint"), [("evaluate", '--split "test[:10%]"'), ("fewshot", "Leave it out"), ("embed", "Leave")]
 )
 def test_a_subset_is_refused_where_there_are_no_splits(
-    verb: str, words: str, capsys: pytest.CaptureFixture[str]
+    verb: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([verb, "model", "--subset=0.1"]) == 1
     said = capsys.readouterr().err
-    assert f"vitkit {verb} trains none" in said and words in said and "--splits" not in said
+    assert f"vitkit {verb} trains none" in said and hint in said and "--splits" not in said
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])

@@ -22,8 +22,8 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def pretrain(*words: str) -> int:
-    return run(["pretrain", *words, "--workers", "0", "--threads", "1"])
+def pretrain(*arguments: str) -> int:
+    return run(["pretrain", *arguments, "--workers", "0", "--threads", "1"])
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    words = "--model ViT-16x1x2/8 --steps 2 --batch-size 16 --fewshot.data digits --fewshot.shots 1,5"
-    assert pretrain("digits", *words.split(), "--out", str(out)) == 0
+    arguments = "--model ViT-16x1x2/8 --steps 2 --batch-size 16 --fewshot.data digits --fewshot.shots 1,5"
+    assert pretrain("digits", *arguments.split(), "--out", str(out)) == 0
     options = recorded(out)
     assert options["task"] == "masked-patches" and options["preprocessing"]["image_size"] == [32, 32]
     assert options["optimizer"]["learning_rate"] == 1e-3  # the paper scales it with no batch
@@ -96,7 +96,7 @@ def test_finetuning_on_the_same_images_cuts_a_test_split_and_says_that_the_start
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ([], "Give a folder or file first"),
         (["photos", "runs/x"], "--start runs/x"),
@@ -107,7 +107,7 @@ def test_finetuning_on_the_same_images_cuts_a_test_split_and_says_that_the_start
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["pretrain", *words]) == 1
+    assert run(["pretrain", *arguments]) == 1
     assert sentence in capsys.readouterr().err

@@ -190,10 +190,10 @@ def test_two_processes_evaluate_as_one_does(tmp_path: Path, capsys: pytest.Captu
     expected = json.loads(capsys.readouterr().out)
     code, out, err = finish(start(*arguments, "--processes", "2"))
     assert code == 0, err
-    found = json.loads(out)  # printed once
+    evaluation = json.loads(out)  # printed once
     for name in ("split", "count", "correct", "accuracy", "per_class"):
-        assert found[name] == expected[name]
-    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert evaluation[name] == expected[name]
+    assert evaluation["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     code, _, err = finish(start("evaluate", str(tmp_path / "none"), "--processes", "2"))
     assert code == 1
     assert err.count("vitkit: ") == 1 and "none" in err

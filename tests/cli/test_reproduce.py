@@ -53,8 +53,8 @@ def test_a_study_ends_in_a_page_beside_the_papers_numbers(
     assert "Without a position embedding the accuracy is lower: " in printed.out
     assert "has finished" not in printed.out and result(whole) == before
     page = (whole / "report.html").read_text()
-    for words in ("0.61382", "0.64206", "Why they differ", "JFT", "224 pixels"):
-        assert words in page, words
+    for text in ("0.61382", "0.64206", "Why they differ", "JFT", "224 pixels"):
+        assert text in page, text
     links = set(re.findall(r'href="([^"]*)/report\.html"', page))
     assert links == {"learned", "none", *(f"{arm}/seed-{n}" for arm in ("learned", "none") for n in (0, 1))}
     assert all((whole / link / "report.html").exists() for link in links)
@@ -106,7 +106,7 @@ def test_minutes_become_steps_once(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"length": 3}, "--length 4 -> 3|begun with other options"),
         ({"length": "many"}, "length"),
@@ -116,7 +116,7 @@ def test_minutes_become_steps_once(
     ],
 )
 def test_a_record_that_was_edited_is_refused(
-    change: dict[str, object], words: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, object], message: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "copy"
     shutil.copytree(whole, out)
@@ -124,7 +124,7 @@ def test_a_record_that_was_edited_is_refused(
     record["options"] |= change
     (out / "study.json").write_text(json.dumps(record))
     assert run([*SMALL, "--out", str(out)]) == 1
-    assert re.search(words, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_list_says_what_each_is_and_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,8 +134,8 @@ def test_the_list_says_what_each_is_and_needs(capsys: pytest.CaptureFixture[str]
         assert all(re.search(rf"^{name}\b", printed, re.MULTILINE) for name in ITEMS)
     assert run(["reproduce", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["items"]
-    assert [one["item"] for one in listed] == list(ITEMS)
-    assert all(one[key] for one in listed for key in ("title", "needs", "here", "at_paper_size"))
+    assert [entry["item"] for entry in listed] == list(ITEMS)
+    assert all(entry[key] for entry in listed for key in ("title", "needs", "here", "at_paper_size"))
 
 
 def test_the_plan_lists_arms_and_trains_nothing(
@@ -164,7 +164,7 @@ def test_pictures_of_a_run_are_on_the_page(whole: Path, tmp_path: Path) -> None:
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("data:image/png;base64,") == 3
     read = json.loads(result(tmp_path / "out"))
-    assert [Path(one).stem for one in read["collected"][0]["pictures"]] == [
+    assert [Path(picture).stem for picture in read["collected"][0]["pictures"]] == [
         "filters",
         "positions",
         "attention-distance",
@@ -175,14 +175,14 @@ def test_the_validation_chooses_the_regularisation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ("decay0.3-dropout0-smoothing0", "decay0.3-dropout0.1-smoothing0.1")
-    arms = [f"vit-0.0625-{one}" for one in settings] + [f"bit-0.0625-{settings[0]}"]
+    arms = [f"vit-0.0625-{setting}" for setting in settings] + [f"bit-0.0625-{settings[0]}"]
     out = tmp_path / "out"
     arguments = ["reproduce", "fig3", "--only", ",".join(arms), "--steps", "4", "--seeds", "1"]
     assert run([*arguments, "--out", str(out), "--threads", "1"]) == 0
     printed = capsys.readouterr().out
     assert "On the fewest images the ResNet is ahead of the ViT: this cannot be told from one seed" in printed
     read = json.loads(result(out))
-    best = max(read["arms"][:2], key=lambda one: one["validation"])["name"]
+    best = max(read["arms"][:2], key=lambda arm: arm["validation"])["name"]
     assert read["findings"][0]["less"] == [best]
     assert "Chosen by validation: BiT" in printed and len(read["findings"]) == 1
     record = json.loads((out / arms[0] / "final/config.json").read_text())["run"]
@@ -222,7 +222,7 @@ def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     before = result(tmp_path / "out")
     assert run(arguments) == 0  # reads what was measured
     assert result(tmp_path / "out") == before
-    sizes = {tuple(one["image_size"]) for one in json.loads(before)["collected"]}
+    sizes = {tuple(timing["image_size"]) for timing in json.loads(before)["collected"]}
     assert sizes == {(side, side) for side in (64, 128, 224, 384, 512)}
     assert "TPUv3" in capsys.readouterr().out
 

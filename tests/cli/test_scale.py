@@ -22,13 +22,13 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def results(folder: Path) -> dict[str, Any]:
     """The logs and weights of all runs, and what was predicted and came out."""
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         f"{point}/{name}": (folder / point / "final" / name).read_bytes()
         for point in POINTS
         for name in ("model.safetensors", "metrics.jsonl")
     }
     scale = json.loads((folder / "scale.json").read_text())
-    return found | {"scale": {**scale, "folder": ""}, "said": (folder / "prediction.json").read_text()}
+    return contents | {"scale": {**scale, "folder": ""}, "said": (folder / "prediction.json").read_text()}
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +83,10 @@ def test_a_study_that_was_killed_goes_on_to_the_same_law_and_bits(
 def test_all_numbers_are_printed_as_json(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run([*SCALE, "--out", str(whole), "--json"]) == 0
-    found = json.loads("{" + capsys.readouterr().out.partition("{")[2])
-    assert [one["x"] for one in found["measured"]] == [14, 34, 80, 189, 449]
-    assert found["held_out"]["x"] == found["prediction"]["x"] == 1347
-    assert found["prediction"]["low"] <= found["prediction"]["error"] <= found["prediction"]["high"]
+    law = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    assert [point["x"] for point in law["measured"]] == [14, 34, 80, 189, 449]
+    assert law["held_out"]["x"] == law["prediction"]["x"] == 1347
+    assert law["prediction"]["low"] <= law["prediction"]["error"] <= law["prediction"]["high"]
 
 
 def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_another_recipe_in_the_same_folder_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["scale", "--along", "data"], "Which images? They stand first"),
         (["scale", "digits", "--runs", "3"], "give --seeds, without --runs"),
@@ -122,7 +122,7 @@ def test_another_recipe_in_the_same_folder_is_refused(
     ],
 )
 def test_command_lines_that_are_not_meant_are_refused(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 1
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())

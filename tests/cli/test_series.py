@@ -26,14 +26,14 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def results(folder: Path) -> dict[str, Any]:
     """Weights and logs of all members, and what was found."""
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         f"{member}/{name}": (folder / member / name).read_bytes()
         for member in MEMBERS
         for name in ("model.safetensors", "metrics.jsonl")
     }
-    found["model"] = (folder / "model.safetensors").read_bytes()
+    contents["model"] = (folder / "model.safetensors").read_bytes()
     record = json.loads((folder / "series.json").read_text())
-    return found | {name: record[name] for name in ("rates", "members", "chosen", "spread")}
+    return contents | {name: record[name] for name in ("rates", "members", "chosen", "spread")}
 
 
 def started(out: Path) -> "subprocess.Popen[str]":
@@ -84,12 +84,12 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
         else:
             assert process.returncode == -signal.SIGKILL
         record = json.loads((out / "series.json").read_text())
-        assert [one["finished"] for one in record["rates"] + record["members"]].count(True) == member
-        ended |= {one: (out / one / "model.safetensors").stat().st_mtime_ns for one in MEMBERS[:member]}
+        assert [entry["finished"] for entry in record["rates"] + record["members"]].count(True) == member
+        ended |= {name: (out / name / "model.safetensors").stat().st_mtime_ns for name in MEMBERS[:member]}
     assert run(["train", "--resume", str(out), "--threads", "1"]) == 0
     assert results(out) == results(tmp_path / "whole")
     # What had ended before was not trained again.
-    assert ended and ended == {one: (out / one / "model.safetensors").stat().st_mtime_ns for one in ended}
+    assert ended and ended == {name: (out / name / "model.safetensors").stat().st_mtime_ns for name in ended}
 
 
 def test_a_series_is_resumed_with_its_own_options(

@@ -56,9 +56,9 @@ def test_a_reader_that_goes_away_early(arguments: str) -> None:
 
 def test_a_full_disk_behind_the_output() -> None:
     done = vitkit_in_a_shell("vitkit --help > /dev/full")
-    words = done.stderr.decode()
+    message = done.stderr.decode()
     assert done.returncode == 1
-    assert words.count("\n") == 1 and "No space left on device" in words
+    assert message.count("\n") == 1 and "No space left on device" in message
 
 
 def test_closed_streams() -> None:
@@ -165,7 +165,7 @@ def test_names_that_are_not_utf8(
 
 
 def test_lists_that_are_no_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for data, words in (
+    for data, message in (
         (b"\xff\n", r"\xff"),
         (b"a\0b.png\n", "could not be read"),
         (b"", "is empty"),
@@ -175,7 +175,7 @@ def test_lists_that_are_no_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         standard_input(monkeypatch, data)
         assert run(["predict", "model", "-"]) == 1
         captured = capsys.readouterr()
-        assert words in captured.out + captured.err
+        assert message in captured.out + captured.err
     monkeypatch.setattr(sys, "stdin", None)
     assert run(["predict", "model", "-"]) == 1
     assert "Standard input is closed" in capsys.readouterr().err

@@ -23,18 +23,18 @@ from vitkit.runs.series_options import SeriesOptions
 def test_options_stand_for_the_run_that_they_were_made_of(run: Run) -> None:
     assert RunOptions() == RunOptions.from_run(Run())
     assert RunOptions.from_run(run).run() == run
-    names = [one.name for one in dataclasses.fields(RunOptions)]
-    assert names == [*(one.name for one in dataclasses.fields(Run)), "fewshot"]
+    names = [field.name for field in dataclasses.fields(RunOptions)]
+    assert names == [*(field.name for field in dataclasses.fields(Run)), "fewshot"]
 
 
 def leaves(part: Any, prefix: str = "") -> Iterator[str]:
     """Yield the options of the fields of a run, by which those that are given are told."""
-    for one in dataclasses.fields(part):
-        value = getattr(part, one.name)
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
         if dataclasses.is_dataclass(value):
-            yield from leaves(value, f"{one.name}." if one.name in PREFIXED else prefix)
-        elif one.name not in ("recipe", "evaluators"):  # of the evaluators --fewshot options tell
-            yield f"--{prefix}{one.name.replace('_', '-')}"
+            yield from leaves(value, f"{field.name}." if field.name in PREFIXED else prefix)
+        elif field.name not in ("recipe", "evaluators"):  # of the evaluators --fewshot options tell
+            yield f"--{prefix}{field.name.replace('_', '-')}"
 
 
 def test_every_option_is_known_by_the_name_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +48,7 @@ def test_what_is_given_stays_over_other_defaults() -> None:
     line = ["--learning_rate=0.5", "--splits.seed", "3", "--no-flip"]
     line += ["--fewshot.data", "digits", "--fewshot.every", "7"]
     line += ["--image-size", "32", "--max-pixels", "99", "--warmup-steps", "10000"]
-    asked = parse_line(line, Run(), "train", SeriesOptions())
+    command_line = parse_line(line, Run(), "train", SeriesOptions())
     base = vitkit.recipe("imagenet-vit-b16")
     assert base.optimizer.warmup_steps == 10_000  # the same as the base's, and given all the same
     preprocessing = replace(base.preprocessing, image_size=(32, 32))
@@ -60,9 +60,9 @@ def test_what_is_given_stays_over_other_defaults() -> None:
         preprocessing=replace(preprocessing, decode=replace(preprocessing.decode, max_pixels=99)),
         evaluators={"fewshot": FewShotTracking(data="digits", every=7)},
     )
-    assert asked.over(base).run == expected
+    assert command_line.over(base).run == expected
     longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))
-    assert asked.over(longer).run.optimizer.warmup_steps == 10_000
+    assert command_line.over(longer).run.optimizer.warmup_steps == 10_000
 
 
 def test_a_run_needs_no_option_parser() -> None:

@@ -14,7 +14,7 @@ from tests.faults.engine_bundles import EngineBundles
 from tests.faults.entry import warm_up
 from tests.faults.evaluations import Evaluations
 from tests.faults.filesystem import Filesystem
-from tests.faults.harness import GOOD, Kind, Tally, attack, told, try_case
+from tests.faults.harness import GOOD, Kind, Tally, attack, describe_failure, try_case
 from tests.faults.images import Images
 from tests.faults.kernels import Kernels
 from tests.faults.kills import Kills
@@ -120,7 +120,7 @@ def main() -> int:
     failures = [(tally.kind, n, outcome) for tally in tallies for n, outcome in tally.failures.items()]
     print(f"\n{len(failures)} failed:" if failures else "\nNone failed.")
     for name, number, outcome in failures:
-        print(told(name, number, outcome, given.seed, work))
+        print(describe_failure(name, number, outcome, given.seed, work))
     print("\n" + table(tallies))
     return 1 if failures else 0
 

@@ -79,9 +79,9 @@ def forked(
         until(process)
     status = None
     while status is None and time.monotonic() - start < limit:
-        done, found = os.waitpid(process, os.WNOHANG)
+        done, wait_status = os.waitpid(process, os.WNOHANG)
         if done:
-            status = os.waitstatus_to_exitcode(found)
+            status = os.waitstatus_to_exitcode(wait_status)
         else:
             time.sleep(0.005)
     with contextlib.suppress(ProcessLookupError):

@@ -50,7 +50,7 @@ COMPILERS: dict[str, str] = {
     "is no program": "",
 }
 """Compilers as shell scripts."""
-WORDS = (
+CC_VALUES = (
     'gcc "', "gcc '", '""', " ", "\\", "no-such-compiler", ".", "/dev/null", "true", "cat", "env gcc",
     "gcc -bogus", "gcc -m32", "gcc -static", "gcc -E", "gcc -c", "gcc @none", "gcc \x1b[2J",
     "gcc -fsanitize=address", "gcc -fsanitize=thread", "gcc -fsanitize=undefined", "gcc " + "-O1 " * 20_000,
@@ -72,7 +72,7 @@ ENTRIES = (
 """What lies under the library's name, or under that of what failed."""
 CASES = (
     *(("compiler", name) for name in COMPILERS),
-    *(("words", word) for word in WORDS),
+    *(("words", word) for word in CC_VALUES),
     *(("library", entry) for entry in ENTRIES),
     *(("failed", entry) for entry in ENTRIES),
     *(("folder", entry) for entry in ("read-only", "modes", "file", "pipe", "link", "none")),
@@ -113,7 +113,7 @@ class CompilerCache(Kind):
             _spoil_folder(cache, what)
         elif kind == "killed":
             for _ in range(2 if what == "twice" else 1):
-                _kill_one(folder, draw.uniform(0.0, 0.2) if what == "early" else draw.uniform(0.1, 0.6))
+                _kill_process(folder, draw.uniform(0.0, 0.2) if what == "early" else draw.uniform(0.1, 0.6))
         else:
             first = _ask(folder, {})
             if first[0] != 42:
@@ -124,12 +124,12 @@ class CompilerCache(Kind):
             if kind == "failed":
                 library.unlink()
             _spoil(entry, what, contents, draw)
-        found = _ask(folder, environment)
-        outcome = _judge(found, shown)
+        answer = _ask(folder, environment)
+        outcome = _judge(answer, shown)
         if outcome.verdict not in ("right", "words"):
             return outcome
-        if kind == "library" and what not in REFUSED and found[0] != 42:
-            return Outcome("wrong", f"{shown}: it was not made again: {found[1]}")
+        if kind == "library" and what not in REFUSED and answer[0] != 42:
+            return Outcome("wrong", f"{shown}: it was not made again: {answer[1]}")
         calls = folder / "calls"
         # One question for the version, one compilation: whatever the answer, it is not asked again.
         if calls.exists() and len(calls.read_text().splitlines()) > 2:
@@ -137,8 +137,8 @@ class CompilerCache(Kind):
                 "wrong", f"{shown}: the compiler was called {calls.read_text().count(chr(10))} times"
             )
         again = _ask(folder, environment)
-        if again[2] > TIMEOUT or again[0] != found[0]:
-            return Outcome("wrong", f"{shown}: first {found}, then {again}")
+        if again[2] > TIMEOUT or again[0] != answer[0]:
+            return Outcome("wrong", f"{shown}: first {answer}, then {again}")
         plain = _ask(folder, {})
         if kind in NOT_IN_THE_WAY and plain[0] != 42:
             return Outcome("wrong", f"{shown}: afterwards there is no kernel: {plain[1]}")
@@ -169,19 +169,19 @@ def _ask(folder: Path, environment: dict[str, str]) -> Answer:
     process = _process(folder, environment)
     out, err = process.communicate()
     try:
-        found, reason, seconds = json.loads(out.splitlines()[-1])
+        computed, reason, seconds = json.loads(out.splitlines()[-1])
     except (ValueError, IndexError):
         return None, f"exit code {process.returncode}: {err.decode(errors='replace')[-300:]}", 0.0
-    return found, reason if process.returncode == 0 else f"exit code {process.returncode}", seconds
+    return computed, reason if process.returncode == 0 else f"exit code {process.returncode}", seconds
 
 
 def _judge(answer: Answer, shown: str) -> Outcome:
-    found, reason, seconds = answer
+    computed, reason, seconds = answer
     if reason.startswith("exit code"):
         return Outcome("traceback", f"{shown}: {reason}")
-    if found == 42:
+    if computed == 42:
         return Outcome("right", shown)
-    if found is not None or not reason or not reason.isprintable() or len(reason) > 1000:
+    if computed is not None or not reason or not reason.isprintable() or len(reason) > 1000:
         return Outcome("wrong", f"{shown}: {answer}")
     # A question may wait for a compiler on a busy machine, but for one alone.
     busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -242,7 +242,7 @@ def _spoil_folder(cache: Path, what: str) -> None:
             cache.parent.symlink_to("/proc/1/none")
 
 
-def _kill_one(folder: Path, seconds: float) -> None:
+def _kill_process(folder: Path, seconds: float) -> None:
     """Kill a process, and not its compiler, some time after it has begun to compile."""
     process = _process(folder, {})
     end = time.monotonic() + 10

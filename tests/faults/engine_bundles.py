@@ -46,10 +46,10 @@ class EngineBundles(Kind):
         shutil.copytree(whole, damaged)
         what = _damage(damaged, draw)
         try:
-            found = logits_of_export(damaged)
+            logits = logits_of_export(damaged)
         except Refusal as refusal:
             return Outcome("words", f"{engine}, {what}: {refusal}")
-        if found != logits_of_export(whole):
+        if logits != logits_of_export(whole):
             return Outcome("wrong", f"{engine}, {what}: other logits without a word")
         return Outcome("right", f"{engine}, {what}")
 

@@ -44,7 +44,7 @@ def warm_up() -> None:
     Which modules those are is found by running the main ones in a fork; nothing but imports happens here.
     """
     with tempfile.TemporaryDirectory() as folder:
-        found, run = Path(folder) / "modules", str(Path(folder) / "run")
+        modules, run = Path(folder) / "modules", str(Path(folder) / "run")
         process = os.fork()
         if not process:
             try:
@@ -60,11 +60,11 @@ def warm_up() -> None:
                 ):
                     with contextlib.suppress(SystemExit):
                         run_command(arguments)
-                found.write_text("\n".join(sys.modules))
+                modules.write_text("\n".join(sys.modules))
             finally:
                 os._exit(0)
         os.waitpid(process, 0)
-        for name in found.read_text().split():
+        for name in modules.read_text().split():
             if name not in sys.modules and name.partition(".")[0] not in ("__main__", "tests"):
                 with contextlib.suppress(Exception):  # made by hand, under a name that cannot be imported
                     importlib.import_module(name)
@@ -148,8 +148,8 @@ def logits_of_export(folder: Path) -> list[list[float]]:
     model = vitkit.Predictor(folder).model
     images = np.arange(3 * 8 * 8, dtype=np.uint8).reshape(1, 3, 8, 8)
     assert isinstance(model, EngineModel)
-    found: list[list[float]] = model(images).tolist()
-    return found
+    logits: list[list[float]] = model(images).tolist()
+    return logits
 
 
 def small_vit(**changes: Any) -> Any:

@@ -132,9 +132,9 @@ class Filesystem(Kind):
             outcome = Outcome("words")
         if outcome.verdict not in ("right", "words"):
             return Outcome(outcome.verdict, f"{where}: {outcome.detail}")
-        committed, found = _committed(trace[:call]), newest_step(run)
-        if found < committed:
-            return Outcome("lost", f"{where}: step {committed} was committed, {found} is the newest")
+        committed, newest = _committed(trace[:call]), newest_step(run)
+        if newest < committed:
+            return Outcome("lost", f"{where}: step {committed} was committed, {newest} is the newest")
         again = forked(training(run), folder, first=without_pictures)
         if again.code != 0:
             outcome = judge(again)

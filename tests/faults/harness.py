@@ -159,13 +159,13 @@ class Worker:
         """What has been told since the last call; nothing if nothing was."""
         ready, _, _ = select.select([self.reading], [], [], 0.05)
         if ready:
-            told = os.read(self.reading, 1 << 16)
-            self.buffer += told
+            chunk = os.read(self.reading, 1 << 16)
+            self.buffer += chunk
             *lines, self.buffer = self.buffer.split(b"\n")
             for line in lines:
                 self.began = time.monotonic()
                 yield self.left.popleft(), Outcome(**json.loads(line))
-            if not told:
+            if not chunk:
                 _, status = os.waitpid(self.process, 0)
                 self.process = 0
                 if self.left:
@@ -282,18 +282,18 @@ def attack(kind: Kind, numbers: list[int], seed: int, work: Path, jobs: int, sec
 
 def _keep(kind: Kind, number: int, outcome: Outcome, seed: int, work: Path) -> None:
     """Move a failed case's folder to where it stays, and remove that of a good one."""
-    scratch, kept = work / "scratch" / f"{kind.name}-{number}", work / "failures" / f"{kind.name}-{number}"
-    shutil.rmtree(kept, ignore_errors=True)
+    scratch, failure = work / "scratch" / f"{kind.name}-{number}", work / "failures" / f"{kind.name}-{number}"
+    shutil.rmtree(failure, ignore_errors=True)
     if outcome.verdict in GOOD:
         shutil.rmtree(scratch, ignore_errors=True)
         return
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    failure.parent.mkdir(parents=True, exist_ok=True)
     if scratch.exists():
-        scratch.rename(kept)
+        scratch.rename(failure)
     print(f"{kind.name} {number}: {outcome.verdict}: {outcome.detail.strip()[:200]}", flush=True)
 
 
-def told(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
+def describe_failure(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
     """A failure in three lines: what it is, the command that tries it again, and where its files are."""
     places = (work / place / f"{kind}-{number}" for place in ("failures", "scratch"))
     where = next((str(place) for place in places if place.exists()), "nothing was left")

@@ -181,11 +181,11 @@ def tried(path: Path) -> Outcome:
     except Refusal:
         promised = None
     try:
-        found = pixels(path)
+        decoded = pixels(path)
     except Refusal as refusal:
         return Outcome("words", str(refusal))
     if promised is None:
         return Outcome("wrong", "the header is refused and the pixels are not")
-    if found.shape != (*promised, 3) or found.dtype != np.uint8:
-        return Outcome("wrong", f"{found.dtype} of shape {found.shape} where the header says {promised}")
+    if decoded.shape != (*promised, 3) or decoded.dtype != np.uint8:
+        return Outcome("wrong", f"{decoded.dtype} of shape {decoded.shape} where the header says {promised}")
     return Outcome("right")

@@ -116,9 +116,9 @@ def try_gelu(name: str, draw: Random) -> Iterator[str]:
         derivative = torch.where(exact.abs() > 30, (exact > 0).double(), derivative) * grad.double()
         finite = exact.isfinite()
         unit = 2**-7 if dtype == torch.bfloat16 else 4e-6
-        for found, wanted in ((value, expected), (slope, derivative)):
-            error = (found.detach().double() - wanted)[finite].abs()
-            if (error > unit * (1 + wanted[finite].abs())).any():
+        for computed, reference in ((value, expected), (slope, derivative)):
+            error = (computed.detach().double() - reference)[finite].abs()
+            if (error > unit * (1 + reference[finite].abs())).any():
                 raise SystemExit(f"GELU and its formula differ by {error.max()}")
 
 
@@ -152,16 +152,16 @@ def try_block(name: str, draw: Random) -> Iterator[str]:
             value = function(ours[0], tuple(ours[1:]), heads, 1e-6)
         if value is None:
             raise SystemExit("an error: the kernel was not used")
-        found = [value, *torch.autograd.grad(value, ours, grad)]
+        outputs = [value, *torch.autograd.grad(value, ours, grad)]
         # Numbers beyond these have squares that float32 has not; of few hidden numbers, sums cancel; and of
         # equal numbers the deviation is nothing but rounding.
         if not 1e-19 < scale < 1e18 or hidden < 64 or not x.numel() or x.stride(-1) == 0:
             continue
         plain = [tensor.double().requires_grad_() for tensor in given]
         expected = plain_block(plain[0], plain[1:], heads, 1e-6)
-        wanted = [expected, *torch.autograd.grad(expected, plain, grad.double())]
-        for one, other in zip(found, wanted, strict=True):
-            error, most = (one.detach().double() - other).abs().max(), other.abs().max()
+        references = [expected, *torch.autograd.grad(expected, plain, grad.double())]
+        for output, reference in zip(outputs, references, strict=True):
+            error, most = (output.detach().double() - reference).abs().max(), reference.abs().max()
             if not error <= 4 * tolerance * most + 1e-6:
                 raise SystemExit(f"the block and its formulas differ by {error} of {most}")
 
@@ -186,11 +186,11 @@ def try_resample(name: str, draw: Random) -> Iterator[str]:
         source = source[:, ::-1] if mirrored else source
         cut = (first, before, last, after)
         out = np.empty((3, last - first, after - before), np.uint8).transpose(1, 2, 0)
-        found = resize_kernel(source, (top, left, height, width), (rows, columns), interpolation, cut, out)
+        resized = resize_kernel(source, (top, left, height, width), (rows, columns), interpolation, cut, out)
         image = Image.fromarray(np.ascontiguousarray(source))
         box = (left, top, width, height)
         theirs = np.asarray(image.resize((columns, rows), RESIZES[interpolation], box))
-        if found is None or not np.array_equal(found, theirs[first:last, before:after]):
+        if resized is None or not np.array_equal(resized, theirs[first:last, before:after]):
             raise SystemExit("the resize and Pillow's differ, or an error: the kernel was not used")
         down, across = (
             (

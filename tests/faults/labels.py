@@ -162,9 +162,9 @@ def _types() -> dict[str, Callable[[Random], Any]]:
     def floats(kind: Any) -> Callable[[Random], Any]:
         return lambda draw: _replaced(list(map(float, third)), draw.choice(odd_numbers), draw, kind)
 
-    found = {str(kind): numbers(kind) for kind in whole}
-    found |= {str(kind): floats(kind) for kind in (pa.float32(), pa.float64())}
-    found |= {
+    columns = {str(kind): numbers(kind) for kind in whole}
+    columns |= {str(kind): floats(kind) for kind in (pa.float32(), pa.float64())}
+    columns |= {
         "halves": lambda draw: pa.array(np.array(third, np.float16)),
         "a large number": lambda draw: _replaced(
             list(third), draw.choice((2**63 - 1, -(2**63), 3, -1, -2)), draw
@@ -186,7 +186,7 @@ def _types() -> dict[str, Callable[[Random], Any]]:
         "durations": lambda draw: pa.array([timedelta(1), None] * 6),
         "nothing": lambda draw: pa.nulls(IMAGES),
     }
-    return found
+    return columns
 
 
 def _replaced(values: list[Any], odd: object, draw: Random, kind: Any = None) -> Any:

@@ -76,12 +76,12 @@ class Options(Kind):
             (folder / name).symlink_to(target)
         ended = forked(training(folder / "run", data=str(images), steps=2, every=2), folder)
         assert ended.code == 0, ended.err
-        found = {}
+        names = {}
         for verb in VERBS:
             ended = forked([verb, *(["check"] if verb == "data" else []), "--help-all"], folder)
             assert ended.code == 0, ended.err
-            found[verb] = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]+", ended.out)) - {"--help-all"})
-        (folder / "options.json").write_text(json.dumps(found))
+            names[verb] = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]+", ended.out)) - {"--help-all"})
+        (folder / "options.json").write_text(json.dumps(names))
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
         if number % 10 == 0:

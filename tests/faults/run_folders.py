@@ -55,17 +55,17 @@ def _flipped(data: bytes) -> bytes:
 
 def damages(run: Path) -> list[tuple[str, str, Any]]:
     """(file, field or "", damage) of everything that can be damaged in a run folder."""
-    found: list[tuple[str, str, Any]] = []
+    cases: list[tuple[str, str, Any]] = []
     for path in sorted(path for path in run.rglob("*") if path.is_file()):
         name = str(path.relative_to(run))
-        found += [(name, "", damage) for damage in DAMAGES]
+        cases += [(name, "", damage) for damage in DAMAGES]
         lines = path.suffix == ".jsonl"
         if path.suffix == ".json" or lines:
             text = path.read_text()
             data = json.loads(text.splitlines()[-1] if lines else text)
             for field in leaves(data):
-                found += [(name, json.dumps(field), number) for number in range(len(REPLACEMENTS))]
-    return found
+                cases += [(name, json.dumps(field), number) for number in range(len(REPLACEMENTS))]
+    return cases
 
 
 def apply(run: Path, name: str, field: str, damage: Any) -> str:

@@ -81,7 +81,7 @@ class SeriesRecords(Kind):
         killed = FailingCalls(sweep, last + 5, "kill")
         assert forked(_small(sweep, *rates), folder, first=partial(_both, killed)).code == 137
         record = json.loads((sweep / RECORD).read_text())
-        assert [one["finished"] for one in record["rates"]] == [True, False]
+        assert [rate["finished"] for rate in record["rates"]] == [True, False]
         assert newest_step(sweep / "rate-0.01") == 2 and newest_step(mine) == 4
         Image.fromarray(np.full((8, 8, 3), 90, np.uint8)).save(folder / "x.png")
 
@@ -156,10 +156,10 @@ def _nth(items: Sequence[_T], number: int) -> _T:
 
 def _contents(folder: Path) -> dict[str, str]:
     """Hash every file beside the series; what the command printed is left out."""
-    found = {}
+    hashes = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if inside.parts[0] not in ("series", "out", "err"):
             is_file = path.is_file() and not path.is_symlink()
-            found[str(inside)] = hashlib.sha256(path.read_bytes()).hexdigest() if is_file else "no file"
-    return found
+            hashes[str(inside)] = hashlib.sha256(path.read_bytes()).hexdigest() if is_file else "no file"
+    return hashes

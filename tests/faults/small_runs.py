@@ -53,13 +53,13 @@ def ended_with(run: Path) -> dict[str, str]:
 
 def differences(run: Path, expected: dict[str, str]) -> list[str]:
     """The files in which a finished run is another than it should be."""
-    found = ended_with(run)
-    return [name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)]
+    hashes = ended_with(run)
+    return [name for name in hashes.keys() | expected.keys() if hashes.get(name) != expected.get(name)]
 
 
 def whole_checkpoints(run: Path) -> dict[int, Path]:
     """The committed checkpoints by step whose every byte is as the manifest says, found without vitkit."""
-    found = {}
+    checkpoints = {}
     folder = run / "checkpoints"
     for checkpoint in sorted(folder.glob("step-*")) if folder.is_dir() else []:
         try:
@@ -71,10 +71,10 @@ def whole_checkpoints(run: Path) -> dict[int, Path]:
                 hashlib.sha256(_bytes(checkpoint / name)).hexdigest() == record["sha256"]
                 for name, record in described["files"].items()
             ):
-                found[int(described["step"])] = checkpoint
+                checkpoints[int(described["step"])] = checkpoint
         except (OSError, ValueError, KeyError):
             continue
-    return found
+    return checkpoints
 
 
 def newest_step(run: Path) -> int:

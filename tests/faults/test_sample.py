@@ -51,8 +51,8 @@ def test_the_record_of_an_earlier_call_is_read_back(tmp_path: Path) -> None:
         {"number": 4, "verdict": "words", "detail": "no image", "seconds": 0.2, "growth": 0},
     ]
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read_record(record)
-    assert sorted(found) == [3, 4] and found[3].verdict == "right" and found[3].growth == 7
+    outcomes = read_record(record)
+    assert sorted(outcomes) == [3, 4] and outcomes[3].verdict == "right" and outcomes[3].growth == 7
     (tmp_path / "begun.jsonl").touch()
     for name in ("none", "begun"):
         assert read_record(tmp_path / f"{name}.jsonl") == {}

@@ -114,8 +114,8 @@ class Runner:
 
     def _passes_unbroken(self, tests: Sequence[str], ended: Ended) -> bool:
         """Whether what failed passes without the mutant."""
-        known = self.memory_of(ended.failed)
-        if ended.how == "test" and known is not None and known.passed:
+        recorded = self.memory_of(ended.failed)
+        if ended.how == "test" and recorded is not None and recorded.passed:
             return True
         suspects = [ended.failed] if "::" in ended.failed else tests
         return not run_tests(self.copy, self.scratch, suspects, self.seconds, keep_code=True).failed
@@ -138,14 +138,14 @@ class Runner:
         """Yield the tests that run these lines, those near the file first, quick ones first."""
         stages, seen = self._stages(mutant), set[str]()
         for files in (files for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name]):
-            found = {
+            durations = {
                 test: recorded.seconds
                 for file in files
                 for test, recorded in self._recorded(file, mutant.file).items()
                 if not set(lines).isdisjoint(recorded.lines.get(mutant.file, ()))
             }
-            yield from _in_batches(found)
-            seen.update(found)
+            yield from _in_batches(durations)
+            seen.update(durations)
         # What other processes run, what runs at import alone, and C, is not recorded.
         nearest = next((files for name in REACHES for files in stages[name] if files), [])
         reached = [
@@ -169,7 +169,9 @@ class Runner:
         """
         module = mutant.file.removesuffix(".py").removesuffix(".c").replace("/", ".")
         above, _, stem = module.rpartition(".")
-        words = (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
+        imports = (
+            (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
+        )
         room = mutant.file.partition("/")[0]
         mirrored, naming, naming_elsewhere, own, far = (list[str]() for _ in range(5))
         for path in sorted((self.copy / "tests").rglob("test_*.py")):
@@ -179,7 +181,7 @@ class Runner:
             is_own = inside.parts[0] == room
             if path.name == f"test_{stem}.py" and (is_own or not above):
                 group = mirrored
-            elif any(word in path.read_text() for word in words):
+            elif any(word in path.read_text() for word in imports):
                 group = naming if is_own else naming_elsewhere
             elif is_own:
                 group = own
@@ -192,14 +194,14 @@ class Runner:
 
     def _recorded(self, file: str, source: str) -> dict[str, Recorded]:
         """Return what the tests of a file run, recorded now if file or source has changed since."""
-        kept = self.work / "recorded" / f"{file.replace('/', '-')}.json"
+        record = self.work / "recorded" / f"{file.replace('/', '-')}.json"
         hashes = {file: _digest(self.copy / file), source: _digest(self.copy / self.package / source)}
-        if kept.exists():
-            data = json.loads(kept.read_text())
+        if record.exists():
+            data = json.loads(record.read_text())
             if data["hashes"].items() >= hashes.items():
-                if kept not in self.memory:
-                    self.memory[kept] = {name: Recorded(**fields) for name, fields in data["tests"].items()}
-                return self.memory[kept]
+                if record not in self.memory:
+                    self.memory[record] = {name: Recorded(**fields) for name, fields in data["tests"].items()}
+                return self.memory[record]
         print(f"  recording {file}", end="", flush=True)
         start = time.monotonic()
         tests = record_tests(self.copy, self.copy / self.package, self.scratch, file, RECORDING_SECONDS)
@@ -207,13 +209,13 @@ class Runner:
         package = self.copy / self.package
         sources = [path for path in package.rglob("*") if path.suffix in (".py", ".c")]
         hashes |= {str(path.relative_to(package)): _digest(path) for path in sources}
-        self.memory[kept] = tests or {}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"hashes": hashes, "tests": {n: asdict(r) for n, r in self.memory[kept].items()}})
-        new = kept.with_suffix(".new")
+        self.memory[record] = tests or {}
+        record.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"hashes": hashes, "tests": {n: asdict(r) for n, r in self.memory[record].items()}})
+        new = record.with_suffix(".new")
         new.write_text(text)
-        new.replace(kept)
-        return self.memory[kept]
+        new.replace(record)
+        return self.memory[record]
 
     def _keep_log(self, mutant: Mutant, ended: Ended) -> None:
         log = self.work / "logs" / f"{mutant.name}.txt"
@@ -348,9 +350,9 @@ def main() -> int:
     if given.again:
         record.unlink(missing_ok=True)
     if given.list:
-        known = read_results(record, tree)
+        recorded = read_results(record, tree)
         for mutant in chosen:
-            verdict = known[mutant.digest].verdict if mutant.digest in known else "not tried yet"
+            verdict = recorded[mutant.digest].verdict if mutant.digest in recorded else "not tried yet"
             print(f"{mutant.room} {mutant.name} ({mutant.file}): {mutant.breaks} [{verdict}]")
         print(f"{len(chosen)} mutants")
         return 0

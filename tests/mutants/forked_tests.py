@@ -219,7 +219,7 @@ class _Recording:
         self.report, self.source = report, f"{source}{os.sep}"
         self.lines: dict[CodeType, set[int]] = {}
         self.of_fixtures: dict[str, dict[str, set[int]]] = {}
-        self.known: dict[CodeType, frozenset[int]] = {}
+        self.all_lines: dict[CodeType, frozenset[int]] = {}
         self.failed, self.calls, self.start = False, 0, 0.0
 
     def trace(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
@@ -232,9 +232,9 @@ class _Recording:
             return None
         lines = self.lines.setdefault(code, set())
         lines.add(frame.f_lineno)
-        whole = self.known.get(code)
+        whole = self.all_lines.get(code)
         if whole is None:
-            whole = self.known[code] = frozenset(line for *_, line in code.co_lines() if line is not None)
+            whole = self.all_lines[code] = frozenset(line for *_, line in code.co_lines() if line is not None)
         if lines >= whole:
             return None  # all of it has run: further calls teach nothing
 
@@ -247,10 +247,10 @@ class _Recording:
     def taken(self) -> dict[str, set[int]]:
         """Give the lines since the last call by file, and begin anew."""
         lines, self.lines = self.lines, {}
-        found: dict[str, set[int]] = {}
+        lines_by_file: dict[str, set[int]] = {}
         for code, numbers in lines.items():
-            found.setdefault(code.co_filename.removeprefix(self.source), set()).update(numbers)
-        return found
+            lines_by_file.setdefault(code.co_filename.removeprefix(self.source), set()).update(numbers)
+        return lines_by_file
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
@@ -274,14 +274,14 @@ class _Recording:
         finally:
             sys.settrace(None)
             threading.settrace(None)
-            found = self.taken()
+            lines_by_file = self.taken()
             for name in getattr(item, "fixturenames", ()):
                 for file, numbers in self.of_fixtures.get(name, {}).items():
-                    found.setdefault(file, set()).update(numbers)
+                    lines_by_file.setdefault(file, set()).update(numbers)
             fields = {
                 "seconds": round(time.monotonic() - self.start, 3),
                 "passed": not self.failed,
-                "lines": {file: sorted(numbers) for file, numbers in found.items()},
+                "lines": {file: sorted(numbers) for file, numbers in lines_by_file.items()},
             }
             with self.report.open("a") as report:
                 report.write(json.dumps((item.nodeid, fields)) + "\n")

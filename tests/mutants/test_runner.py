@@ -75,14 +75,14 @@ def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_pat
         cwd=Path(__file__).parents[2],
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    found = {
+    verdicts = {
         name: (verdict, detail) for name, verdict, detail in json.loads((tmp_path / "found.json").read_text())
     }
-    assert found["double"] == ("noticed", "by tests/room/test_maths.py::test_double")
-    assert found["half"][0] == "survived"
-    assert found["elsewhere"] == ("noticed", "by tests/cli/test_commands.py::test_less")
-    assert found["gone"][0] == "stale"
-    assert found["needing"] == ("not tried", "needs nowhere_installed")
+    assert verdicts["double"] == ("noticed", "by tests/room/test_maths.py::test_double")
+    assert verdicts["half"][0] == "survived"
+    assert verdicts["elsewhere"] == ("noticed", "by tests/cli/test_commands.py::test_less")
+    assert verdicts["gone"][0] == "stale"
+    assert verdicts["needing"] == ("not tried", "needs nowhere_installed")
     assert source.read_text() == text
     assert len(read_results(tmp_path / "work/results.jsonl", "tree")) == 4  # two are one change
     assert not read_results(tmp_path / "work/results.jsonl", "another tree")

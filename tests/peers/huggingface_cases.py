@@ -155,15 +155,15 @@ def _images(model: ImageModel) -> Tensor:
     return torch.randn(IMAGES, config.in_channels, *config.image_size, generator=generator)
 
 
-def _compare(name: str, direction: str, model: ImageModel, found: Tensor, expected: Tensor) -> Case:
+def _compare(name: str, direction: str, model: ImageModel, logits: Tensor, expected: Tensor) -> Case:
     rows, columns = model.config.image_size
     return Case(
         model=name,
         direction=direction,
         size=str(rows) if rows == columns else f"{rows}x{columns}",
-        difference=(found - expected).abs().max().item(),
+        difference=(logits - expected).abs().max().item(),
         allowed=ALLOWED,
-        agreement=(found.argmax(-1) == expected.argmax(-1)).float().mean().item(),
+        agreement=(logits.argmax(-1) == expected.argmax(-1)).float().mean().item(),
     )
 
 
@@ -172,9 +172,9 @@ def transformers() -> Any:
     try:
         importlib.import_module("torchvision")
     except RuntimeError:
-        _kept.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
+        _operators.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
         for operator in ("nms", "qnms"):
-            _kept[0].define(  # type: ignore[no-untyped-call]
+            _operators[0].define(  # type: ignore[no-untyped-call]
                 f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             )
     library = importlib.import_module("transformers")
@@ -183,5 +183,5 @@ def transformers() -> Any:
     return library
 
 
-_kept: list[torch.library.Library] = []
+_operators: list[torch.library.Library] = []
 """Operators are forgotten with the object that defined them."""

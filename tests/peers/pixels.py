@@ -50,7 +50,7 @@ def theirs(case: PixelCase, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def main(arguments: list[str]) -> int:
     import_library("timm")
-    kept = {}
+    samples = {}
     failed = False
     print("| transform | largest difference (levels) | mean | pixels that differ |")
     print("|---|---|---|---|")
@@ -61,14 +61,14 @@ def main(arguments: list[str]) -> int:
             pixels = image(shape)
             expected = theirs(case, pixels)
             if shape in SHAPES:
-                kept[f"{case.name}: {shape[0]}x{shape[1]}"] = sample(expected)
-            found = preprocess(pixels, preprocessing).astype(int)
-            differences.append(np.abs(found - expected).ravel())
+                samples[f"{case.name}: {shape[0]}x{shape[1]}"] = sample(expected)
+            ours = preprocess(pixels, preprocessing).astype(int)
+            differences.append(np.abs(ours - expected).ravel())
         every = np.concatenate(differences)
         failed |= int(every.max()) > ALLOWED
         print(f"| {case.name} | {every.max()} | {every.mean():.2g} | {(every > 0).mean():.2%} |", flush=True)
     if "--write" in arguments:
-        np.savez_compressed(FOLDER / "o_pixels.npz", **kept)  # type: ignore[arg-type]
+        np.savez_compressed(FOLDER / "o_pixels.npz", **samples)  # type: ignore[arg-type]
     return int(failed)
 
 

@@ -63,14 +63,14 @@ def main() -> int:
     torch.set_num_threads(1)
     import_library("timm")
     counts: Counter[str] = Counter()
-    wanted = sys.argv[1:] or architectures()
-    for name in wanted:
+    names = sys.argv[1:] or architectures()
+    for name in names:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             kind, why = outcome(name, Path(folder))
         counts[kind] += 1
         print(f"{kind:8} {name}: {why[:200]}", flush=True)
         gc.collect()
-    print(f"{len(wanted)} architectures: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
+    print(f"{len(names)} architectures: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
     return 1 if counts["DIFFERS"] else 0
 
 

@@ -186,11 +186,11 @@ def compare(
 ) -> Case:
     """Both models on the same two images."""
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(size))
-    expected, found = theirs(images), ours(images)
-    if not isinstance(expected, Tensor) or expected.shape != found.shape or not float(expected.std()) > 0.1:
+    expected, logits = theirs(images), ours(images)
+    if not isinstance(expected, Tensor) or expected.shape != logits.shape or not float(expected.std()) > 0.1:
         raise AssertionError(f"{name}: these logits compare nothing: {expected}")
-    difference = float((expected - found).abs().max())
-    agreement = float((expected.argmax(-1) == found.argmax(-1)).float().mean())
+    difference = float((expected - logits).abs().max())
+    agreement = float((expected.argmax(-1) == logits.argmax(-1)).float().mean())
     return Case(name, direction, str(size), difference, allowed, agreement)
 
 

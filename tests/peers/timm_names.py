@@ -90,13 +90,13 @@ def numbers(timm: Any) -> dict[str, list[float]]:
 def main() -> int:
     torch.set_num_threads(1)
     timm = import_library("timm")
-    found = numbers(timm)
+    computed = numbers(timm)
     if "--write" in sys.argv:
-        NUMBERS.write_text(json.dumps(found, indent=1) + "\n")
+        NUMBERS.write_text(json.dumps(computed, indent=1) + "\n")
     shipped = json.loads(NUMBERS.read_text())
     unlike = [*unlike_configurations(timm), *unlike_defaults(timm)]
-    for name, values in found.items():
-        difference = max(abs(one - other) for one, other in zip(values, shipped[name], strict=True))
+    for name, values in computed.items():
+        difference = max(abs(number - other) for number, other in zip(values, shipped[name], strict=True))
         print(f"{ARCHITECTURE}, {name}: timm is {difference:.1e} from the numbers that are shipped")
         unlike += [f"{name}: {difference:.1e}"] if difference > 1e-5 else []
     print(*unlike or ["all names of timm give timm's configurations and weights"], sep="\n")

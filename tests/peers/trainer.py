@@ -18,9 +18,9 @@ def main() -> int:
     sys.argv = [str(EXAMPLE)]
     with contextlib.redirect_stdout(said):
         runpy.run_path(str(EXAMPLE), run_name="__main__")
-    found = re.search(r"accuracy ([0-9.]+)", said.getvalue())
-    print(f"{EXAMPLE.name}: {found[0] if found else 'no accuracy'}")
-    return 0 if found and float(found[1]) > 0.5 else 1  # a tenth would be chance
+    match = re.search(r"accuracy ([0-9.]+)", said.getvalue())
+    print(f"{EXAMPLE.name}: {match[0] if match else 'no accuracy'}")
+    return 0 if match and float(match[1]) > 0.5 else 1  # a tenth would be chance
 
 
 if __name__ == "__main__":

@@ -204,14 +204,14 @@ def test_whole_page(whole: str) -> None:
     assert "6 files could not be read" in page.text
     assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
     assert "is truncated" in page.text and "training.batch_size" in page.text and "1,234" in page.text
-    for words in (
+    for text in (
         "Figure 6",
         "Figure 7, left",
         "Figure 7, centre",
         "Figure 7, right",
         "expected calibration",
     ):
-        assert words in page.text
+        assert text in page.text
     assert "70 s" in page.text and "1.0 GiB" in page.text
 
 
@@ -277,8 +277,8 @@ def test_test_split_comes_first() -> None:
 def test_without_evaluation_or_anything() -> None:
     page = check_safe(render_report(bare()))
     assert page.ids == SECTIONS.split()
-    for words in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
-        assert words in page.text
+    for text in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
+        assert text in page.text
     assert len(page.all("svg")) == 2  # filters and positions need no data
 
 
@@ -432,16 +432,18 @@ def test_what_makes_the_two_losses_different_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sure", "words"),
+    ("sure", "sentence"),
     [(0.9, "too sure of itself"), (0.1, "not sure enough"), (0.48, "as far as 60 test images can tell")],
 )
-def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, words: str) -> None:
+def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, sentence: str) -> None:
     """Half of 60 images are right: a confidence between 38 and 62 % agrees with that."""
     usual = content(damaged=False)
     result, made = usual.evaluations["test"]
     bins = tuple(
-        dataclasses.replace(one, count=60 if i == 7 else 0, confidence=sure if i == 7 else None, accuracy=0.5)
-        for i, one in enumerate(result.calibration)
+        dataclasses.replace(
+            confidence_bin, count=60 if i == 7 else 0, confidence=sure if i == 7 else None, accuracy=0.5
+        )
+        for i, confidence_bin in enumerate(result.calibration)
     )
     changed = dataclasses.replace(
         result,
@@ -451,7 +453,7 @@ def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, words: s
         calibration=bins,
         overconfidence=overconfidence(np.full(60, sure), np.arange(60) < 30),
     )
-    assert words in check_safe(render_report(bare(evaluations={"test": (changed, made)}))).text
+    assert sentence in check_safe(render_report(bare(evaluations={"test": (changed, made)}))).text
 
 
 def test_classes_equally_often_taken_for_another_are_all_named() -> None:
@@ -479,10 +481,10 @@ def test_what_was_expected_stands_beside_what_came_out() -> None:
     assert "Accuracy on the test images" not in render_report(bare())
 
 
-@pytest.mark.parametrize(("images", "words"), [(200, "test: p below 0.001)"), (12, "test: p 0.031)")])
-def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, words: str) -> None:
+@pytest.mark.parametrize(("images", "sentence"), [(200, "test: p below 0.001)"), (12, "test: p 0.031)")])
+def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, sentence: str) -> None:
     """The model is always right, on two classes of equal size."""
     labels = np.arange(images) % 2
     made = Predictions(np.eye(2, dtype=np.float32)[labels], labels, np.arange(images), np.zeros(0, np.int64))
-    told = classification_report({"test": (classification(made, ["a", "b"]), made)}, "test")
-    assert words in told.answer[0].sentences
+    report = classification_report({"test": (classification(made, ["a", "b"]), made)}, "test")
+    assert sentence in report.answer[0].sentences

@@ -61,8 +61,8 @@ def test_validations_are_part_of_the_minutes() -> None:
 
 def test_warm_up_keeps_its_part_of_the_run() -> None:
     run = replace(SMALL, training=TrainingConfig(steps=100, batch_size=16))
-    found = with_steps(run, 50, 1000)
-    assert (found.training.steps, found.optimizer.warmup_steps) == (50, 5)
+    shorter = with_steps(run, 50, 1000)
+    assert (shorter.training.steps, shorter.optimizer.warmup_steps) == (50, 5)
 
 
 def test_the_steps_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_the_runs_of_a_series_have_the_same_steps(tmp_path: Path, monkeypatch: p
     assert command(arguments) == 0
     set_pace(monkeypatch, 0.1)
     assert command(arguments) == 0
-    found = read_series(tmp_path / "runs")
-    assert {read_run(tmp_path / "runs" / one.folder).training.steps for one in found.members} == {4}
+    series = read_series(tmp_path / "runs")
+    assert {read_run(tmp_path / "runs" / member.folder).training.steps for member in series.members} == {4}
 
 
 def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
@@ -139,8 +139,8 @@ def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
     model = build_new(SMALL, model_config_of(SMALL, 10, None), SILENT)
     before = copy.deepcopy(model.state_dict())
-    found = measure_pace(SMALL, data, None, find_device("cpu"), model, SILENT)
-    assert 0 < found.step < 60 and 0 < found.validation < 60
+    pace = measure_pace(SMALL, data, None, find_device("cpu"), model, SILENT)
+    assert 0 < pace.step < 60 and 0 < pace.validation < 60
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
@@ -174,6 +174,6 @@ def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(tmp_path
 
 
 def test_the_commands_refuse_no_threads_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["advise", "digits"], ["train", *OPTIONS]):
-        assert command([*words, "--threads", "0"]) == 1
+    for arguments in (["advise", "digits"], ["train", *OPTIONS]):
+        assert command([*arguments, "--threads", "0"]) == 1
         assert "threads is from 1 to 4,096, found 0" in capsys.readouterr().err

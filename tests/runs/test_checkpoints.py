@@ -78,9 +78,9 @@ def flip(path: Path) -> None:
 
 
 def newest(folder: Path) -> Path:
-    found = survey(folder).whole
-    assert found is not None
-    return found
+    checkpoint = survey(folder).whole
+    assert checkpoint is not None
+    return checkpoint
 
 
 def result(folder: Path) -> dict[str, bytes]:
@@ -149,12 +149,12 @@ def test_a_damaged_checkpoint_is_named_at_once_and_at_the_end(
     capsys.readouterr()
     assert run(["train", "--resume", str(half)]) == 0
     message = capsys.readouterr().err
-    kept = half / "checkpoints" / "damaged-step-00000009"
-    assert contents(kept) == before
-    assert message.count(f"rm -r {kept}") == 2 and "optimizer.safetensors is damaged" in message
+    set_aside = half / "checkpoints" / "damaged-step-00000009"
+    assert contents(set_aside) == before
+    assert message.count(f"rm -r {set_aside}") == 2 and "optimizer.safetensors is damaged" in message
     assert result(half) == result(made / "whole")
     assert run(["train", "--resume", str(half)]) == 0  # finished: it is named still
-    assert f"rm -r {kept}" in capsys.readouterr().err
+    assert f"rm -r {set_aside}" in capsys.readouterr().err
 
 
 def test_when_no_checkpoint_is_whole_the_user_decides(
@@ -388,7 +388,7 @@ def test_a_run_of_the_first_version_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--epochs", "1e308", "--steps", "None"], "epochs"),
         (["--threads", "1" + "0" * 30], "threads is from 1"),
@@ -407,7 +407,7 @@ def test_a_run_of_the_first_version_goes_on(
     ids=str,
 )
 def test_options_that_no_run_can_have_make_no_folder(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     out = tmp_path / "run"
     try:
@@ -415,7 +415,7 @@ def test_options_that_no_run_can_have_make_no_folder(
     except SystemExit as error:
         code = error.code  # type: ignore[assignment]
     captured = capsys.readouterr()
-    assert code in (1, 2) and words in " ".join((captured.err + captured.out).split()), captured
+    assert code in (1, 2) and message in " ".join((captured.err + captured.out).split()), captured
     assert not out.exists()
 
 

@@ -175,8 +175,8 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
     with torch.inference_mode():
         batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         expected = vitkit.load_model(folder).eval()(batch).softmax(-1).amax(-1)
-    np.testing.assert_allclose([found[0].probability for found in plain.many(images)], expected, rtol=1e-6)
-    np.testing.assert_allclose([found[0].probability for found in chosen.many(images)], expected, atol=0.01)
+    np.testing.assert_allclose([first.probability for first, *_ in plain.many(images)], expected, rtol=1e-6)
+    np.testing.assert_allclose([first.probability for first, *_ in chosen.many(images)], expected, atol=0.01)
 
 
 def test_a_machine_without_a_compiler_goes_on_and_says_so(
@@ -187,5 +187,5 @@ def test_a_machine_without_a_compiler_goes_on_and_says_so(
     monkeypatch.setattr(computing, "compiled_gelu", lambda: None)
     heard = Hearing()
     vitkit.train(short(), tmp_path / "killed", listener=heard)
-    (told,) = [line for line in heard.warnings if line.startswith("compute was")]
-    assert "'gelu': 'compiled'" in told and "'gelu': 'pytorch'" in told
+    (warning,) = [line for line in heard.warnings if line.startswith("compute was")]
+    assert "'gelu': 'compiled'" in warning and "'gelu': 'pytorch'" in warning

@@ -20,8 +20,8 @@ def test_every_field_of_a_run_is_called_by_its_option(capsys: pytest.CaptureFixt
 
     named = name_options(difference(to_json(Run()), changed(to_json(Run()))))
     assert run(["train", "--help-all"]) == 0
-    known = set(re.findall(r"--(?:no-)?[a-z][a-z0-9.-]*", capsys.readouterr().out.replace("--no-", "--")))
-    assert len(named) > 60 and {line.split()[0] for line in named} <= known
+    options = set(re.findall(r"--(?:no-)?[a-z][a-z0-9.-]*", capsys.readouterr().out.replace("--no-", "--")))
+    assert len(named) > 60 and {line.split()[0] for line in named} <= options
 
 
 def test_what_only_follows_from_another_length_is_left_out() -> None:
@@ -101,14 +101,14 @@ def test_muon_is_not_divided_among_processes() -> None:
 )
 def test_an_option_is_set_by_its_name(option: str, given: object, value: object) -> None:
     run = with_options(Run(), {option: given})
-    found = option_value(run, option)
-    assert found == value and type(found) is type(value)
+    setting = option_value(run, option)
+    assert setting == value and type(setting) is type(value)
     assert len(difference(to_json(Run()), to_json(run))) <= 1  # nothing else has changed
 
 
 def test_options_that_are_right_only_together_are_set_together() -> None:
-    found = with_options(Run(), {"optimizer": "adam", "weight_decay": "0", "steps": 3})
-    assert (found.optimizer.optimizer, found.optimizer.weight_decay, found.training.steps) == ("adam", 0.0, 3)
+    adam = with_options(Run(), {"optimizer": "adam", "weight_decay": "0", "steps": 3})
+    assert (adam.optimizer.optimizer, adam.optimizer.weight_decay, adam.training.steps) == ("adam", 0.0, 3)
     with pytest.raises(VitkitError, match="Adam here has no weight decay"):
         with_options(Run(), {"optimizer": "adam"})
 

@@ -29,13 +29,13 @@ def test_a_file_is_no_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("mine")
-    words = {
+    message = {
         "": "afile is a file: --out names a folder.",
         "/below": "afile/below would be in afile, which is a file: --out names a folder.",
     }[below]
     assert run([*COMMANDS[verb], "--out", f"afile{below}"]) == 1
     error = capsys.readouterr().err
-    assert words in error and "Not a directory" not in error and "is kept" not in error
+    assert message in error and "Not a directory" not in error and "is kept" not in error
     assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
 
 

@@ -316,8 +316,8 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
         (folder / name).touch()
     (folder / "evaluation").symlink_to(tmp_path / "mine")
     heard = Hearing()
-    found = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(folder))
-    assert keep_evaluation(EvaluateOptions(folder, listener=heard), cast("Any", found)) is None
+    evaluation = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(folder))
+    assert keep_evaluation(EvaluateOptions(folder, listener=heard), cast("Any", evaluation)) is None
     assert any("evaluation is a link that leads out" in note for note in heard.notes)
     (folder / "fewshot").symlink_to(tmp_path / "mine")
     few = cast("Any", SimpleNamespace(data_name="photos", models=[]))

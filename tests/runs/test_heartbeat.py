@@ -31,8 +31,8 @@ def watch(
 ) -> tuple[int, tuple[str, int | None] | None]:
     """Let time pass; returns after how many looks a process is given up, and why and which."""
     for number in range(looks):
-        for one in living:
-            one.beat()
+        for process in living:
+            process.beat()
         hanging = watching.find_hanging()
         if hanging is not None:
             return number, hanging

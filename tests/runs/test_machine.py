@@ -36,8 +36,8 @@ def system(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_memory_of_this_machine_is_known() -> None:
-    found = available_memory()
-    assert found is not None and found > 2**20
+    memory = available_memory()
+    assert memory is not None and memory > 2**20
 
 
 def test_memory_without_control_groups(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_freed_memory_is_kept_unless_the_user_chose(variable: str | None) -> Non
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **own}
         return int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
-    given_back, found = pages_cleared("leave"), pages_cleared("keep")
+    given_back, cleared = pages_cleared("leave"), pages_cleared("keep")
     assert given_back > 1000  # a page has 4 KiB, or is a huge one
-    assert found > 1000 if variable else found < given_back / 10
+    assert cleared > 1000 if variable else cleared < given_back / 10
 
 
 def choose(model: str | ViTConfig = "ViT-S/16", **facts: object) -> Compute:
@@ -154,8 +154,8 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose() == Compute("bfloat16", "explicit", "class_token")
     assert choose(features={"amx_bf16"}) == choose()
     assert choose(phase="prediction") == Compute("float32", "fused", "class_token", pixels="folded")
-    asked = choose(phase="evaluation", precision="bfloat16")
-    assert asked == Compute("bfloat16", "explicit", "class_token", pixels="folded")
+    compute = choose(phase="evaluation", precision="bfloat16")
+    assert compute == Compute("bfloat16", "explicit", "class_token", pixels="folded")
     assert choose(features={"avx2"}) == Compute("float32", "fused", "class_token")
     assert choose(precision="float32") == Compute("float32", "fused", "class_token")
     assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")

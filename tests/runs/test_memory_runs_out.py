@@ -70,10 +70,10 @@ def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
     heard = Hearing()
     whole = vitkit.train(short(), tmp_path / "whole", listener=heard)
     assert tried == [16, 8, 4, 4, 4, 4]
-    (told,) = [line for line in heard.warnings if "Out of memory" in line]
-    assert "at step 1: from here on 4 images are computed at a time" in told
-    asked = vitkit.train(short(micro_batch_size=4), tmp_path / "asked")
-    assert weights(whole) == weights(asked)
+    (warning,) = [line for line in heard.warnings if "Out of memory" in line]
+    assert "at step 1: from here on 4 images are computed at a time" in warning
+    micro_batched = vitkit.train(short(micro_batch_size=4), tmp_path / "asked")
+    assert weights(whole) == weights(micro_batched)
 
     cut_back(whole, tmp_path / "killed")
     tried.clear()

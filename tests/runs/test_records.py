@@ -238,15 +238,15 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "words"), DAMAGE, ids=range(len(DAMAGE)))
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGE, ids=range(len(DAMAGE)))
 def test_a_damaged_record_is_one_message(
-    copied: Path, damage: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
+    copied: Path, damage: Callable[[Path], None], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(copied)
     before = (copied / "report.html").read_bytes()
     assert run(["report", str(copied)]) == 1
     message = " ".join(capsys.readouterr().err.split())
-    assert words in message and "Traceback" not in message and len(message) < 1500
+    assert sentence in message and "Traceback" not in message and len(message) < 1500
     assert (copied / "report.html").read_bytes() == before
 
 
@@ -328,16 +328,16 @@ def test_a_sigmoid_run_is_scored_as_it_was_trained(
 ) -> None:
     metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in metrics if line["kind"] == "validation"][-1]
-    kept = json.loads((trained / "evaluation" / "val.json").read_text())
-    assert kept["loss_function"] == "sigmoid"
+    validation = json.loads((trained / "evaluation" / "val.json").read_text())
+    assert validation["loss_function"] == "sigmoid"
     assert last["loss"] > 1.1  # two classes: softmax near 0.69, two binary cross entropies near 1.39
     page = (trained / "report.html").read_text()
     assert "binary cross entropy, summed over classes (nats)" in page
     assert "label smoothing 0.1 and the validation loss without" in page
     assert "to say yes or no to each class by itself" in page
     assert run(["evaluate", str(copied), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
-    assert found["loss_function"] == "sigmoid"
+    evaluation = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    assert evaluation["loss_function"] == "sigmoid"
 
 
 def test_evaluations_of_earlier_versions_are_read_and_named(

@@ -19,9 +19,9 @@ def test_what_is_found_is_written_and_taken_up_again(tmp_path: Path) -> None:
     rejects.of_split("test")["2.png"] = "empty"
     rejects.of_split("val")
     rejects.write()
-    found = {"train": {"1.png": "cut short"}, "test": {"2.png": "empty"}}
+    reasons = {"train": {"1.png": "cut short"}, "test": {"2.png": "empty"}}
     record = read_record(tmp_path)
-    assert record is not None and record.rejects == found
+    assert record is not None and record.rejects == reasons
     assert RejectedFiles(tmp_path, record).of_split("test") == {"2.png": "empty"}
 
 

@@ -63,7 +63,7 @@ def test_the_head_begins_as_the_closed_form(
     monkeypatch.setattr(ridge_head, "MOST_IMAGES", most)
     hearing = Hearing()
     training.train(ridge_run(start, optimizer=STILL), tmp_path / "run", listener=hearing)
-    found = load_file(tmp_path / "run/model.safetensors")
+    weights = load_file(tmp_path / "run/model.safetensors")
     samples = open_data("digits", Splits(rule=NEWEST_RULE), RULE.decode).splits["train"]
     extractor = FeatureExtractor(load_model(start), RULE, torch.device("cpu"))
     labels = class_numbers(samples.labels)
@@ -72,14 +72,14 @@ def test_the_head_begins_as_the_closed_form(
     shares = np.bincount(labels[used]) / len(used)
     assert np.allclose(shares, np.bincount(labels) / len(labels), atol=0.01)
     head = fit_head(extractor.compute(samples, used).rows, labels[used], 10)
-    assert np.allclose(found["head.weight"], head.weight, rtol=1e-3, atol=1e-3)
-    assert np.allclose(found["head.bias"], head.bias, rtol=1e-3, atol=1e-3)
+    assert np.allclose(weights["head.weight"], head.weight, rtol=1e-3, atol=1e-3)
+    assert np.allclose(weights["head.bias"], head.bias, rtol=1e-3, atol=1e-3)
     said = dict(hearing.rows)["start"]
     assert any(line.startswith("head: new, the ridge solution on its features, 10 classes") for line in said)
     assert any(f"on features of {len(used):,} training images" in note for note in hearing.notes)
     assert hearing.done["features for the head"] == len(used)
     trunk = load_file(start / "model.safetensors")
-    assert all(torch.allclose(found[x], trunk[x], rtol=0, atol=1e-27) for x in found if x[:5] != "head.")
+    assert all(torch.allclose(weights[x], trunk[x], rtol=0, atol=1e-27) for x in weights if x[:5] != "head.")
 
 
 def test_it_is_right_more_often_than_zeros_before_any_step(tmp_path: Path, start: Path) -> None:
@@ -135,16 +135,16 @@ def test_all_families_begin_with_it(tmp_path: Path, name: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"start": StartConfig(head="ridge"), "model": "ViT-16x2x2/2"}, "give --start, or leave"),
         ({"objective": ClassificationConfig(loss="sigmoid")}, "for one class an image and the softmax loss"),
     ],
 )
 def test_where_there_is_no_solution_it_is_refused(
-    tmp_path: Path, start: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, start: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         training.train(replace(ridge_run(start), **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -176,8 +176,8 @@ def test_leaving_one_out_in_closed_form_is_solving_without_it(
     weights, _ = solve(x, y, penalty * ridge.unit)
     assert np.allclose(ridge.weights(penalty), weights, rtol=1e-7, atol=1e-10)
     for left in range(images):
-        kept = np.arange(images) != left
-        weights, intercept = solve(x[kept], y[kept], penalty * ridge.unit)
+        others = np.arange(images) != left
+        weights, intercept = solve(x[others], y[others], penalty * ridge.unit)
         assert np.allclose(ridge.left_out(penalty)[left], x[left] @ weights + intercept, rtol=1e-6, atol=1e-8)
 
 
@@ -186,7 +186,7 @@ def test_penalty_and_scale_are_the_best_for_images_left_out() -> None:
     head = fit_head(rows, labels, 3)
     x = (rows.astype(np.float64) - rows.mean(0, dtype=np.float64)) / (rows.std(0, dtype=np.float64) + 1e-5)
     ridge = Ridge(x, np.eye(3)[labels])
-    errors = [float(((ridge.left_out(one) - ridge.targets) ** 2).sum()) for one in PENALTIES]
+    errors = [float(((ridge.left_out(penalty) - ridge.targets) ** 2).sum()) for penalty in PENALTIES]
     assert head.penalty == PENALTIES[int(np.argmin(errors))]
     predicted = ridge.left_out(head.penalty)
     assert head.right == (predicted.argmax(1) == labels).mean()

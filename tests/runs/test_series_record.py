@@ -55,7 +55,7 @@ def series_of(options: SeriesOptions, counts: tuple[int, ...] = (), right: tuple
         split = "val" if number < len(rates) else "test"
         score = Score(split, correct / count, wilson_interval(correct, count), 1.0, count)
         ended = replace(series.all_members[number], score=score, finished=True)
-        these = [ended if one.folder == ended.folder else one for one in series.all_members]
+        these = [ended if member.folder == ended.folder else member for member in series.all_members]
         series = replace(series, rates=tuple(these[: len(rates)]), members=tuple(these[len(rates) :]))
         if number == len(rates) - 1:
             series = choose_rate(series)
@@ -92,9 +92,9 @@ def rewritten(folder: Path, *place: Any, value: Any) -> Path:
     ],
 )
 def test_what_is_written_is_read_again(series: Series, tmp_path: Path) -> None:
-    found = read_series(written(tmp_path / "series", series))
-    assert replace(found, spread=None) == series
-    assert found.spread == (summarise(series) if series.ended else None)
+    restored = read_series(written(tmp_path / "series", series))
+    assert replace(restored, spread=None) == series
+    assert restored.spread == (summarise(series) if series.ended else None)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_folders_of_members_are_the_names_of_the_plan_and_never_paths(
 
 
 @pytest.mark.parametrize(
-    ("options", "place", "value", "words"),
+    ("options", "place", "value", "message"),
     [
         (RUNS, ("metric",), "loss", "metric: expected accuracy"),
         (RUNS, ("options", "runs"), 10**9, "options: runs is at least 1 and at most 1,000, found 1000000000"),
@@ -204,13 +204,13 @@ def test_folders_of_members_are_the_names_of_the_plan_and_never_paths(
     ],
 )
 def test_a_record_that_contradicts_itself_is_refused(
-    options: SeriesOptions, place: tuple[Any, ...], value: Any, words: str, tmp_path: Path
+    options: SeriesOptions, place: tuple[Any, ...], value: Any, message: str, tmp_path: Path
 ) -> None:
     series = (
         series_of(options, (9, 9, 9), (3, 4, 5)) if options is not RUNS else series_of(RUNS, (9, 9), (3, 4))
     )
     folder = rewritten(written(tmp_path / "series", series), *place, value=value)
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=message):
         read_series(folder)
 
 
@@ -237,9 +237,9 @@ def test_what_was_found_is_counted_and_not_read(tmp_path: Path) -> None:
     rewritten(folder, "reasons", value=["It is the best there is."])
     rewritten(folder, "spread", value=to_json(right := summarise(read_series(folder))))
     rewritten(folder, "spread", "mean", value=0.99)
-    found = read_series(folder)
-    assert found.spread == right and found.spread is not None and found.spread.mean == 0.45
-    assert "best there is" not in " ".join(found.reasons)
+    restored = read_series(folder)
+    assert restored.spread == right and restored.spread is not None and restored.spread.mean == 0.45
+    assert "best there is" not in " ".join(restored.reasons)
 
 
 def test_rates_that_would_share_a_folder_are_refused() -> None:

@@ -37,9 +37,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def step_of_best(out: Path) -> int | None:
-    found = [path for path in newest_first(out / "checkpoints") if (path / "COMMIT").exists()]
+    checkpoints = [path for path in newest_first(out / "checkpoints") if (path / "COMMIT").exists()]
     try:
-        return read_progress(found[0]).best_step if found else None
+        return read_progress(checkpoints[0]).best_step if checkpoints else None
     except VitkitError:
         return None
 
@@ -110,8 +110,8 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
         return load_weights(checkpoint)
 
     monkeypatch.setattr(unfinished, "load_weights", remove_once)
-    found = unfinished.read_snapshot(kind_of(folder))
-    assert removed and found.file.parent != removed[0]
+    snapshot = unfinished.read_snapshot(kind_of(folder))
+    assert removed and snapshot.file.parent != removed[0]
 
 
 def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(images: Path, out: Path, task: str, *more: str) -> int:
-    words = f"train --data {shlex.quote(str(images))} {COMMON} {task} --out {shlex.quote(str(out))}"
-    return run([*shlex.split(words), *more])
+    command = f"train --data {shlex.quote(str(images))} {COMMON} {task} --out {shlex.quote(str(out))}"
+    return run([*shlex.split(command), *more])
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -102,13 +102,13 @@ def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_shows_what_was_hidden_and_the_loss_beside_what_needs_no_model(trained: Path) -> None:
     page = (trained / "report.html").read_text()
-    for words in (
+    for text in (
         "Hidden patches and their predictions",
         "best constant",
         "knowing nothing",
         "names no classes",
     ):
-        assert words in page
+        assert text in page
     # Three rows of four pictures, of the four validation images of 40, with a line between.
     with Image.open(trained / "evaluation/examples.png") as picture:
         assert picture.size == (4 * 17, 3 * 17)
@@ -121,8 +121,8 @@ def test_what_it_makes_fine_tunes_converts_and_predicts_like_all_others(
         place = tmp_path / "classes" / "ab"[number % 2] / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((16, 16, 3), 20 * number, np.uint8)).save(place)
-    words = f"--data {tmp_path / 'classes'} --steps 2 --batch-size 4 --workers 0 --out {tmp_path / 'tuned'}"
-    assert run(["finetune", str(trained), *words.split()]) == 0
+    options = f"--data {tmp_path / 'classes'} --steps 2 --batch-size 4 --workers 0 --out {tmp_path / 'tuned'}"
+    assert run(["finetune", str(trained), *options.split()]) == 0
     assert run(["predict", str(tmp_path / "tuned"), str(tmp_path / "classes/a/0.png")]) == 0
     assert run(["convert", str(trained), str(tmp_path / "timm"), "--to", "timm"]) == 0
     assert run(["embed", str(tmp_path / "classes"), str(trained), "--out", str(tmp_path / "f.npy")]) == 0

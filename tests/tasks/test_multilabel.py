@@ -45,12 +45,12 @@ def draw_images(root: Path, count: int, seed: int = 0) -> dict[str, set[str]]:
     """Images and what is in them, by path."""
     draw = np.random.default_rng(seed)
     (root / "images").mkdir(parents=True)
-    found = {}
+    labels_by_path = {}
     for number in range(count):
         labels = {label for label in LABELS if draw.random() < SHARES[label]}
         picture(labels, draw).save(root / "images" / f"{number:03d}.png")
-        found[f"images/{number:03d}.png"] = labels
-    return found
+        labels_by_path[f"images/{number:03d}.png"] = labels
+    return labels_by_path
 
 
 def write_table(path: Path, sets: dict[str, set[str]], separator: str = ";") -> Path:
@@ -93,13 +93,13 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def test_it_learns(trained: Path) -> None:
     """Ranking by chance gives 0.35, the colours that are seen most 0.5 or so."""
-    found = vitkit.evaluate(trained)
-    result = found.result
-    assert isinstance(result, MultiLabel) and isinstance(found.predictions, LabelPredictions)
+    evaluation = vitkit.evaluate(trained)
+    result = evaluation.result
+    assert isinstance(result, MultiLabel) and isinstance(evaluation.predictions, LabelPredictions)
     assert (result.count, result.labels_that_occur) == (52, 3)
     assert result.mean_average_precision is not None and result.mean_average_precision > 0.9
     assert result.subset_accuracy > 0.7
-    np.testing.assert_array_equal(found.predictions.targets, found.data.splits["test"].labels)
+    np.testing.assert_array_equal(evaluation.predictions.targets, evaluation.data.splits["test"].labels)
 
 
 def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
@@ -124,13 +124,13 @@ def test_the_best_weights_are_those_of_the_best_average_precision(trained: Path)
     )
     weights = json.loads((trained / "model.json").read_text())["origin"]["weights"]
     assert f"step {best['step']}" in weights or f"step, {best['step']}" in weights
-    kept = json.loads((trained / "evaluation" / "val.json").read_text())
-    assert kept["mean_average_precision"] == pytest.approx(best["mean_average_precision"], abs=1e-6)
+    validation = json.loads((trained / "evaluation" / "val.json").read_text())
+    assert validation["mean_average_precision"] == pytest.approx(best["mean_average_precision"], abs=1e-6)
 
 
 def test_the_report_shows_every_label(trained: Path) -> None:
     page = (trained / "report.html").read_text()
-    for words in (
+    for text in (
         "mean average precision",
         "Label by label",
         "Validation mAP",
@@ -138,7 +138,7 @@ def test_the_report_shows_every_label(trained: Path) -> None:
         "Labels are separated by",
         *LABELS,
     ):
-        assert words in page
+        assert text in page
     assert page.count("<td>bar</td>") == 2  # of the labels and of the counts
     assert "data:image" in page  # attention over images
 
@@ -150,7 +150,7 @@ def test_commands_tell_the_labels(trained: Path, shapes: Path, capsys: pytest.Ca
     assert all(any(line.startswith(label) for line in text.splitlines()) for label in LABELS)
     assert run(["evaluate", str(trained), "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
-    assert {one["name"] for one in numbers["per_label"]} == set(LABELS)
+    assert {score["name"] for score in numbers["per_label"]} == set(LABELS)
     assert run(["data", "check", str(shapes), "--task", "multi-label"]) == 0
     assert "--task multi-label" in capsys.readouterr().out
 
@@ -168,9 +168,9 @@ def test_predictions_name_all_labels_from_a_half_on(
     assert run(["predict", str(trained), "several.png", "none.png", "--json"]) == 0
     first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert set(first["labels"]) == {"square", "disc"} and second["labels"] == []
-    assert {one["class"] for one in first["predictions"]} == set(LABELS)
-    assert [one["class"] for one in first["predictions"]][:2] == first["labels"]
-    shown = [one["probability"] for one in first["predictions"]]
+    assert {prediction["class"] for prediction in first["predictions"]} == set(LABELS)
+    assert [prediction["class"] for prediction in first["predictions"]][:2] == first["labels"]
+    shown = [prediction["probability"] for prediction in first["predictions"]]
     assert shown == sorted(shown, reverse=True) and sum(shown) > 1  # each a question of its own
     assert run(["predict", str(trained), "several.png", "none.png", "--top", "1"]) == 0
     table = capsys.readouterr().out.splitlines()
@@ -195,10 +195,10 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
     hearing = Hearing()
     short = replace(SMALL, data=str(table), training=replace(SMALL.training, steps=20, evaluate_every=10))
     folder = vitkit.train(short, tmp_path / "run", listener=hearing)
-    found = vitkit.evaluate(folder)
-    result, predictions = found.result, found.predictions
-    kept = predictions.ids < 20
-    parts = (predictions.logits[kept], predictions.targets[kept], predictions.ids[kept], predictions.bad)
+    evaluation = vitkit.evaluate(folder)
+    result, predictions = evaluation.result, evaluation.predictions
+    fresh = predictions.ids < 20
+    parts = (predictions.logits[fresh], predictions.targets[fresh], predictions.ids[fresh], predictions.bad)
     others = multi_label(LabelPredictions(*parts), result.class_names)
     assert result.repeated.count == 10
     assert result.repeated.mean_average_precision_without == others.mean_average_precision
@@ -251,8 +251,8 @@ def test_the_same_command_again_does_nothing(trained: Path, shapes: Path) -> Non
 def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
     root = tmp_path / "others"
     sets = draw_images(root, 30, seed=7)
-    found = vitkit.evaluate(trained, str(write_table(root / "piped.csv", sets, "|")))
-    assert found.result.mean_average_precision > 0.8 and found.whole
+    evaluation = vitkit.evaluate(trained, str(write_table(root / "piped.csv", sets, "|")))
+    assert evaluation.result.mean_average_precision > 0.8 and evaluation.whole
     for name, labels in sets.items():
         text = root / "labels" / Path(name).with_suffix(".txt").name
         text.parent.mkdir(exist_ok=True)
@@ -285,14 +285,14 @@ def test_a_damaged_evaluation_is_named(trained: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(trained, tmp_path / "run")
     path = copied / "evaluation" / "test.json"
     whole = json.loads(path.read_text())
-    for name, value, words in (
+    for name, value, message in (
         ("count", 51, "count: expected 52"),
         ("mean_average_precision", 1.5, "expected a fraction"),
         ("per_label", whole["per_label"][:2], "expected 3 labels"),
         ("loss", -1.0, "loss: expected 0 or more"),
     ):
         path.write_text(json.dumps({**whole, name: value}))
-        with pytest.raises(VitkitError, match=words):
+        with pytest.raises(VitkitError, match=message):
             vitkit.write_report(copied)
     scores = [{**score, "count": score["count"] + 1} for score in whole["per_label"]]
     path.write_text(json.dumps({**whole, "per_label": scores}))
@@ -304,14 +304,14 @@ def test_mistakes_are_told_before_anything_is_written(
     shapes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     single = write_table(shapes.parent / "single.csv", {f"images/{i:03d}.png": {"disc"} for i in range(9)})
-    for data, options, words in (
+    for data, options, sentence in (
         (single, ["--task", "multi-label"], "leave out --task multi-label"),
         (shapes, ["--splits.label-separator", ";"], "--task multi-label"),
         ("digits", ["--task", "multi-label"], "one label an image"),
     ):
         assert run(["train", "--data", str(data), *options, "--out", "run"]) == 1
         message = " ".join(capsys.readouterr().err.split())
-        assert words in message and "Traceback" not in message
+        assert sentence in message and "Traceback" not in message
         assert not Path("run").exists()
 
 

@@ -167,9 +167,9 @@ def test_it_is_trained_stopped_and_resumed_to_the_same_bits(trained: Done) -> No
     folder, codes, printed = trained
     assert codes["whole"] == codes["resumed"] == 0 and not codes["begun"], printed
     last = "checkpoints/step-00000012"
-    kept = {path.name for path in (folder / "whole" / last).glob("*.safetensors")}
-    assert kept >= {"objective.safetensors", "averaged_objective.safetensors", "average.safetensors"}
-    for name in ("model.safetensors", "metrics.jsonl", *(f"{last}/{name}" for name in kept)):
+    files = {path.name for path in (folder / "whole" / last).glob("*.safetensors")}
+    assert files >= {"objective.safetensors", "averaged_objective.safetensors", "average.safetensors"}
+    for name in ("model.safetensors", "metrics.jsonl", *(f"{last}/{name}" for name in files)):
         assert (folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
     run = json.loads((folder / "whole/config.json").read_text())["run"]
     assert run["task"] == "rotations" and run["objective"] == {"turns": 2}
@@ -208,6 +208,6 @@ def test_what_needs_no_answers_works_without(trained: Done) -> None:
     assert "Validation loss" in page and "turns" in page and "best: " in page
     series = json.loads((folder / "sweep/series.json").read_text())
     # The smallest loss is the best; it is no fraction.
-    score, rate = min((one["score"]["value"], one["learning_rate"]) for one in series["rates"])
+    score, rate = min((entry["score"]["value"], entry["learning_rate"]) for entry in series["rates"])
     assert codes["sweep"] == 0 and series["metric"] == "loss" and series["chosen"] == rate
     assert series["reasons"][0] == f"Learning rate {rate:g} is the best on 5 held-out images: {score:.4g}."

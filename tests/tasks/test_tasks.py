@@ -138,7 +138,7 @@ def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
 def test_an_image_of_a_classifier_is_right_or_wrong() -> None:
     outputs = np.array([[2, 0, 1], [0, 3, 1], [1, 0, 2]], np.float32)
     labels, ids = np.array([0, 2, 2]), np.arange(3)
-    found = Predictions(outputs, labels, ids, np.zeros(0, np.int64))
+    predictions = Predictions(outputs, labels, ids, np.zeros(0, np.int64))
     task = ClassificationAnswering()
-    assert task.score_images(found).tolist() == [1.0, 0.0, 1.0]
-    assert task.measure(found, ("cat", "dog", "owl")).accuracy == pytest.approx(2 / 3)
+    assert task.score_images(predictions).tolist() == [1.0, 0.0, 1.0]
+    assert task.measure(predictions, ("cat", "dog", "owl")).accuracy == pytest.approx(2 / 3)
