@@ -11,21 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from vitkit.analysis.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    SKY,
-    VERMILION,
-    WIDTH,
-    Floats,
-    add_legend,
-    add_title,
-    percentages,
-    shortened,
-    styled,
-    wrapped,
-)
+from vitkit.analysis import drawing
 from vitkit.evaluation.calibration import CalibrationBin
 from vitkit.evaluation.classify import ClassScore
 from vitkit.evaluation.intervals import wilson_interval
@@ -45,7 +31,7 @@ LEGEND_COLUMNS = 36
 POINTS_SHOWN = 800
 """Points of a curve; of more, groups of neighbours are averaged."""
 
-Columns = Mapping[str, Floats]
+Columns = Mapping[str, drawing.Floats]
 
 
 LOSS_LABELS: Mapping[LossFunction, str] = {
@@ -82,16 +68,24 @@ def training_curves(
     """
     steps = train["step"]
     training = "training, running mean" + (f"\n(with {altered})" if altered else "")
-    marks: dict[str, Any] = {"color": VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
-    with styled():
-        drawn = [Figure((WIDTH / 3, 3.1), layout="constrained") for _ in range(3)]
+    marks: dict[str, Any] = {"color": drawing.VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
+    with drawing.styled():
+        drawn = [Figure((drawing.WIDTH / 3, 3.1), layout="constrained") for _ in range(3)]
         loss, middle, rate = (figure.subplots() for figure in drawn)
         if len(steps):
             x, y = _thinned(steps, train["loss"])
             dots = "o" if len(x) == 1 else None
-            loss.plot(x, y, color=BLUE, alpha=0.35, linewidth=0.8, marker=dots)
-            loss.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=wrapped(training, LEGEND_COLUMNS))
-            rate.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
+            loss.plot(x, y, color=drawing.BLUE, alpha=0.35, linewidth=0.8, marker=dots)
+            loss.plot(
+                x,
+                _smoothed(y),
+                color=drawing.BLUE,
+                linewidth=1.6,
+                label=drawing.wrapped(training, LEGEND_COLUMNS),
+            )
+            rate.plot(
+                *_thinned(steps, train["learning_rate"]), color=drawing.GREEN, linewidth=1.6, marker=dots
+            )
         if len(validation["step"]):
             loss.plot(validation["step"], validation["loss"], label="validation", **marks)
             middle.plot(validation["step"], validation[metric], **marks)
@@ -106,15 +100,15 @@ def training_curves(
             strict=True,
         ):
             axes.set(xlabel="step", ylabel=unit)
-            add_title(figure, heading)
+            drawing.add_title(figure, heading)
             axes.grid(True)
             if axes.has_data():
                 axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
                 axes.xaxis.set_major_formatter("{x:,.0f}")
                 _epochs_on_top(axes, train)
-            add_legend(figure)
+            drawing.add_legend(figure)
         if is_fraction:
-            middle.yaxis.set_major_formatter(percentages())
+            middle.yaxis.set_major_formatter(drawing.percentages())
         rate.yaxis.set_major_formatter("{x:.3g}")
         rate.set_ylim(bottom=0)
     return drawn[0], drawn[1], drawn[2]
@@ -132,9 +126,9 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
         data: the images as a phrase ("360 test images"), for the title.
     """
     classes = len(class_names)
-    with styled():
+    with drawing.styled():
         if classes <= MATRIX_WITH_NAMES:
-            names = [shortened(name, 20) for name in class_names]
+            names = [drawing.shortened(name, 20) for name in class_names]
             side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
             labels = 0.08 * max(map(len, names))
             figure = Figure((side + labels + 1.4, side + max(0.3, labels) + 0.7), layout="constrained")
@@ -155,7 +149,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             axes.set_yticks(range(classes), names)
             axes.set(xlabel="predicted class", ylabel="true class")
         else:
-            figure = Figure((WIDTH, 4.6), layout="constrained")
+            figure = Figure((drawing.WIDTH, 4.6), layout="constrained")
             axes, bars = figure.subplots(1, 2, width_ratios=(1.2, 1))
             group = -(-classes // MATRIX_CELLS)
             _show_fractions(figure, axes, _matrix(cells, classes, group), group)
@@ -164,7 +158,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             together = f", {group} to a cell" if group > 1 else ""
             axes.set(xlabel=f"predicted class (number{together})", ylabel=f"true class (number{together})")
             _confused_pairs(bars, cells, class_names)
-        add_title(figure, f"Confusion matrix of {data}")
+        drawing.add_title(figure, f"Confusion matrix of {data}")
     return figure
 
 
@@ -181,7 +175,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
     bars.sort(key=lambda bar: bar[0])
     shown = bars[:BARS_SHOWN]
     which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
-    with styled():
+    with drawing.styled():
         figure, axes = _bars(shown, f"Accuracy within {which}, {data}")
         axes.set(xlabel="fraction of the class's images right (line: 95% interval)", ylabel="class (images)")
     return figure
@@ -193,20 +187,20 @@ _Bar = tuple[float, tuple[float, float] | None, str, int]
 
 def _bars(bars: Sequence[_Bar], title: str) -> tuple[Figure, Axes]:
     """Draw bars with their intervals from top to bottom, and the names and sizes of their classes."""
-    figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2)), layout="constrained")
+    figure = Figure((drawing.WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2)), layout="constrained")
     axes = figure.subplots()
     rows = range(len(bars))
-    axes.barh(rows, [value for value, *_ in bars], height=0.7, color=SKY)
+    axes.barh(rows, [value for value, *_ in bars], height=0.7, color=drawing.SKY)
     for row, (_, interval, _, _) in zip(rows, bars, strict=True):
         if interval is not None:
             axes.hlines(row, *interval, color="black", linewidth=1.2)
-    axes.set_yticks(rows, [f"{shortened(name, 28)}  ({count})" for _, _, name, count in bars])
+    axes.set_yticks(rows, [f"{drawing.shortened(name, 28)}  ({count})" for _, _, name, count in bars])
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(True, axis="x")
     axes.tick_params(axis="y", length=0)
-    add_title(figure, title)
+    drawing.add_title(figure, title)
     return figure, axes
 
 
@@ -217,17 +211,22 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
     left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
     ends = np.array([wilson_interval(round(b.count * (b.accuracy or 0)), b.count) for b in used])
     bar: dict[str, Any] = {"width": bins[0].upper - bins[0].lower, "align": "edge", "edgecolor": "white"}
-    with styled():
-        figure = Figure((WIDTH * 0.6, 5.2), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.6, 5.2), layout="constrained")
         diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        diagram.bar(left, accuracy, color=SKY, label="accuracy", **bar)
+        diagram.bar(left, accuracy, color=drawing.SKY, label="accuracy", **bar)
         diagram.vlines((left + right) / 2, *ends.T, color="black", linewidth=1, label="its 95% interval")
         diagram.hlines(
-            [b.confidence for b in used], left, right, color=VERMILION, linewidth=2.5, label="mean confidence"
+            [b.confidence for b in used],
+            left,
+            right,
+            color=drawing.VERMILION,
+            linewidth=2.5,
+            label="mean confidence",
         )
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
-        add_title(figure, f"Calibration on {data}")
-        histogram.bar([b.lower for b in bins], [b.count for b in bins], color=GREY, **bar)
+        drawing.add_title(figure, f"Calibration on {data}")
+        histogram.bar([b.lower for b in bins], [b.count for b in bins], color=drawing.GREY, **bar)
         _label_calibration(figure, diagram, histogram)
     return figure
 
@@ -242,21 +241,23 @@ def two_calibrations(
         bins: of the first and of the second model.
         labels: their names.
     """
-    with styled():
-        figure = Figure((WIDTH * 0.75, 5.2), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.75, 5.2), layout="constrained")
         diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
         width = (bins[0][0].upper - bins[0][0].lower) / 2
         # The colours that the bars of single classes have; the marks differ too. No line joins them: between
         # bins of a few images each it would show more noise than shape.
-        for number, (own, colour, mark) in enumerate(zip(bins, (VERMILION, BLUE), "os", strict=True)):
+        for number, (own, colour, mark) in enumerate(
+            zip(bins, (drawing.VERMILION, drawing.BLUE), "os", strict=True)
+        ):
             used = [(b.confidence, b.accuracy, b.count) for b in own if b.confidence is not None]
             across = [confidence for confidence, _, _ in used]
             up = np.array([accuracy or 0.0 for _, accuracy, _ in used])
             ends = np.array([wilson_interval(round(c * (accuracy or 0.0)), c) for _, accuracy, c in used]).T
             reach = np.maximum(0.0, np.abs(ends - up))
             style: dict[str, Any] = {"fmt": mark, "color": colour, "capsize": 2, "markersize": 5}
-            diagram.errorbar(across, up, yerr=reach, label=shortened(labels[number], 60), **style)
+            diagram.errorbar(across, up, yerr=reach, label=drawing.shortened(labels[number], 60), **style)
             left = [b.lower + number * width for b in own]
             histogram.bar(left, [b.count for b in own], width, align="edge", color=colour)
         _label_calibration(figure, diagram, histogram)
@@ -272,7 +273,7 @@ def _label_calibration(figure: Figure, diagram: Axes, histogram: Axes) -> None:
     histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     for axes in (diagram, histogram):
         axes.grid(True)
-    add_legend(figure)
+    drawing.add_legend(figure)
 
 
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
@@ -283,9 +284,9 @@ def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> 
     return matrix
 
 
-def _show_fractions(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> Floats:
+def _show_fractions(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> drawing.Floats:
     """Draw each row's fractions, by the colour of their square root, or rare confusions could not be seen."""
-    fractions: Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    fractions: drawing.Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     end = len(matrix) * group - 0.5
     extent = (-0.5, end, end, -0.5)
     norm = PowerNorm(0.5, 0, 1)
@@ -308,9 +309,9 @@ def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_nam
     for true, _, count in cells:
         totals[true] += count
     counts = [count for _, _, count in wrong]
-    axes.barh(range(len(wrong)), counts, height=0.7, color=VERMILION)
+    axes.barh(range(len(wrong)), counts, height=0.7, color=drawing.VERMILION)
     labels = [
-        f"{shortened(class_names[true], 20)} → {shortened(class_names[predicted], 20)}"
+        f"{drawing.shortened(class_names[true], 20)} → {drawing.shortened(class_names[predicted], 20)}"
         for true, predicted, _ in wrong
     ]
     axes.set_yticks(range(len(wrong)), labels, fontsize=8)
@@ -330,7 +331,7 @@ def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_nam
     axes.set(xlabel="images", ylabel="true → predicted")
 
 
-def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+def _thinned(x: drawing.Floats, y: drawing.Floats) -> tuple[drawing.Floats, drawing.Floats]:
     """Average groups of neighbours, so that no more than `POINTS_SHOWN` points are left."""
     size = -(-len(x) // POINTS_SHOWN)
     if size <= 1:
@@ -340,7 +341,7 @@ def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     return np.add.reduceat(x, starts) / lengths, np.add.reduceat(y, starts) / lengths
 
 
-def _smoothed(y: Floats) -> Floats:
+def _smoothed(y: drawing.Floats) -> drawing.Floats:
     """Average over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
     half = len(y) // 40
     finite = np.isfinite(y)
@@ -349,12 +350,12 @@ def _smoothed(y: Floats) -> Floats:
     first = np.maximum(np.arange(len(y)) - half, 0)
     last = np.minimum(np.arange(len(y)) + half + 1, len(y))
     with np.errstate(invalid="ignore", divide="ignore"):
-        smoothed: Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
+        smoothed: drawing.Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
     return smoothed
 
 
 def _mark_best(
-    axes: Axes, steps: Floats, values: Floats, best: Literal["max", "min"], is_fraction: bool
+    axes: Axes, steps: drawing.Floats, values: drawing.Floats, best: Literal["max", "min"], is_fraction: bool
 ) -> None:
     if not np.isfinite(values).any():
         return
@@ -403,9 +404,9 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
     bars.sort(key=lambda bar: bar[0])
     shown = bars[:BARS_SHOWN]
     which = "each label" if len(shown) == len(bars) else f"the {len(shown)} worst of {len(bars)} labels"
-    with styled():
+    with drawing.styled():
         figure, axes = _bars(shown, f"Average precision of {which}, {data}")
         chance = [images / count for *_, images in shown]
-        axes.plot(chance, range(len(shown)), "o", color=VERMILION, markersize=3)
+        axes.plot(chance, range(len(shown)), "o", color=drawing.VERMILION, markersize=3)
         axes.set(xlabel="average precision (line: 95% interval; dot: by chance)", ylabel="label (images)")
     return figure

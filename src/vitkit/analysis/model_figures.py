@@ -9,18 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.analysis.drawing import (
-    BLUE,
-    VERMILION,
-    WIDTH,
-    Floats,
-    add_legend,
-    add_title,
-    bare,
-    enlarged,
-    styled,
-    wrapped,
-)
+from vitkit.analysis import drawing
 
 TILES_SHOWN = 14
 """The most tiles along a side of the position similarities; larger grids show every second or third."""
@@ -28,7 +17,7 @@ NARROWEST = 3.2
 """Narrowest figure in inches: its title must fit."""
 
 
-def filter_grid(components: Floats, explained: Floats) -> Figure:
+def filter_grid(components: drawing.Floats, explained: drawing.Floats) -> Figure:
     """Draw the principal components of the filters that see the pixels (paper Figure 7, left).
 
     Args:
@@ -37,20 +26,20 @@ def filter_grid(components: Floats, explained: Floats) -> Figure:
     """
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1
-    with styled():
+    with drawing.styled():
         width = max(0.95 * columns + 0.2, NARROWEST)
         figure = Figure((width, 1.12 * rows + 0.5), layout="constrained")
-        add_title(figure, "Filters that see the pixels")
+        drawing.add_title(figure, "Filters that see the pixels")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
-            bare(axes)
+            drawing.bare(axes)
         for axes, component, fraction in zip(grid.flat, components, explained, strict=False):
             axes.imshow(component, interpolation="none", vmin=0, vmax=1)
             axes.set_title(f"{fraction:.1%}", fontsize=8, fontweight="normal", loc="center", pad=2)
     return figure
 
 
-def position_similarity_map(similarity: Floats) -> Figure:
+def position_similarity_map(similarity: drawing.Floats) -> Figure:
     """Draw how similar the position embedding of each patch is to all others (paper Figure 7, centre).
 
     Args:
@@ -67,7 +56,7 @@ def position_similarity_map(similarity: Floats) -> Figure:
         for j, column in enumerate(shown_columns):
             top, left = i * (rows + gap), j * (columns + gap)
             mosaic[top : top + rows, left : left + columns] = similarity[row, column]
-    with styled():
+    with drawing.styled():
         height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
         figure = Figure((max(width + 1.6, NARROWEST), height + 0.8), layout="constrained")
         axes = figure.subplots()
@@ -88,11 +77,11 @@ def position_similarity_map(similarity: Floats) -> Figure:
         for spine in axes.spines.values():
             spine.set_visible(False)
         axes.set(xlabel="patch column", ylabel="patch row")
-        add_title(figure, "Similarity of position embeddings")
+        drawing.add_title(figure, "Similarity of position embeddings")
     return figure
 
 
-def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure:
+def attention_distance_plot(distances: drawing.Floats, even: float, data: str) -> Figure:
     """Plot every head's mean attention distance by depth (paper Figure 7, right).
 
     Args:
@@ -102,25 +91,29 @@ def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure
     """
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
-    with styled():
-        figure = Figure((WIDTH * 0.62, 3.8), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.62, 3.8), layout="constrained")
         axes = figure.subplots()
-        axes.scatter(layers.repeat(heads), distances.ravel(), s=26, color=BLUE, alpha=0.6, linewidths=0)
-        axes.scatter([], [], s=26, color=BLUE, linewidths=0, label=f"one of the {heads} heads")
-        axes.plot(layers, distances.mean(1), color=VERMILION, linewidth=1.6, marker=".", label="their mean")
+        axes.scatter(
+            layers.repeat(heads), distances.ravel(), s=26, color=drawing.BLUE, alpha=0.6, linewidths=0
+        )
+        axes.scatter([], [], s=26, color=drawing.BLUE, linewidths=0, label=f"one of the {heads} heads")
+        axes.plot(
+            layers, distances.mean(1), color=drawing.VERMILION, linewidth=1.6, marker=".", label="their mean"
+        )
         axes.axhline(even, color="black", linestyle="--", linewidth=1, label="attention spread evenly")
         axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))
         axes.set_xlim(0.5, depth + 0.5)
         axes.set_ylim(0, max(float(distances.max()), even) * 1.1 or 1)
         axes.grid(True)
         axes.set(xlabel="layer (1: nearest to the image)", ylabel="mean attention distance (pixels)")
-        add_title(figure, f"Attention distance, {data}")
-        add_legend(figure)
+        drawing.add_title(figure, f"Attention distance, {data}")
+        drawing.add_legend(figure)
     return figure
 
 
 def rollout_gallery(
-    images: Sequence[NDArray[np.uint8]], maps: Floats, captions: Sequence[str], columns: int = 4
+    images: Sequence[NDArray[np.uint8]], maps: drawing.Floats, captions: Sequence[str], columns: int = 4
 ) -> Figure:
     """Draw images next to the model's attention to their parts (paper Figure 6).
 
@@ -132,26 +125,26 @@ def rollout_gallery(
     """
     pairs = []
     for small, heat in zip(images, maps, strict=True):
-        image = enlarged(small, 128)
+        image = drawing.enlarged(small, 128)
         white = np.full((len(image), max(1, image.shape[1] // 16), 3), 255, np.uint8)
         pairs.append(np.concatenate([image, white, heat_overlay(image, heat)], axis=1))
     columns = max(1, min(columns, len(pairs)))
     rows = max(1, -(-len(pairs) // columns))
-    with styled():
-        below = [wrapped(caption, 36) for caption in captions]
+    with drawing.styled():
+        below = [drawing.wrapped(caption, 36) for caption in captions]
         lines = max((caption.count("\n") + 1 for caption in below), default=1)
         figure = Figure((2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4), layout="constrained")
-        add_title(figure, "Attention rollout")
+        drawing.add_title(figure, "Attention rollout")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
-            bare(axes)
+            drawing.bare(axes)
         for axes, pair, caption in zip(grid.flat, pairs, below, strict=False):
             axes.imshow(pair, interpolation="none")
             axes.set_xlabel(caption, fontsize=7.5)
     return figure
 
 
-def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
+def heat_overlay(image: NDArray[np.uint8], heat: drawing.Floats) -> NDArray[np.uint8]:
     """Lay a map over a grey version of a picture: dark blue its lowest value, yellow its highest.
 
     Args:
@@ -167,7 +160,7 @@ def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
     smooth = np.asarray(Image.fromarray(scaled.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
     colours = np.asarray(matplotlib.colormaps["viridis"](smooth.clip(0, 1)))[..., :3]
     grey = np.asarray(Image.fromarray(image).convert("L"), np.float32)[..., None] / 255
-    blended: Floats = 255 * colours * (0.45 + 0.55 * grey)
+    blended: drawing.Floats = 255 * colours * (0.45 + 0.55 * grey)
     return blended.round().astype(np.uint8)
 
 
@@ -179,10 +172,10 @@ def picture_sheet(sheet: NDArray[np.uint8], rows: Sequence[str]) -> Figure:
         rows: their names, from the top.
     """
     height, width = sheet.shape[:2]
-    with styled():
-        figure = Figure((WIDTH, 1.1 * WIDTH * height / width + 0.1), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH, 1.1 * drawing.WIDTH * height / width + 0.1), layout="constrained")
         axes = figure.subplots()
-        bare(axes)
+        drawing.bare(axes)
         axes.imshow(sheet, interpolation="none")
         middles = [(number + 0.5) * height / len(rows) for number in range(len(rows))]
         axes.set_yticks(middles, rows, rotation=90, va="center", fontsize=8)

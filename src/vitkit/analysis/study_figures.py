@@ -9,26 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from vitkit.analysis.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    SKY,
-    VERMILION,
-    WIDTH,
-    add_legend,
-    add_title,
-    cut,
-    percentages,
-    shortened,
-    styled,
-)
+from vitkit.analysis import drawing
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.scores import FewShotScore
 from vitkit.evaluation.power_law import Point, Prediction
 from vitkit.text import format_count
 
-COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
+COLOURS = (drawing.BLUE, drawing.VERMILION, drawing.GREEN, "#CC79A7", "#E69F00", drawing.SKY, "black")
 """Okabe & Ito's; more lines than these differ by their dashes."""
 DASHES = ("-", "--", ":", "-.")
 PANELS = 4
@@ -55,14 +42,14 @@ def fewshot_plot(
     methods = list(dict.fromkeys(score.method for scores in models.values() for score in scores))
     single = len(models) == 1
     panels = 1 if single else len(methods)
-    with styled():
-        width = WIDTH * 0.6 if panels == 1 else WIDTH
+    with drawing.styled():
+        width = drawing.WIDTH * 0.6 if panels == 1 else drawing.WIDTH
         figure = Figure((width, 3.8 + 0.06 * (0 if single else len(models))), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, panels, sharey=True, squeeze=False)[0]):
             shown = methods if single else [methods[number]]
             lines = [(name, method) for name in models for method in shown]
             for (name, method), dashes, colour in zip(lines, *_looks(len(lines)), strict=True):
-                label = METHOD_NAMES[method] if single else shortened(name, 60)
+                label = METHOD_NAMES[method] if single else drawing.shortened(name, 60)
                 scores = [score for score in models[name] if score.method == method]
                 _line(
                     axes,
@@ -76,8 +63,8 @@ def fewshot_plot(
             if not single:
                 axes.set_title(METHOD_NAMES[methods[number]])
         draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        add_title(figure, f"Few-shot accuracy on {images},", draws)
-        add_legend(figure)
+        drawing.add_title(figure, f"Few-shot accuracy on {images},", draws)
+        drawing.add_legend(figure)
     return figure
 
 
@@ -99,27 +86,31 @@ def pretraining_plot(
         seeds: number of draws.
     """
     shots = [score.shots for score in next(iter(models.values()))[0][1]][-PANELS:]
-    with styled():
-        figure = Figure((WIDTH * (0.6 if len(shots) == 1 else 1), 3.6), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * (0.6 if len(shots) == 1 else 1), 3.6), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, len(shots), sharey=True, squeeze=False)[0]):
             for (name, points), dashes, colour in zip(models.items(), *_looks(len(models)), strict=True):
                 drawn = [
                     next(score for score in scores if score.shots == shots[number]) for _, scores in points
                 ]
                 sizes = [size for size, _ in points]
-                _line(axes, sizes, drawn, shortened(name, 60) if number == 0 else "", colour, dashes)
+                _line(axes, sizes, drawn, drawing.shortened(name, 60) if number == 0 else "", colour, dashes)
             axes.axhline(
-                chance, color=GREY, linestyle="--", linewidth=1, label="guessing" if number == 0 else "_"
+                chance,
+                color=drawing.GREY,
+                linestyle="--",
+                linewidth=1,
+                label="guessing" if number == 0 else "_",
             )
             axes.set_xscale("log")
             axes.set_title(f"{shots[number]:,} shots" if shots[number] > 1 else "1 shot")
             axes.set_xlabel("images of the pre-training")
             axes.set_ylabel("fraction of test images right" if number == 0 else "")
-            axes.yaxis.set_major_formatter(percentages())
+            axes.yaxis.set_major_formatter(drawing.percentages())
             axes.grid(True)
         draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        add_title(figure, f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {draws}")
-        add_legend(figure)
+        drawing.add_title(figure, f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {draws}")
+        drawing.add_legend(figure)
     return figure
 
 
@@ -131,8 +122,8 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         curves: accuracies (0 to 1, NaN where one is missing) at these steps by name ("5 shots").
         images: the test images as a phrase, for the title.
     """
-    with styled():
-        figure = Figure((WIDTH * 0.6, 3.4), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.6, 3.4), layout="constrained")
         axes = figure.subplots()
         for (name, values), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
             axes.plot(steps, values, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
@@ -140,10 +131,10 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
         axes.set(xlabel="step", ylabel="fraction of test images right")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_formatter(percentages())
+        axes.yaxis.set_major_formatter(drawing.percentages())
         axes.grid(True)
-        add_title(figure, f"Few-shot accuracy on {images}")
-        add_legend(figure)
+        drawing.add_title(figure, f"Few-shot accuracy on {images}")
+        drawing.add_legend(figure)
     return figure
 
 
@@ -181,14 +172,14 @@ def _finish(
 ) -> None:
     """Set up the axes and the grid, and draw the line of guessing."""
     shots = sorted({score.shots for scores in models.values() for score in scores if score.method in methods})
-    axes.axhline(chance, color=GREY, linestyle="--", linewidth=1, label="guessing" if first else "_")
+    axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label="guessing" if first else "_")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(shots))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(shots[0] / 1.15, shots[-1] * 1.15)
     axes.set(xlabel="images of each class (shots)", ylabel="fraction of test images right" if first else "")
-    axes.yaxis.set_major_formatter(percentages())
+    axes.yaxis.set_major_formatter(drawing.percentages())
     axes.grid(True)
 
 
@@ -210,17 +201,19 @@ def rate_plot(
     """
     ends = np.array([(v, v) if i is None else i for v, i in zip(values, intervals, strict=True)])
     reach = np.abs(ends.T - np.array(values))
-    with styled():
-        figure = Figure((WIDTH * 0.6, 3.2), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.6, 3.2), layout="constrained")
         axes = figure.subplots()
-        axes.errorbar(rates, values, yerr=reach, color=GREY, ecolor=BLUE, capsize=3, linewidth=1)
-        colours = [VERMILION if rate == chosen else BLUE for rate in rates]
+        axes.errorbar(
+            rates, values, yerr=reach, color=drawing.GREY, ecolor=drawing.BLUE, capsize=3, linewidth=1
+        )
+        colours = [drawing.VERMILION if rate == chosen else drawing.BLUE for rate in rates]
         axes.scatter(rates, values, c=colours, zorder=3)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(list(rates)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter(percentages())
+        axes.yaxis.set_major_formatter(drawing.percentages())
         axes.set(xlabel="learning rate", ylabel=label)
         axes.grid(True)
     return figure
@@ -245,15 +238,15 @@ def scale_plot(
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
-    with styled():
-        figure = Figure((WIDTH * 0.72, 4.2), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.72, 4.2), layout="constrained")
         axes = figure.subplots()
         lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
         # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
         floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
-            (law, BLUE, "-", "the law, and where 95 % of measurements should lie"),
-            (beyond, GREY, "--", "extrapolation, if the law went on"),
+            (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
+            (beyond, drawing.GREY, "--", "extrapolation, if the law went on"),
         ):
             x = [place.x for place in part]
             if not x:
@@ -269,9 +262,11 @@ def scale_plot(
                 alpha=0.13,
                 linewidth=0,
             )
-        drawn = [(points, BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)")]
+        drawn = [
+            (points, drawing.BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)")
+        ]
         if held_out is not None:
-            drawn.append(([held_out], VERMILION, "D", "held out: predicted first, then measured"))
+            drawn.append(([held_out], drawing.VERMILION, "D", "held out: predicted first, then measured"))
         for places, colour, marker, name in drawn:
             heights = [max(place.error, floor) for place in places]
             reach = [1.96 * math.sqrt(place.variance) if place.noise is not None else 0.0 for place in places]
@@ -303,7 +298,7 @@ def scale_plot(
         percent = FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g} %")
         axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
         axes.grid(True)
-        add_legend(figure)
+        drawing.add_legend(figure)
     return figure
 
 
@@ -320,12 +315,12 @@ def difference_figure(
     """
     across, down = 100 * np.array(means), np.arange(len(labels))
     reach = np.abs(100 * np.array(intervals).T - across)
-    with styled():
-        figure = Figure((WIDTH * 0.75, 1.2 + 0.32 * len(labels)), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)), layout="constrained")
         axes = figure.subplots()
-        axes.axvline(0, color=GREY, linestyle="--", linewidth=1)
-        axes.errorbar(across, down, xerr=reach, fmt="o", color=BLUE, capsize=3, linewidth=1.4)
-        axes.set_yticks(down, [cut(label, 60) for label in labels])
+        axes.axvline(0, color=drawing.GREY, linestyle="--", linewidth=1)
+        axes.errorbar(across, down, xerr=reach, fmt="o", color=drawing.BLUE, capsize=3, linewidth=1.4)
+        axes.set_yticks(down, [drawing.cut(label, 60) for label in labels])
         axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
         axes.set_xlabel(axis)
         axes.grid(True, axis="x")
@@ -342,8 +337,8 @@ def interval_lines(
         across: label of the axis.
         up: name of the scores.
     """
-    with styled():
-        figure = Figure((WIDTH * 0.75, 3.8), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.75, 3.8), layout="constrained")
         axes = figure.subplots()
         for (name, points), dashes, colour in zip(lines.items(), *_looks(len(lines)), strict=True):
             xs, means = [point[0] for point in points], np.array([point[1] for point in points])
@@ -352,7 +347,7 @@ def interval_lines(
                 xs,
                 means,
                 yerr=reach,
-                label=shortened(name, 60),
+                label=drawing.shortened(name, 60),
                 color=colour,
                 linestyle=dashes,
                 marker="o",
@@ -370,14 +365,14 @@ def interval_lines(
         axes.xaxis.set_major_locator(FixedLocator(written))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:.3g}")
-        axes.yaxis.set_major_formatter(percentages())
+        axes.yaxis.set_major_formatter(drawing.percentages())
         axes.set(xlabel=across, ylabel=up)
         axes.grid(True)
-        add_legend(figure)
+        drawing.add_legend(figure)
     return figure
 
 
-BENCH_COLOURS = (BLUE, VERMILION, GREEN, SKY, GREY)
+BENCH_COLOURS = (drawing.BLUE, drawing.VERMILION, drawing.GREEN, drawing.SKY, drawing.GREY)
 MARKERS = "osD^v"
 
 Points = Mapping[tuple[str, int], float]
@@ -396,16 +391,16 @@ def throughput_figure(speeds: Points, batches: Points, device: str, precision: s
     sizes = sorted({size for _, size in speeds})
     if any(batches.values()):
         panels.append((batches, "largest batch, training"))
-    with styled():
-        figure = Figure((WIDTH * (1 if len(panels) == 2 else 0.6), 4.0), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * (1 if len(panels) == 2 else 0.6), 4.0), layout="constrained")
         models = list(dict.fromkeys(model for model, _ in speeds))
         for axes, (points, label) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
             _draw(axes, points, models, sizes, points is speeds)
             axes.set(xlabel="image size in pixels", ylabel=label)
-        add_title(figure, f"Speed by image size in {precision} on {cut(device, 60)}")
-        add_legend(figure)
+        drawing.add_title(figure, f"Speed by image size in {precision} on {drawing.cut(device, 60)}")
+        drawing.add_legend(figure)
     return figure
 
 
@@ -422,7 +417,7 @@ def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int], named
             [value for _, value in line],
             marker=MARKERS[number % len(MARKERS)],
             color=BENCH_COLOURS[number % len(BENCH_COLOURS)],
-            label=shortened(model, 60) if named else "_",  # matplotlib leaves such a label out
+            label=drawing.shortened(model, 60) if named else "_",  # matplotlib leaves such a label out
         )
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(sizes[0] / 1.1, sizes[-1] * 1.1)  # the same in both panels
@@ -447,18 +442,20 @@ def flip_figure(
         labels: of the bars to the left and to the right.
     """
     down, most = np.arange(len(names)), max(*first, *second)
-    with styled():
-        figure = Figure((WIDTH * 0.75, 1.3 + 0.26 * len(names)), layout="constrained")
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names)), layout="constrained")
         axes = figure.subplots()
-        axes.barh(down, [-count for count in first], color=VERMILION, label=shortened(labels[0], 60))
-        axes.barh(down, second, color=BLUE, label=shortened(labels[1], 60))
+        axes.barh(
+            down, [-count for count in first], color=drawing.VERMILION, label=drawing.shortened(labels[0], 60)
+        )
+        axes.barh(down, second, color=drawing.BLUE, label=drawing.shortened(labels[1], 60))
         axes.axvline(0, color="black", linewidth=1)
-        axes.set_yticks(down, [shortened(name, 40) for name in names])
+        axes.set_yticks(down, [drawing.shortened(name, 40) for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(-1.08 * most, 1.08 * most)  # the same scale to both sides
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{abs(count):g}"))
         axes.set_xlabel("images")
         axes.grid(True, axis="x")
-        add_legend(figure)
+        drawing.add_legend(figure)
     return figure

@@ -16,9 +16,6 @@ from rich.cells import cell_len
 from rich.console import (
     Console,
     ConsoleOptions,
-    HighlighterType,
-    JustifyMethod,
-    OverflowMethod,
     RenderableType,
 )
 from rich.markup import escape
@@ -35,7 +32,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
-from rich.style import Style
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -70,29 +66,9 @@ class Terminal(Console):
     Only the control characters of rich itself, for colours and the cursor, reach the terminal.
     """
 
-    def render_str(
-        self,
-        text: str,
-        *,
-        style: str | Style = "",
-        justify: JustifyMethod | None = None,
-        overflow: OverflowMethod | None = None,
-        emoji: bool | None = None,
-        markup: bool | None = None,
-        highlight: bool | None = None,
-        highlighter: HighlighterType | None = None,
-    ) -> Text:
+    def render_str(self, text: str, **options: Any) -> Text:
         """Convert a string to a text; escaped already here, so that rich knows how wide it becomes."""
-        return super().render_str(
-            visible(text, keep="\n\t"),
-            style=style,
-            justify=justify,
-            overflow=overflow,
-            emoji=emoji,
-            markup=markup,
-            highlight=highlight,
-            highlighter=highlighter,
-        )
+        return super().render_str(visible(text, keep="\n\t"), **options)
 
     def on_broken_pipe(self) -> None:
         """Tell the command line that the reader has gone; rich would end the process."""
@@ -262,29 +238,9 @@ class _Lines(Progress):
         super().advance(task_id, advance)
         self._say(task_id, False)
 
-    def update(
-        self,
-        task_id: TaskID,
-        *,
-        total: float | None = None,
-        completed: float | None = None,
-        advance: float | None = None,
-        description: str | None = None,
-        visible: bool | None = None,
-        refresh: bool = False,
-        **fields: Any,
-    ) -> None:
+    def update(self, task_id: TaskID, **fields: Any) -> None:
         """Update the task as a bar does; print a line at once where the field `milestone` is true."""
-        super().update(
-            task_id,
-            total=total,
-            completed=completed,
-            advance=advance,
-            description=description,
-            visible=visible,
-            refresh=refresh,
-            **fields,
-        )
+        super().update(task_id, **fields)
         self._say(task_id, bool(fields.get("milestone")))
 
     def _say(self, task_id: TaskID, milestone: bool) -> None:

@@ -33,7 +33,7 @@ from vitkit.evaluation.calibration import (
 from vitkit.evaluation.intervals import sign_test, wilson_interval
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable
 from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
-from vitkit.evaluation.stored import Check, is_fraction, refuse_wrong_fields
+from vitkit.evaluation.stored import Check, is_fraction
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.shown import Shown
@@ -240,17 +240,8 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
     return replace(result, repeated=repeated)
 
 
-def check_evaluation(result: Classification, predictions: Predictions, where: str) -> None:
-    """Refuse numbers that cannot have been computed from the predictions beside them.
-
-    Raises:
-        VitkitError: the first field that is wrong.
-    """
-    refuse_wrong_fields(_checks(result, predictions), where)
-
-
-def _checks(result: Classification, predictions: Predictions) -> Iterator[Check]:
-    """Yield the check of each field, the simplest first."""
+def check_fields(result: Classification, predictions: Predictions) -> Iterator[Check]:
+    """Compare each field with the predictions that it was computed from, the simplest first."""
     count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
     yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
     yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable

@@ -30,7 +30,7 @@ from vitkit import config
 from vitkit.evaluation.intervals import wilson_limits
 from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable
 from vitkit.evaluation.scores import precision_recall_f1, ratio
-from vitkit.evaluation.stored import Check, in_parts, is_fraction, refuse_wrong_fields
+from vitkit.evaluation.stored import Check, in_parts, is_fraction
 from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
@@ -376,17 +376,8 @@ def mark_repeated_labels(
     return replace(result, repeated=repeated)
 
 
-def check_label_evaluation(result: MultiLabel, predictions: LabelPredictions, where: str) -> None:
-    """Refuse numbers that cannot have been computed from the predictions beside them.
-
-    Raises:
-        VitkitError: the first field that is wrong.
-    """
-    refuse_wrong_fields(_checks(result, predictions), where)
-
-
-def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[Check]:
-    """Yield the check of each field, the simplest first."""
+def check_label_fields(result: MultiLabel, predictions: LabelPredictions) -> Iterator[Check]:
+    """Compare each field with the predictions that it was computed from, the simplest first."""
     count, classes = predictions.targets.shape
     unreadable = len(predictions.bad)
     yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0

@@ -41,12 +41,8 @@ class MeanPool(Pooling):
         return encoded[:, self.prefix_tokens :].mean(1)
 
 
-class MaxPool(Pooling):
-    """The largest value of each feature over the patch tokens (timm's `global_pool="max"`)."""
-
-    def __init__(self, prefix_tokens: int = 0) -> None:
-        super().__init__()
-        self.prefix_tokens = prefix_tokens
+class MaxPool(MeanPool):
+    """The largest value of each feature over the same tokens (timm's `global_pool="max"`)."""
 
     def forward(self, encoded: Tensor) -> Tensor:
         return encoded[:, self.prefix_tokens :].amax(1)

@@ -1,9 +1,9 @@
 """Learn from images with labels: the part that one class and several labels for each image have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.evaluation.classify import explain_no_classes
@@ -42,15 +42,24 @@ class LabelledLearning(ABC):
         """Measure the monitor's metric and the loss on the validation images."""
 
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
-            return self.measure(model, validation)
+            predictions = self.predicting(validation)(
+                model,
+                validation.batches(validation.world),
+                device=validation.device,
+                precision=validation.precision,
+                world=validation.world,
+            )
+            return self.numbers(predictions, validation.class_names)
 
         return {self.monitor.evaluator: Evaluator(measure, line=self.line, together=True)}
 
     @abstractmethod
-    def measure(
-        self, model: "nn.Module", validation: Validation[ClassificationConfig]
-    ) -> Mapping[str, float]:
-        """Measure a model on the validation images."""
+    def predicting(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+        """Give the function of `vitkit.evaluation.run_model` that predicts the validation images."""
+
+    @abstractmethod
+    def numbers(self, predictions: Any, class_names: Sequence[str]) -> Mapping[str, float]:
+        """Compute the numbers that a validation records, the loss and the monitor's metric among them."""
 
     def line(self, measured: Mapping[str, float]) -> str:
         """State the monitor's metric."""

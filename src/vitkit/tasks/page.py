@@ -4,9 +4,9 @@ Texts are plain: whatever they hold is escaped, except that words between two pa
 `**right on 3 of 4**`, are shown bold. They hold no names that come from outside; cells and captions may.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for matplotlib
     from matplotlib.figure import Figure
@@ -47,14 +47,26 @@ class Number:
     value: float
 
 
+Cell = str | Number
+Item = TypeVar("Item")
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of text and numbers."""
 
     headings: tuple[str, ...]
-    rows: tuple[tuple[str | Number, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     sortable: bool = False
     """Whether a click on a heading sorts the rows."""
+
+
+def table_of(
+    items: Iterable[Item], columns: Mapping[str, Callable[[Item], Cell]], sortable: bool = False
+) -> Table:
+    """Make a table with a row for each item: beside the heading of a column stands what makes its cells."""
+    rows = tuple(tuple(cell(item) for cell in columns.values()) for item in items)
+    return Table(tuple(columns), rows, sortable)
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,19 @@ def without_evaluation(figure: str, headings: Sequence[Heading]) -> TaskReport:
         sections=tuple(heading.section(Text(heading.missing)) for heading in headings),
         attention=NO_PICTURES,
     )
+
+
+def split_table(results: Mapping[str, Any], measures: Mapping[str, Callable[[Any], Cell]]) -> Table:
+    """Make the table with a row for each evaluated split: its images, the measures of the task, the loss."""
+    columns: dict[str, Callable[[Any], Cell]] = {
+        "images": lambda result: count_cell(result.count),
+        "unreadable": lambda result: count_cell(result.bad),
+        **measures,
+        "loss (nats)": lambda result: Number(f"{result.loss:.3f}", result.loss),
+    }
+    table = table_of(results.values(), columns)
+    rows = tuple((split, *row) for split, row in zip(results, table.rows, strict=True))
+    return Table(("split", *table.headings), rows)
 
 
 def answer_texts(answer: str, repeats: str, split: str, images: str) -> tuple[Text, ...]:

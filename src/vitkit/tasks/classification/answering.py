@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from vitkit.config import from_json
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
-from vitkit.evaluation.classify import check_evaluation
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
+from vitkit.evaluation.stored import refuse_wrong_fields
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig
@@ -55,7 +55,7 @@ class ClassificationAnswering:
         result = from_json(classify.Classification, read_json(path), str(path))
         # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path, result.loss_function)
-        check_evaluation(result, predictions, str(path))
+        refuse_wrong_fields(classify.check_fields(result, predictions), str(path))
         if result.guessing is None or result.overconfidence is None:  # an early version wrote it
             counted = self.measure(predictions, result.class_names)
             result = replace(result, guessing=counted.guessing, overconfidence=counted.overconfidence)

@@ -1,8 +1,9 @@
 """Learning of classification: one class for each image, with a softmax or sigmoid loss."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
 
 CURVE = Curve(
-    metric="accuracy",
-    title="Validation accuracy",
-    label="fraction of images right",
-    caption="the fraction of validation images classified rightly; the circle is the best.",
+    "accuracy",
+    "Validation accuracy",
+    "fraction of images right",
+    "the fraction of validation images classified rightly; the circle is the best.",
 )
 
 
@@ -52,22 +53,15 @@ class ClassificationLearning(LabelledLearning):
 
         return Classification(config, model_config.num_classes, train.labels.astype(np.int64))
 
-    def measure(
-        self, model: "nn.Module", validation: Validation[ClassificationConfig]
-    ) -> Mapping[str, float]:
-        """Measure loss and accuracy; the loss is the objective's without smoothing and mixup."""
+    def predicting(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+        """Predict by the objective's loss, without smoothing and mixup."""
         from vitkit.evaluation.run_model import predict
 
-        predictions = predict(
-            model,
-            validation.batches(validation.world),
-            device=validation.device,
-            precision=validation.precision,
-            world=validation.world,
-            loss=validation.objective.loss,
-            # Images are scored batch by batch: two numbers need no 4.4 GB of logits, as 50,000 images of
-            # 21,843 classes have.
-            keep_logits=False,
-        )
-        result = classification(predictions, validation.class_names)
+        # Images are scored batch by batch: two numbers need no 4.4 GB of logits, as 50,000 images of 21,843
+        # classes have.
+        return partial(predict, loss=validation.objective.loss, keep_logits=False)
+
+    def numbers(self, predictions: Any, class_names: Sequence[str]) -> Mapping[str, float]:
+        """Compute loss and accuracy."""
+        result = classification(predictions, class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}

@@ -96,31 +96,15 @@ def _facts(result: Classification) -> tuple[tuple[str, str], ...]:
 
 
 def _splits(results: Mapping[str, Classification]) -> page.Table:
-    headings = (
-        "split",
-        "images",
-        "unreadable",
-        "accuracy",
-        "95% interval",
-        "top-5",
-        "balanced",
-        "macro F1",
-        "loss (nats)",
-    )
-    return page.Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
-
-
-def _split_row(split: str, result: Classification) -> tuple[str | page.Number, ...]:
-    return (
-        split,
-        page.count_cell(result.count),
-        page.count_cell(result.bad),
-        page.fraction_cell(result.accuracy),
-        page.interval_cell(result.accuracy_interval),
-        page.fraction_cell(result.top5_accuracy),
-        page.fraction_cell(result.balanced_accuracy),
-        page.fraction_cell(result.macro_f1),
-        page.Number(f"{result.loss:.3f}", result.loss),
+    return page.split_table(
+        results,
+        {
+            "accuracy": lambda result: page.fraction_cell(result.accuracy),
+            "95% interval": lambda result: page.interval_cell(result.accuracy_interval),
+            "top-5": lambda result: page.fraction_cell(result.top5_accuracy),
+            "balanced": lambda result: page.fraction_cell(result.balanced_accuracy),
+            "macro F1": lambda result: page.fraction_cell(result.macro_f1),
+        },
     )
 
 
@@ -142,29 +126,20 @@ def _confusion(result: Classification, images: str) -> page.Section:
 
 
 def _classes(result: Classification, images: str) -> page.Section:
-    headings = (
-        "class",
-        "images",
-        "right",
-        "accuracy (recall)",
-        "precision",
-        "F1",
-        "most often taken for",
-    )
-    rows = tuple(
-        (
-            score.name,
-            page.count_cell(score.count),
-            page.count_cell(score.correct),
-            page.fraction_cell(score.recall),
-            page.fraction_cell(score.precision),
-            page.fraction_cell(score.f1),
-            mistake,
-        )
-        # Classes without images, which have no recall, come last.
-        for score, mistake in sorted(
-            class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall
-        )
+    # Classes without images, which have no recall, come last.
+    rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
+    table = page.table_of(
+        rows,
+        {
+            "class": lambda row: row[0].name,
+            "images": lambda row: page.count_cell(row[0].count),
+            "right": lambda row: page.count_cell(row[0].correct),
+            "accuracy (recall)": lambda row: page.fraction_cell(row[0].recall),
+            "precision": lambda row: page.fraction_cell(row[0].precision),
+            "F1": lambda row: page.fraction_cell(row[0].f1),
+            "most often taken for": lambda row: row[1],
+        },
+        sortable=True,
     )
     return CLASSES.section(
         page.Plot(
@@ -176,7 +151,7 @@ def _classes(result: Classification, images: str) -> page.Section:
             "nearly all of them right, it is a little too short.",
             "caption",
         ),
-        page.Table(headings, rows, sortable=True),
+        table,
         page.Text(
             "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
             "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "

@@ -14,13 +14,13 @@ from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.multilabel import (
     THRESHOLD,
     MultiLabel,
-    check_label_evaluation,
+    check_label_fields,
     mark_repeated_labels,
     multi_label,
 )
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
-from vitkit.evaluation.stored import in_parts
+from vitkit.evaluation.stored import in_parts, refuse_wrong_fields
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig
@@ -59,7 +59,7 @@ class MultiLabelAnswering:
         """Read numbers and logits, and compare the two."""
         result = from_json(MultiLabel, read_json(path), str(path))
         predictions = LabelPredictions.load(path)
-        check_label_evaluation(result, predictions, str(path))
+        refuse_wrong_fields(check_label_fields(result, predictions), str(path))
         return result, predictions
 
     def score_images(self, predictions: LabelPredictions) -> NDArray[np.float64]:

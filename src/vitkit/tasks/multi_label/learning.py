@@ -1,8 +1,8 @@
 """Learning of several labels for each image, or none; each a yes or no of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import multi_label
@@ -58,20 +58,15 @@ class MultiLabelLearning(LabelledLearning):
 
         return MultiLabel(config)
 
-    def measure(
-        self, model: "nn.Module", validation: Validation[ClassificationConfig]
-    ) -> Mapping[str, float]:
-        """Measure loss, mean average precision and F1."""
+    def predicting(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+        """Predict the labels; their loss is the sigmoid's."""
         from vitkit.evaluation.run_model import predict_labels
 
-        predictions = predict_labels(
-            model,
-            validation.batches(validation.world),
-            device=validation.device,
-            precision=validation.precision,
-            world=validation.world,
-        )
-        result = multi_label(predictions, validation.class_names, intervals=False)
+        return predict_labels
+
+    def numbers(self, predictions: Any, class_names: Sequence[str]) -> Mapping[str, float]:
+        """Compute loss, mean average precision and F1."""
+        result = multi_label(predictions, class_names, intervals=False)
         # Where no validation image has a label, all models are equal, and the loss decides.
         return {
             "loss": result.loss,

@@ -44,28 +44,25 @@ def report(
 
 def label_table(result: MultiLabel, worst_first: bool = False) -> page.Table:
     """Make the table of all labels, in their own order or by average precision; undefined ones come last."""
-    headings = (
-        "label", "images", "AP", "95% interval", "predicted", "precision", "recall", "F1", "best F1", "at",
-    )  # fmt: skip
     scores = list(result.per_label)
     if worst_first:
         scores.sort(key=lambda score: 2.0 if score.average_precision is None else score.average_precision)
-    rows = tuple(
-        (
-            score.name,
-            page.count_cell(score.count),
-            page.fraction_cell(score.average_precision),
-            page.interval_cell(score.average_precision_interval),
-            page.count_cell(score.predicted),
-            page.fraction_cell(score.precision),
-            page.fraction_cell(score.recall),
-            page.fraction_cell(score.f1),
-            page.fraction_cell(score.best_f1),
-            _threshold(score.best_threshold),
-        )
-        for score in scores
+    return page.table_of(
+        scores,
+        {
+            "label": lambda score: score.name,
+            "images": lambda score: page.count_cell(score.count),
+            "AP": lambda score: page.fraction_cell(score.average_precision),
+            "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
+            "predicted": lambda score: page.count_cell(score.predicted),
+            "precision": lambda score: page.fraction_cell(score.precision),
+            "recall": lambda score: page.fraction_cell(score.recall),
+            "F1": lambda score: page.fraction_cell(score.f1),
+            "best F1": lambda score: page.fraction_cell(score.best_f1),
+            "at": lambda score: _threshold(score.best_threshold),
+        },
+        sortable=True,
     )
-    return page.Table(headings, rows, sortable=True)
 
 
 def _threshold(probability: float | None) -> page.Number:
@@ -112,27 +109,18 @@ def _facts(result: MultiLabel) -> tuple[tuple[str, str], ...]:
 
 
 def _splits(results: Mapping[str, MultiLabel]) -> page.Table:
-    headings = (
-        "split", "images", "unreadable", "mAP", "95% interval", "labels", "micro AP", "macro F1", "micro F1",
-        "all right", "wrong labels", "loss (nats)",
-    )  # fmt: skip
-    return page.Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
-
-
-def _split_row(split: str, result: MultiLabel) -> tuple[str | page.Number, ...]:
-    return (
-        split,
-        page.count_cell(result.count),
-        page.count_cell(result.bad),
-        page.fraction_cell(result.mean_average_precision),
-        page.interval_cell(result.mean_average_precision_interval),
-        page.count_cell(result.labels_that_occur),
-        page.fraction_cell(result.micro_average_precision),
-        page.fraction_cell(result.macro_f1),
-        page.fraction_cell(result.micro_f1),
-        page.fraction_cell(result.subset_accuracy),
-        page.fraction_cell(result.hamming_loss),
-        page.Number(f"{result.loss:.3f}", result.loss),
+    return page.split_table(
+        results,
+        {
+            "mAP": lambda result: page.fraction_cell(result.mean_average_precision),
+            "95% interval": lambda result: page.interval_cell(result.mean_average_precision_interval),
+            "labels": lambda result: page.count_cell(result.labels_that_occur),
+            "micro AP": lambda result: page.fraction_cell(result.micro_average_precision),
+            "macro F1": lambda result: page.fraction_cell(result.macro_f1),
+            "micro F1": lambda result: page.fraction_cell(result.micro_f1),
+            "all right": lambda result: page.fraction_cell(result.subset_accuracy),
+            "wrong labels": lambda result: page.fraction_cell(result.hamming_loss),
+        },
     )
 
 

@@ -19,24 +19,12 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
+from vitkit.weights import table
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.table import (
-    PLAIN,
-    CheckpointFormat,
-    Hints,
-    Holding,
-    NotRecordedError,
-    Row,
-    Translation,
-    check_axes,
-    renamed,
-    to_file_tensors,
-    unsupported_values,
-)
 
 POSITION = "pos_embedding"
 POOL = "MAPHead_0"
@@ -59,7 +47,7 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the ViT whose arrays have these names and shapes.
 
     Raises:
@@ -88,10 +76,10 @@ def read(source: Source, hints: Hints) -> Translation:
     if "tower" in origin:
         preprocessing = Preprocessing(config.image_size, antialias=False)
     card = ModelCard(preprocessing=preprocessing, origin=origin)
-    return Translation(config, rows, card, ignored, tree)
+    return table.Translation(config, rows, card, ignored, tree)
 
 
-def big_vision_config(source: Source, hints: Hints) -> ViTConfig:
+def big_vision_config(source: Source, hints: table.Hints) -> ViTConfig:
     """Return the configuration of the ViT whose arrays have these names and shapes.
 
     Args:
@@ -104,11 +92,11 @@ def big_vision_config(source: Source, hints: Hints) -> ViTConfig:
     pool = "token" if "cls" in source else "map" if f"{POOL}/probe" in source else "mean"
     config = replace(official.encoder_config(source, pool), class_token_position=False)
     if POSITION in source:
-        check_axes(source, POSITION, 3)
+        table.check_axes(source, POSITION, 3)
         positions = source.shapes[POSITION][1]
         return replace(config, image_size=official.image_size_of(source, config, positions, hints))
     if hints.image_size is None:
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
             "image size: give image_size=(height, width), 224 usually."
         )
@@ -128,14 +116,14 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         embedding = tensors["positions.0.embedding"]
         tensors["class_token"] = tensors["class_token"] + embedding[:, :1]
         tensors["positions.0.embedding"] = embedding[:, 1:]
-    arrays = to_file_tensors(tensors, name_table(config))
+    arrays = table.to_file_tensors(tensors, name_table(config))
     return write_npz(npz_path(path), {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()})
 
 
 def unsupported(config: ViTConfig) -> list[str]:
     """Name the parts of a ViT that big_vision's cannot have; its ResNets load the original release's file."""
-    storable = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
-    return unsupported_values(
+    storable = {key: values for key, values in table.PLAIN.items() if key != "class_token_position"}
+    return table.unsupported_values(
         config, {**storable, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
     )
 
@@ -148,24 +136,24 @@ def lost_numerics(config: ViTConfig) -> list[str]:
     return phrases
 
 
-CHECKPOINT_FORMAT = CheckpointFormat(
+CHECKPOINT_FORMAT = table.CheckpointFormat(
     "big_vision",
     recognises,
     read,
-    {"ViT": Holding(write, unsupported, lost_numerics)},
+    {"ViT": table.Holding(write, unsupported, lost_numerics)},
     others=" (its own code reads them from the official format)",
     is_folder=False,
 )
 
 
-def name_table(config: ViTConfig) -> list[Row]:
+def name_table(config: ViTConfig) -> list[table.Row]:
     """List every parameter of a ViT with its name and axes in big_vision."""
     rows = official.stem(config)
     if config.position == "learned":
-        rows.append(renamed("positions.0.embedding", POSITION))
+        rows.append(table.renamed("positions.0.embedding", POSITION))
     rows += official.encoder(config, LINEN)
     if config.pool == "map":
-        rows.append(renamed("pooling.probe", f"{POOL}/probe"))
+        rows.append(table.renamed("pooling.probe", f"{POOL}/probe"))
         rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
         rows += layer_norm("pooling.norm", f"{POOL}/LayerNorm_0")
         rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")
@@ -211,9 +199,9 @@ def _unstacked(source: Source) -> Source:
     return Source(source.path, shapes, read, source.settings, source.notes)
 
 
-def _by_array(rows: list[Row]) -> list[Row]:
+def _by_array(rows: list[table.Row]) -> list[table.Row]:
     """Order rows so that all parameters that one stacked array holds are read together."""
-    order: dict[str, list[Row]] = {}
+    order: dict[str, list[table.Row]] = {}
     for row in rows:
         order.setdefault(re.sub(r"^blocks\.\d+\.", "blocks.", row.ours), []).append(row)
     return [row for group in order.values() for row in group]

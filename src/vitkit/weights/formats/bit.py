@@ -12,22 +12,10 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
+from vitkit.weights import table
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.table import (
-    Hints,
-    NotRecordedError,
-    Row,
-    Translation,
-    check_axes,
-    check_pointwise,
-    convolution,
-    count_outputs,
-    count_units,
-    renamed,
-    to_file_tensors,
-)
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -37,7 +25,7 @@ def recognises(source: Source) -> bool:
     return ROOT in _without_numbers(source)
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the ResNet whose arrays have these names and shapes.
 
     Raises:
@@ -45,21 +33,21 @@ def read(source: Source, hints: Hints) -> Translation:
     """
     source = _without_numbers(source)
     if hints.image_size is None:
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
             "width), usually 224 for the pre-trained files and 480 for files fine-tuned on ImageNet."
         )
     shapes = source.shapes
-    check_axes(source, ROOT, 4)
+    table.check_axes(source, ROOT, 4)
     in_channels, root_channels = shapes[ROOT][2:]
     if f"{HEAD}/kernel" in source:
-        check_pointwise(source, f"{HEAD}/kernel", (0, 1))
+        table.check_pointwise(source, f"{HEAD}/kernel", (0, 1))
     if f"{HEAD}/bias" in source:
-        check_axes(source, f"{HEAD}/bias", 1)
+        table.check_axes(source, f"{HEAD}/bias", 1)
     config = ResNetConfig(
         image_size=hints.image_size,
-        layers=count_units(source, "resnet/"),
-        num_classes=count_outputs(source, HEAD) or 0,
+        layers=table.count_units(source, "resnet/"),
+        num_classes=table.count_outputs(source, HEAD) or 0,
         width_factor=root_channels / 64,
         in_channels=in_channels,
         image_mean=(0.5,) * in_channels,
@@ -67,12 +55,12 @@ def read(source: Source, hints: Hints) -> Translation:
     )
     # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
     card = ModelCard(preprocessing=Preprocessing(config.image_size))
-    return Translation(config, name_table(config), card, source=source)
+    return table.Translation(config, name_table(config), card, source=source)
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write an `.npz` under the names of the released files."""
-    return write_npz(npz_path(path), to_file_tensors(model.state_dict(), name_table(model.config)))
+    return write_npz(npz_path(path), table.to_file_tensors(model.state_dict(), name_table(model.config)))
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:
@@ -86,7 +74,7 @@ def lost_numerics(config: ResNetConfig) -> list[str]:
     ]
 
 
-def name_table(config: ResNetConfig) -> list[Row]:
+def name_table(config: ResNetConfig) -> list[table.Row]:
     """List every parameter of a ResNet with its name and axes in BiT's release."""
     rows = [_convolution("root", "resnet/root_block")]
     for s, units in enumerate(config.layers):
@@ -99,24 +87,24 @@ def name_table(config: ResNetConfig) -> list[Row]:
                 rows.append(_convolution(f"{ours}.proj", f"{theirs}/a/proj"))
     rows += _group_norm("norm", "resnet")
     if config.num_classes:
-        head = Row(
+        head = table.Row(
             "head.weight",
             (f"{HEAD}/kernel",),  # (1, 1, C, K)
             lambda arrays: arrays[0].permute(3, 2, 0, 1)[:, :, 0, 0],
             lambda tensor: [tensor.T[None, None]],
         )
-        rows += [head, renamed("head.bias", f"{HEAD}/bias")]
+        rows += [head, table.renamed("head.bias", f"{HEAD}/bias")]
     return rows
 
 
-def _convolution(ours: str, theirs: str) -> Row:
-    return convolution(f"{ours}.weight", f"{theirs}/standardized_conv2d/kernel")
+def _convolution(ours: str, theirs: str) -> table.Row:
+    return table.convolution(f"{ours}.weight", f"{theirs}/standardized_conv2d/kernel")
 
 
-def _group_norm(ours: str, theirs: str) -> list[Row]:
+def _group_norm(ours: str, theirs: str) -> list[table.Row]:
     return [
-        renamed(f"{ours}.weight", f"{theirs}/group_norm/gamma"),
-        renamed(f"{ours}.bias", f"{theirs}/group_norm/beta"),
+        table.renamed(f"{ours}.weight", f"{theirs}/group_norm/gamma"),
+        table.renamed(f"{ours}.bias", f"{theirs}/group_norm/beta"),
     ]
 
 

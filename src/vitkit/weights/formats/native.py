@@ -10,11 +10,11 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
+from vitkit.weights import table
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, current_name, renamed
 
 
 def recognises(source: Source) -> bool:
@@ -27,7 +27,7 @@ def recognises(source: Source) -> bool:
     return described or bool(ours & source.shapes.keys())
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the model that `model.json` describes; the tensors are taken as they are.
 
     Raises:
@@ -55,8 +55,8 @@ def read(source: Source, hints: Hints) -> Translation:
         source.notes.append(
             "model.json holds the checksum of a .safetensors file, not of this one: not checked"
         )
-    rows = [renamed(current_name(key), key) for key in source.shapes]
-    return Translation(config, rows, card, checksum=checksum, as_stored=True)
+    rows = [table.renamed(table.current_name(key), key) for key in source.shapes]
+    return table.Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 
 def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
@@ -72,6 +72,6 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     return folder
 
 
-CHECKPOINT_FORMAT = CheckpointFormat(
-    "vitkit", recognises, read, dict.fromkeys(FAMILIES, Holding(save_native))
+CHECKPOINT_FORMAT = table.CheckpointFormat(
+    "vitkit", recognises, read, dict.fromkeys(FAMILIES, table.Holding(save_native))
 )

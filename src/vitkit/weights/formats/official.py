@@ -19,29 +19,12 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
+from vitkit.weights import table
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.resnet_channels import absent_from_release
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.table import (
-    PLAIN,
-    CheckpointFormat,
-    Hints,
-    Holding,
-    NotRecordedError,
-    Row,
-    Translation,
-    check_axes,
-    convolution,
-    count_layers,
-    count_outputs,
-    count_units,
-    renamed,
-    to_file_tensors,
-    training_alone,
-    unsupported_values,
-)
 
 POSITION = "Transformer/posembed_input/pos_embedding"
 
@@ -70,7 +53,7 @@ def recognises(source: Source) -> bool:
     return vit or bit.recognises(source)
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the ViT, hybrid or ResNet whose arrays have these names and shapes.
 
     Raises:
@@ -82,10 +65,10 @@ def read(source: Source, hints: Hints) -> Translation:
     config = official_config(tree, hints)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
     card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
-    return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
+    return table.Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
 
 
-def official_config(source: Source, hints: Hints) -> ViTConfig:
+def official_config(source: Source, hints: table.Hints) -> ViTConfig:
     """Return the configuration of the ViT or hybrid whose arrays have these names and shapes.
 
     Args:
@@ -97,7 +80,7 @@ def official_config(source: Source, hints: Hints) -> ViTConfig:
         VitkitError: arrays that the configuration is read from are missing, or the grid is not square.
     """
     need(source, POSITION)
-    check_axes(source, POSITION, 3)
+    table.check_axes(source, POSITION, 3)
     config = encoder_config(source, "token" if "cls" in source else "mean")
     positions = source.shapes[POSITION][1] - config.prefix_positions
     return replace(config, image_size=image_size_of(source, config, positions, hints))
@@ -109,14 +92,16 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
     reading it back makes a model with such a row, and the same logits.
     """
-    return write_npz(npz_path(path), to_file_tensors(model.state_dict(), name_table(model.config, RELEASED)))
+    return write_npz(
+        npz_path(path), table.to_file_tensors(model.state_dict(), name_table(model.config, RELEASED))
+    )
 
 
 def unsupported(config: ViTConfig) -> list[str]:
     """Name the parts of a ViT that the original's code cannot build."""
     others = ("backbone", "class_token_position")  # every value of these can be stored
-    storable = {key: values for key, values in PLAIN.items() if key not in others}
-    return unsupported_values(config, {**storable, "pool": ("token", "mean")})
+    storable = {key: values for key, values in table.PLAIN.items() if key not in others}
+    return table.unsupported_values(config, {**storable, "pool": ("token", "mean")})
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
@@ -129,13 +114,13 @@ def lost_numerics_of_bit(config: ResNetConfig) -> list[str]:
     return bit.lost_numerics(config) + lost_pixels(config)
 
 
-CHECKPOINT_FORMAT = CheckpointFormat(
+CHECKPOINT_FORMAT = table.CheckpointFormat(
     "official",
     recognises,
     read,
     {
-        "ViT": Holding(write, unsupported, lost_numerics),
-        "ResNet": Holding(bit.write, absent_from_release, lost_numerics_of_bit),
+        "ViT": table.Holding(write, unsupported, lost_numerics),
+        "ResNet": table.Holding(bit.write, absent_from_release, lost_numerics_of_bit),
     },
     is_folder=False,
 )
@@ -199,12 +184,14 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
     need(source, "embedding/kernel", heads, hidden)
     for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
-        check_axes(source, key, axes)
+        table.check_axes(source, key, axes)
     patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
     backbone = None
     if "conv_root/kernel" in source:
-        check_axes(source, "conv_root/kernel", 4)
-        backbone = BackboneConfig(count_units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
+        table.check_axes(source, "conv_root/kernel", 4)
+        backbone = BackboneConfig(
+            table.count_units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64
+        )
         in_channels = shapes["conv_root/kernel"][-2]
     token_size = (patch_height, patch_width)
     if backbone:
@@ -213,20 +200,20 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
         image_size=token_size,
         patch_size=(patch_height, patch_width),
         width=width,
-        depth=count_layers(source, r"Transformer/encoderblock_(\d+)/"),
+        depth=table.count_layers(source, r"Transformer/encoderblock_(\d+)/"),
         num_heads=shapes[heads][1],
         mlp_dim=shapes[hidden][1],
-        num_classes=count_outputs(source, "head") or 0,
+        num_classes=table.count_outputs(source, "head") or 0,
         in_channels=in_channels,
         backbone=backbone,
         pool=pool,
-        representation_size=count_outputs(source, "pre_logits"),
+        representation_size=table.count_outputs(source, "pre_logits"),
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
 
 
-def image_size_of(source: Source, config: ViTConfig, positions: int, hints: Hints) -> tuple[int, int]:
+def image_size_of(source: Source, config: ViTConfig, positions: int, hints: table.Hints) -> tuple[int, int]:
     """Find the image size of so many positions: a square grid's, else the given size if it fits.
 
     A number of positions that makes a square is taken for a square, even where a rectangle is given: nearly
@@ -242,7 +229,7 @@ def image_size_of(source: Source, config: ViTConfig, positions: int, hints: Hint
         if rows * columns == positions and (rows == columns or side * side != positions):
             return given
     if side * side != positions:
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: its {positions} position embeddings are no square grid: "
             "give the image size they were made for, image_size=(height, width)."
         )
@@ -251,7 +238,7 @@ def image_size_of(source: Source, config: ViTConfig, positions: int, hints: Hint
 
 def lost_arithmetic(config: ViTConfig) -> list[str]:
     """Name the numerics of a ViT that the names of its arrays do not show."""
-    phrases = training_alone(config)
+    phrases = table.training_alone(config)
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
         phrases.append(f"GELU in its {form} form (the original computes the tanh form)")
@@ -287,20 +274,23 @@ def naming_of(source: Source) -> Naming:
 # The tables.
 
 
-def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
+def name_table(config: ViTConfig, naming: Naming) -> list[table.Row]:
     """List every parameter of a ViT or hybrid with its name and axes in the original release."""
-    position = renamed("positions.0.embedding", POSITION)
+    position = table.renamed("positions.0.embedding", POSITION)
     if config.class_token and not config.class_token_position:
         position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
     return [*stem(config), position, *encoder(config, naming), *head(config)]
 
 
-def stem(config: ViTConfig) -> list[Row]:
+def stem(config: ViTConfig) -> list[table.Row]:
     """List the parameters of the patch projection, and of the ResNet before it in a hybrid."""
     if config.backbone is None:
-        return [convolution("stem.weight", "embedding/kernel"), renamed("stem.bias", "embedding/bias")]
+        return [
+            table.convolution("stem.weight", "embedding/kernel"),
+            table.renamed("stem.bias", "embedding/bias"),
+        ]
     rows = [
-        convolution("stem.root.weight", "conv_root/kernel"),
+        table.convolution("stem.root.weight", "conv_root/kernel"),
         *_group_norm("stem.root_norm", "gn_root"),
     ]
     for s, units in enumerate(config.backbone.layers):
@@ -310,15 +300,15 @@ def stem(config: ViTConfig) -> list[Row]:
             if u == 0:  # the channels change in every stage's first unit, in the first stage too
                 names.append(("proj", "proj_norm", "conv_proj", "gn_proj"))
             for kernel, norm, their_kernel, their_norm in names:
-                rows.append(convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
+                rows.append(table.convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
                 rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
-    projection = convolution("stem.projection.weight", "embedding/kernel")
-    return [*rows, projection, renamed("stem.projection.bias", "embedding/bias")]
+    projection = table.convolution("stem.projection.weight", "embedding/kernel")
+    return [*rows, projection, table.renamed("stem.projection.bias", "embedding/bias")]
 
 
-def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
+def encoder(config: ViTConfig, naming: Naming) -> list[table.Row]:
     """List the parameters of class token, blocks and last norm."""
-    rows = [renamed("class_token", "cls")] if config.class_token else []
+    rows = [table.renamed("class_token", "cls")] if config.class_token else []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
         rows += layer_norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
@@ -328,36 +318,39 @@ def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
     return rows + layer_norm("norm", "Transformer/encoder_norm")
 
 
-def head(config: ViTConfig) -> list[Row]:
+def head(config: ViTConfig) -> list[table.Row]:
     """List the parameters that follow the pooling: the tanh layer and the head, as far as there are any."""
     rows = dense("pre_logits", "pre_logits") if config.representation_size else []
     return rows + (dense("head", "head") if config.num_classes else [])
 
 
-def mlp(ours: str, theirs: str) -> list[Row]:
+def mlp(ours: str, theirs: str) -> list[table.Row]:
     return dense(f"{ours}.fc1", f"{theirs}/Dense_0") + dense(f"{ours}.fc2", f"{theirs}/Dense_1")
 
 
-def dense(ours: str, theirs: str) -> list[Row]:
+def dense(ours: str, theirs: str) -> list[table.Row]:
     """Return the rows of a Flax dense layer: its kernel is our weight transposed."""
-    kernel = Row(
+    kernel = table.Row(
         f"{ours}.weight",
         (f"{theirs}/kernel",),
         lambda arrays: arrays[0].permute(1, 0),
         lambda tensor: [tensor.permute(1, 0)],
     )
-    return [kernel, renamed(f"{ours}.bias", f"{theirs}/bias")]
+    return [kernel, table.renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
-def layer_norm(ours: str, theirs: str) -> list[Row]:
+def layer_norm(ours: str, theirs: str) -> list[table.Row]:
     """Return the rows of a Flax layer norm."""
-    return [renamed(f"{ours}.weight", f"{theirs}/scale"), renamed(f"{ours}.bias", f"{theirs}/bias")]
+    return [
+        table.renamed(f"{ours}.weight", f"{theirs}/scale"),
+        table.renamed(f"{ours}.bias", f"{theirs}/bias"),
+    ]
 
 
-def _group_norm(ours: str, theirs: str) -> list[Row]:
+def _group_norm(ours: str, theirs: str) -> list[table.Row]:
     """Return the rows of a Flax group norm: (1, 1, 1, C) in the released files, (C,) in today's code."""
     return [
-        Row(
+        table.Row(
             f"{ours}.{part}",
             (f"{theirs}/{name}",),
             lambda arrays: arrays[0].flatten(),
@@ -367,7 +360,7 @@ def _group_norm(ours: str, theirs: str) -> list[Row]:
     ]
 
 
-def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
+def attention(ours: str, theirs: str, config: ViTConfig) -> list[table.Row]:
     """Return the rows of a Flax multi-head attention: kernels by head, query, key and value apart."""
     width, heads, head_dim = config.width, config.num_heads, config.head_dim
     parts = ("query", "key", "value")
@@ -376,23 +369,23 @@ def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
         return torch.cat([array.reshape(width, width).T for array in arrays])
 
     return [
-        Row(
+        table.Row(
             f"{ours}.qkv.weight",
             tuple(f"{theirs}/{part}/kernel" for part in parts),  # each (D, heads, head_dim)
             joined,
             lambda tensor: [part.T.reshape(width, heads, head_dim) for part in tensor.chunk(3)],
         ),
-        Row(
+        table.Row(
             f"{ours}.qkv.bias",
             tuple(f"{theirs}/{part}/bias" for part in parts),  # each (heads, head_dim)
             lambda arrays: torch.cat([array.reshape(width) for array in arrays]),
             lambda tensor: [part.reshape(heads, head_dim) for part in tensor.chunk(3)],
         ),
-        Row(
+        table.Row(
             f"{ours}.out.weight",
             (f"{theirs}/out/kernel",),  # (heads, head_dim, D)
             lambda arrays: arrays[0].reshape(width, width).T,
             lambda tensor: [tensor.T.reshape(heads, head_dim, width)],
         ),
-        renamed(f"{ours}.out.bias", f"{theirs}/out/bias"),
+        table.renamed(f"{ours}.out.bias", f"{theirs}/out/bias"),
     ]

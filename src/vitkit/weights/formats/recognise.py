@@ -6,11 +6,11 @@ from typing import Any
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
+from vitkit.weights import table
 from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES
-from vitkit.weights.table import CheckpointFormat
 
-FORMATS: tuple[CheckpointFormat, ...]
+FORMATS: tuple[table.CheckpointFormat, ...]
 """All formats, imported at first use."""
 
 PREFIXES_TRIED = 8
@@ -23,12 +23,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'vitkit.weights.formats.recognise' has no attribute '{name}'")
 
 
-def _import_format(module: str) -> CheckpointFormat:
-    checkpoint_format: CheckpointFormat = import_module(f"vitkit.weights.formats.{module}").CHECKPOINT_FORMAT
+def _import_format(module: str) -> table.CheckpointFormat:
+    checkpoint_format: table.CheckpointFormat = import_module(
+        f"vitkit.weights.formats.{module}"
+    ).CHECKPOINT_FORMAT
     return checkpoint_format
 
 
-def recognise(source: Source) -> CheckpointFormat | None:
+def recognise(source: Source) -> table.CheckpointFormat | None:
     """Return the first format that recognises a file, by which it is read; None where none does.
 
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
@@ -37,7 +39,7 @@ def recognise(source: Source) -> CheckpointFormat | None:
     return next((candidate for candidate in formats if candidate.recognises(source)), None)
 
 
-def find_format(format: str) -> CheckpointFormat:
+def find_format(format: str) -> table.CheckpointFormat:
     """Find the format of a name.
 
     Raises:

@@ -17,29 +17,10 @@ from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
+from vitkit.weights import table
 from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
 from vitkit.weights.model_card import ModelCard, fraction_of
-from vitkit.weights.table import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    PLAIN,
-    CheckpointFormat,
-    Hints,
-    Holding,
-    NotRecordedError,
-    Row,
-    Translation,
-    check_axes,
-    count_layers,
-    first_axis,
-    renamed,
-    require_heads,
-    to_file_tensors,
-    training_alone,
-    unsupported_values,
-    weight_and_bias,
-)
 
 NORM_EPS = 1e-6
 """Epsilon of every LayerNorm of torchvision's ViTs."""
@@ -51,7 +32,7 @@ def recognises(source: Source) -> bool:
     return "encoder.pos_embedding" in source and "class_token" in source
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the ViT whose tensors have these names and shapes.
 
     Raises:
@@ -63,8 +44,8 @@ def read(source: Source, hints: Hints) -> Translation:
             f"{source.path}: expected one convolution that cuts patches, conv_proj.weight (D, C, p, p), "
             "found none: ViTs with a stem of several convolutions are not read."
         )
-    check_axes(source, "conv_proj.weight", 4)
-    check_axes(source, "encoder.pos_embedding", 3)
+    table.check_axes(source, "conv_proj.weight", 4)
+    table.check_axes(source, "encoder.pos_embedding", 3)
     width, channels, *patch = source.shapes["conv_proj.weight"]
     patch_size = (patch[0], patch[1])
     old = f"{_layer(0)}.mlp.linear_1.bias" in source
@@ -73,16 +54,16 @@ def read(source: Source, hints: Hints) -> Translation:
         image_size=_image_size(source, hints, patch_size),
         patch_size=patch_size,
         width=width,
-        depth=count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
-        num_heads=require_heads(source, hints.num_heads or HEADS.get(width), width),
-        mlp_dim=first_axis(source, first_bias, 1) or 4 * width,
-        num_classes=first_axis(source, "heads.head.bias", 1),
+        depth=table.count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
+        num_heads=table.require_heads(source, hints.num_heads or HEADS.get(width), width),
+        mlp_dim=table.first_axis(source, first_bias, 1) or 4 * width,
+        num_classes=table.first_axis(source, "heads.head.bias", 1),
         in_channels=channels,
-        representation_size=first_axis(source, "heads.pre_logits.bias", 1) or None,
+        representation_size=table.first_axis(source, "heads.pre_logits.bias", 1) or None,
         gelu="erf",
         norm_eps=NORM_EPS,
-        image_mean=_by_channel(IMAGENET_MEAN, channels),
-        image_std=_by_channel(IMAGENET_STD, channels),
+        image_mean=_by_channel(table.IMAGENET_MEAN, channels),
+        image_std=_by_channel(table.IMAGENET_STD, channels),
     )
     preprocessing = preprocessing_for(config)
     card = ModelCard(
@@ -93,10 +74,10 @@ def read(source: Source, hints: Hints) -> Translation:
         ),
         origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
     )
-    return Translation(config, name_table(config, old), card)
+    return table.Translation(config, name_table(config, old), card)
 
 
-def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[int, int]:
+def _image_size(source: Source, hints: table.Hints, patch: tuple[int, int]) -> tuple[int, int]:
     """Find the image size that the position embeddings are for."""
     patches = source.shapes["encoder.pos_embedding"][1] - 1
     side = math.isqrt(max(patches, 0))
@@ -105,7 +86,7 @@ def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[i
         if (height // patch[0]) * (width // patch[1]) == patches:
             return hints.image_size
     if side < 1 or side * side != patches:
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
             "were made for, image_size=(height, width)."
         )
@@ -134,7 +115,9 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config: ViTConfig = model.config
     path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
-    replace_file(path, _pth_chunks(to_file_tensors(model.state_dict(), name_table(config)), path.parent))
+    replace_file(
+        path, _pth_chunks(table.to_file_tensors(model.state_dict(), name_table(config)), path.parent)
+    )
     return path
 
 
@@ -146,7 +129,9 @@ def unsupported(config: ViTConfig) -> list[str]:
         "images that are no multiple of the patch": config.image_size[0] % config.patch_size[0] > 0,
         "a ViT without a head": config.num_classes == 0,
     }
-    return unsupported_values(config, PLAIN) + [phrase for phrase, is_lacking in lacks.items() if is_lacking]
+    return table.unsupported_values(config, table.PLAIN) + [
+        phrase for phrase, is_lacking in lacks.items() if is_lacking
+    ]
 
 
 def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
@@ -167,7 +152,7 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
 
 def lost_numerics(config: ViTConfig) -> list[str]:
     """Name the arithmetic that torchvision's models lack, and numbers that a state dict does not record."""
-    phrases = training_alone(config)
+    phrases = table.training_alone(config)
     if config.gelu != "erf":
         phrases.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:
@@ -176,16 +161,16 @@ def lost_numerics(config: ViTConfig) -> list[str]:
         phrases.append(
             f"{config.num_heads} attention heads (torchvision's models: 12 for 768, 16 for 1024 and 1280)"
         )
-    if (config.image_mean, config.image_std) != (IMAGENET_MEAN, IMAGENET_STD):
+    if (config.image_mean, config.image_std) != (table.IMAGENET_MEAN, table.IMAGENET_STD):
         phrases.append(f"pixel mean {config.image_mean} and std {config.image_std} (torchvision: ImageNet's)")
     return phrases
 
 
-CHECKPOINT_FORMAT = CheckpointFormat(
+CHECKPOINT_FORMAT = table.CheckpointFormat(
     "torchvision",
     recognises,
     read,
-    {"ViT": Holding(write, unsupported, lost_numerics)},
+    {"ViT": table.Holding(write, unsupported, lost_numerics)},
     others=" of this kind",
     is_folder=False,
 )
@@ -200,22 +185,22 @@ def _mlp_names(old: bool) -> tuple[str, str]:
     return ("linear_1", "linear_2") if old else ("0", "3")
 
 
-def name_table(config: ViTConfig, old: bool = False) -> list[Row]:
+def name_table(config: ViTConfig, old: bool = False) -> list[table.Row]:
     """List every parameter of a ViT with its name in torchvision."""
     fc1, fc2 = _mlp_names(old)
-    rows = [*weight_and_bias("stem", "conv_proj"), renamed("class_token", "class_token")]
-    rows.append(renamed("positions.0.embedding", "encoder.pos_embedding"))
+    rows = [*table.weight_and_bias("stem", "conv_proj"), table.renamed("class_token", "class_token")]
+    rows.append(table.renamed("positions.0.embedding", "encoder.pos_embedding"))
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", _layer(i)
-        rows += weight_and_bias(f"{ours}.norm1", f"{theirs}.ln_1")
-        rows.append(renamed(f"{ours}.attention.qkv.weight", f"{theirs}.self_attention.in_proj_weight"))
-        rows.append(renamed(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
-        rows += weight_and_bias(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
-        rows += weight_and_bias(f"{ours}.norm2", f"{theirs}.ln_2")
-        rows += weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + weight_and_bias(
+        rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}.ln_1")
+        rows.append(table.renamed(f"{ours}.attention.qkv.weight", f"{theirs}.self_attention.in_proj_weight"))
+        rows.append(table.renamed(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
+        rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
+        rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.ln_2")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + table.weight_and_bias(
             f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}"
         )
-    rows += weight_and_bias("norm", "encoder.ln")
+    rows += table.weight_and_bias("norm", "encoder.ln")
     if config.representation_size:
-        rows += weight_and_bias("pre_logits", "heads.pre_logits")
-    return rows + (weight_and_bias("head", "heads.head") if config.num_classes else [])
+        rows += table.weight_and_bias("pre_logits", "heads.pre_logits")
+    return rows + (table.weight_and_bias("head", "heads.head") if config.num_classes else [])

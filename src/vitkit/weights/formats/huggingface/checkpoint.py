@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
@@ -20,6 +21,7 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights import table
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source
@@ -41,24 +43,6 @@ from vitkit.weights.formats.huggingface.settings import (
 )
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
 from vitkit.weights.model_card import ModelCard, Task
-from vitkit.weights.table import (
-    PLAIN,
-    CheckpointFormat,
-    Hints,
-    Holding,
-    NotRecordedError,
-    Row,
-    Translation,
-    check_axes,
-    count_layers,
-    first_axis,
-    renamed,
-    require_heads,
-    stacked,
-    to_file_tensors,
-    unsupported_values,
-    weight_and_bias,
-)
 
 GELU: dict[str, Gelu] = {
     "gelu": "erf",
@@ -116,7 +100,7 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the model that `config.json` and the arrays describe.
 
     Raises:
@@ -140,11 +124,11 @@ def read(source: Source, hints: Hints) -> Translation:
     raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
 
 
-def _read_vit(source: Source, hints: Hints) -> Translation:
+def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
     settings = settings_of(ViTSettings, source, "config.json")
     shapes = source.shapes
     prefix = prefix_of(source, "embeddings.cls_token")
-    classes = first_axis(source, "classifier.weight", 2)
+    classes = table.first_axis(source, "classifier.weight", 2)
     pooler = f"{prefix}pooler.dense.weight"
     naming = MODULES if f"{prefix}layers.0.{MODULES.fc1}.weight" in shapes else FILES
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
@@ -152,9 +136,9 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     missing = [key for key in (stem, fc1) if key not in shapes]
     if missing:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
-    check_axes(source, stem, 4)
+    table.check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
-    heads = require_heads(
+    heads = table.require_heads(
         source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
     )
     _refuse_other_vits(source, settings, prefix, heads, width)
@@ -168,12 +152,12 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         image_size=size,
         patch_size=(patch_height, patch_width),
         width=width,
-        depth=count_layers(source, re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\."),
+        depth=table.count_layers(source, re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\."),
         num_heads=heads,
-        mlp_dim=first_axis(source, fc1, 2),
+        mlp_dim=table.first_axis(source, fc1, 2),
         num_classes=classes,
         in_channels=in_channels,
-        representation_size=None if classes else first_axis(source, pooler, 2) or None,
+        representation_size=None if classes else table.first_axis(source, pooler, 2) or None,
         dropout=settings.hidden_dropout_prob,
         attention_dropout=settings.attention_probs_dropout_prob,
         gelu=GELU[settings.hidden_act],
@@ -182,12 +166,12 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         image_std=std,
     )
     card = make_card(source, settings, classes, processor, config)
-    return Translation(config, vit_rows(config, prefix, naming), card, _unused(prefix, classes))
+    return table.Translation(config, vit_rows(config, prefix, naming), card, _unused(prefix, classes))
 
 
 def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
     """Refuse settings of transformers' ViT that no ViT here has."""
-    classes, pooler = first_axis(source, "classifier.weight", 2), f"{prefix}pooler.dense.weight"
+    classes, pooler = table.first_axis(source, "classifier.weight", 2), f"{prefix}pooler.dense.weight"
     refuse(
         source,
         {
@@ -217,7 +201,7 @@ def _unused(prefix: str, classes: int) -> dict[str, str]:
     return ignored
 
 
-def read_bit(source: Source, hints: Hints) -> Translation:
+def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     settings = settings_of(BitSettings, source, "config.json")
     prefix = prefix_of(source, "embedder.convolution.weight")
     stages = len(settings.depths)
@@ -249,11 +233,11 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     processor, mean, std = read_pixels(source, settings.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
             "224x224 usually, or put preprocessor_config.json beside the weights."
         )
-    classes = first_axis(source, "classifier.1.weight", 2)
+    classes = table.first_axis(source, "classifier.1.weight", 2)
     config = ResNetConfig(
         image_size=size,
         layers=settings.depths,
@@ -271,7 +255,7 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     config = with_channels(config, settings.embedding_size, settings.hidden_sizes)
     refuse(source, dict.fromkeys(absent_from_libraries(config), True))
     card = make_card(source, settings, classes, processor, config)
-    return Translation(config, bit_rows(config, prefix), card)
+    return table.Translation(config, bit_rows(config, prefix), card)
 
 
 def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
@@ -296,7 +280,11 @@ def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def _write(
-    model: ImageModel, path: Path, notes: list[str], settings: ViTSettings | BitSettings, rows: list[Row]
+    model: ImageModel,
+    path: Path,
+    notes: list[str],
+    settings: ViTSettings | BitSettings,
+    rows: list[table.Row],
 ) -> Path:
     """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
 
@@ -305,7 +293,7 @@ def _write(
     """
     return write_folder(
         path,
-        to_file_tensors(model.state_dict(), rows),
+        table.to_file_tensors(model.state_dict(), rows),
         {"config.json": to_json(settings), "preprocessor_config.json": write_processor(model, notes)},
         metadata={"format": "pt"},
     )
@@ -313,7 +301,7 @@ def _write(
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name the parts of a ViT that transformers cannot build; its hybrid is retired."""
-    phrases = unsupported_values(config, PLAIN)
+    phrases = table.unsupported_values(config, table.PLAIN)
     if config.representation_size and config.num_classes:
         phrases.append("a tanh layer before the head (load with head='new' to drop it)")
     return phrases
@@ -348,10 +336,20 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     return phrases
 
 
+def _model_settings(family: str, config: ModelConfig, card: Card) -> dict[str, Any]:
+    """Return the fields of `ModelSettings`."""
+    names = card.class_names or tuple(f"LABEL_{i}" for i in range(config.num_classes))
+    return {
+        "architectures": (f"{family}ForImageClassification" if config.num_classes else f"{family}Model",),
+        "problem_type": SIGMOID if card.loss == "sigmoid" else None,
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+
+
 def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
-    names = labels_of(card, config.num_classes)
     return ViTSettings(
-        architectures=("ViTForImageClassification" if config.num_classes else "ViTModel",),
+        **_model_settings("ViT", config, card),
         num_attention_heads=config.num_heads,
         hidden_size=config.width,
         num_hidden_layers=config.depth,
@@ -364,79 +362,72 @@ def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.attention_dropout,
         pooler_output_size=config.representation_size or config.width,
-        problem_type=problem_type(card),
-        id2label={str(i): name for i, name in enumerate(names)},
-        label2id={name: i for i, name in enumerate(names)},
     )
 
 
 def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
-    names = labels_of(card, config.num_classes)
     stages = len(config.layers)
     return BitSettings(
-        architectures=("BitForImageClassification" if config.num_classes else "BitModel",),
+        **_model_settings("Bit", config, card),
         num_channels=config.in_channels,
         embedding_size=config.root_channels,
         hidden_sizes=config.stage_channels,
         num_groups=config.groups,
         depths=config.layers,
         output_stride=max(32, 2 ** (stages + 1)),
-        problem_type=problem_type(card),
-        id2label={str(i): name for i, name in enumerate(names)},
-        label2id={name: i for i, name in enumerate(names)},
     )
 
 
 HOLDINGS = {
-    "ViT": Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
 }
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("huggingface", recognises, read, HOLDINGS)
+CHECKPOINT_FORMAT = table.CheckpointFormat("huggingface", recognises, read, HOLDINGS)
 
 
-def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
+def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[table.Row]:
     """List every parameter of a ViT with its name in Hugging Face transformers."""
     rows = [
-        *weight_and_bias("stem", f"{prefix}embeddings.patch_embeddings.projection"),
-        renamed("class_token", f"{prefix}embeddings.cls_token"),
-        renamed("positions.0.embedding", f"{prefix}embeddings.position_embeddings"),
+        *table.weight_and_bias("stem", f"{prefix}embeddings.patch_embeddings.projection"),
+        table.renamed("class_token", f"{prefix}embeddings.cls_token"),
+        table.renamed("positions.0.embedding", f"{prefix}embeddings.position_embeddings"),
     ]
     parts = (naming.query, naming.key, naming.value)
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"{prefix}{naming.layers}.{i}"
-        rows += weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
+        rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
         for kind in ("weight", "bias"):
             rows.append(
-                stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
+                table.stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
             )
-        rows += weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming.out}")
-        rows += weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
-        rows += weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming.fc1}")
-        rows += weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.{naming.fc2}")
-    rows += weight_and_bias("norm", f"{prefix}layernorm")
+        rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming.out}")
+        rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming.fc1}")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.{naming.fc2}")
+    rows += table.weight_and_bias("norm", f"{prefix}layernorm")
     if config.representation_size:
-        rows += weight_and_bias("pre_logits", f"{prefix}pooler.dense")
+        rows += table.weight_and_bias("pre_logits", f"{prefix}pooler.dense")
     if config.num_classes:
-        rows += weight_and_bias("head", "classifier")
+        rows += table.weight_and_bias("head", "classifier")
     return rows
 
 
-def bit_rows(config: ResNetConfig, prefix: str) -> list[Row]:
+def bit_rows(config: ResNetConfig, prefix: str) -> list[table.Row]:
     """List every parameter of a BiT ResNet with its name in Hugging Face transformers."""
-    rows = [renamed("root.weight", f"{prefix}embedder.convolution.weight")]
+    rows = [table.renamed("root.weight", f"{prefix}embedder.convolution.weight")]
     for s, units in enumerate(config.layers):
         for u in range(units):
             ours, theirs = f"stages.{s}.{u}", f"{prefix}encoder.stages.{s}.layers.{u}"
             for number in (1, 2, 3):
-                rows += weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-                rows.append(renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
+                rows += table.weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
+                rows.append(table.renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
             if u == 0:
-                rows.append(renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-    rows += weight_and_bias("norm", f"{prefix}norm")
+                rows.append(table.renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
+    rows += table.weight_and_bias("norm", f"{prefix}norm")
     if config.num_classes:
-        rows += weight_and_bias("head", "classifier.1")
+        rows += table.weight_and_bias("head", "classifier.1")
     return rows
 
 
@@ -454,15 +445,6 @@ def prefix_of(source: Source, key: str) -> str:
             f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
         )
     return names[0].removesuffix(key)
-
-
-def labels_of(card: Card, num_classes: int) -> tuple[str, ...]:
-    """Return the class names, or the names that transformers writes where there are none."""
-    return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
-
-
-def problem_type(card: Card) -> str | None:
-    return SIGMOID if card.loss == "sigmoid" else None
 
 
 def make_card(

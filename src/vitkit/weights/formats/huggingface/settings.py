@@ -18,10 +18,19 @@ BIT_STANDARDIZATION_EPS = 1e-8
 
 
 @dataclass(frozen=True)
-class ViTSettings:
-    """The fields of a ViT's `config.json`, with transformers' defaults."""
+class ModelSettings:
+    """The fields of every model's `config.json`: its class, and the meaning of its logits."""
 
     architectures: tuple[str, ...] = ()
+    problem_type: str | None = None
+    id2label: Mapping[str, Any] = field(default_factory=dict)
+    label2id: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ViTSettings(ModelSettings):
+    """The fields of a ViT's `config.json`, with transformers' defaults."""
+
     model_type: str = "vit"
     num_attention_heads: int | None = None
     hidden_size: int = 768
@@ -37,16 +46,12 @@ class ViTSettings:
     qkv_bias: bool = True
     pooler_act: str = "tanh"
     pooler_output_size: int | None = None
-    problem_type: str | None = None
-    id2label: Mapping[str, Any] = field(default_factory=dict)
-    label2id: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class BitSettings:
+class BitSettings(ModelSettings):
     """The fields of a BiT ResNet's `config.json`, with transformers' defaults."""
 
-    architectures: tuple[str, ...] = ()
     model_type: str = "bit"
     num_channels: int = 3
     embedding_size: int = 64
@@ -60,9 +65,6 @@ class BitSettings:
     embedding_dynamic_padding: bool = False
     output_stride: int = 32
     width_factor: float = 1
-    problem_type: str | None = None
-    id2label: Mapping[str, Any] = field(default_factory=dict)
-    label2id: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

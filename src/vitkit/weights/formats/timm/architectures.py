@@ -12,8 +12,8 @@ from vitkit.models.channels_config import with_statistics
 from vitkit.models.config.image_config import Size
 from vitkit.models.other_names import name_here
 from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.weights import table
 from vitkit.weights.formats.timm.settings import GROUP_NORM_EPS, STANDARDIZATION_EPS
-from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
 
 # Names that describe their architecture in full. Others, such as vit_base_patch16_clip_224 and
 # deit_base_distilled_patch16_224, have parts that the name does not show.
@@ -98,5 +98,5 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
         )
     names = {field.name for field in fields(config)}
     config = replace(config, **{key: value for key, value in numerics.items() if key in names})
-    statistics = (IMAGENET_MEAN, IMAGENET_STD) if name.tag in IMAGENET_TAGS else ((0.5,), (0.5,))
+    statistics = (table.IMAGENET_MEAN, table.IMAGENET_STD) if name.tag in IMAGENET_TAGS else ((0.5,), (0.5,))
     return with_statistics(config, *statistics)

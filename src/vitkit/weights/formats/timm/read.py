@@ -17,6 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights import table
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
@@ -29,19 +30,6 @@ from vitkit.weights.formats.timm.settings import (
 )
 from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.table import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    CheckpointFormat,
-    Hints,
-    NotRecordedError,
-    Translation,
-    check_axes,
-    check_pointwise,
-    count_layers,
-    first_axis,
-    require_heads,
-)
 
 UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
 """Architectures with other numerics, whose tensors may have the same names and shapes."""
@@ -94,7 +82,7 @@ def recognises(source: Source) -> bool:
     return vit or (bool(root) and "stages.0.blocks.0.conv1.weight" in source)
 
 
-def read(source: Source, hints: Hints) -> Translation:
+def read(source: Source, hints: table.Hints) -> table.Translation:
     """Read the model that `config.json` and the tensors describe.
 
     Raises:
@@ -117,7 +105,7 @@ def read(source: Source, hints: Hints) -> Translation:
         doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
     if not settings.has_config and config.position == "none":
         doubts.append("no pos_embed among the tensors: taken for a model without position embeddings")
-    return Translation(config, rows, _card(settings, config, doubts), ignored)
+    return table.Translation(config, rows, _card(settings, config, doubts), ignored)
 
 
 def _refuse(source: Source, settings: Settings) -> None:
@@ -178,7 +166,7 @@ def _refuse_shapes(source: Source) -> None:
         )
 
 
-def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
+def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
     shapes = source.shapes
     _check_shapes(source)
     recorded = settings.has_config and settings.rotary is None
@@ -203,10 +191,10 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         image_size=image_size,
         patch_size=patch_size,
         width=width,
-        depth=count_layers(source, r"blocks\.(\d+)\."),
+        depth=table.count_layers(source, r"blocks\.(\d+)\."),
         num_heads=_num_heads(source, settings, hints, width),
-        mlp_dim=first_axis(source, "blocks.0.mlp.fc1.weight", 2) or 4 * width,
-        num_classes=first_axis(source, "head.weight", 2),
+        mlp_dim=table.first_axis(source, "blocks.0.mlp.fc1.weight", 2) or 4 * width,
+        num_classes=table.first_axis(source, "head.weight", 2),
         in_channels=channels,
         backbone=backbone,
         pool=pool,
@@ -218,7 +206,7 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         layer_scale=_layer_scale(source, settings),
         norm_before_blocks=settings.norm_before_blocks(source),
         norm_after_pooling="fc_norm.weight" in source,
-        representation_size=first_axis(source, "pre_logits.fc.bias", 1) or None,
+        representation_size=table.first_axis(source, "pre_logits.fc.bias", 1) or None,
         dropout=dropout if dropout == position_dropout else 0.0,
         attention_dropout=settings.arguments.attn_drop_rate,
         drop_path=settings.arguments.drop_path_rate,
@@ -237,7 +225,7 @@ def _check_shapes(source: Source) -> None:
         axes[root] = 4
     for key, number in axes.items():
         if key in source:
-            check_axes(source, key, number)
+            table.check_axes(source, key, number)
 
 
 def _layer_scale(source: Source, settings: Settings) -> float | None:
@@ -258,7 +246,11 @@ def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
 
 def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return timm's default pixel statistics: its general ones beside a config, else its ViTs' and BiTs'."""
-    return (IMAGENET_MEAN, IMAGENET_STD) if settings.has_config else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return (
+        (table.IMAGENET_MEAN, table.IMAGENET_STD)
+        if settings.has_config
+        else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    )
 
 
 def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
@@ -288,7 +280,7 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
 def find_image_size(
     source: Source,
     settings: Settings,
-    hints: Hints,
+    hints: table.Hints,
     prefix: int,
     patch: tuple[int, int],
     backbone: BackboneConfig | None,
@@ -298,7 +290,7 @@ def find_image_size(
     if "pos_embed" not in source:
         if given:
             return given[0], True
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
         )
     count = source.shapes["pos_embed"][1]
@@ -313,7 +305,7 @@ def find_image_size(
     stride = backbone.stride if backbone else 1
     if usual is not None and other is None:
         return (usual * patch[0] * stride, usual * patch[1] * stride), True
-    raise NotRecordedError(
+    raise table.NotRecordedError(
         f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
         "nothing says which: give the image size they were made for, image_size=(height, width) "
         "(--image-size HEIGHT WIDTH)."
@@ -358,7 +350,7 @@ def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> 
     return f"{shape(usual)} and {tokens}, or {shape(other)} without a position for the {tokens}"
 
 
-def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> int:
+def _num_heads(source: Source, settings: Settings, hints: table.Hints, width: int) -> int:
     named = settings.named_width
     # The name's heads would then be of another model, which would compute without complaint.
     if named not in (None, width) and settings.arguments.embed_dim is None:
@@ -369,7 +361,7 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
     where = ", and no config.json"
     if settings.has_config:
         where = f", nor does config.json for '{settings.architecture}'"
-    return require_heads(source, settings.num_heads or hints.num_heads, width, where)
+    return table.require_heads(source, settings.num_heads or hints.num_heads, width, where)
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
@@ -399,11 +391,13 @@ def _hybrid_root(source: Source) -> str | None:
 
 def _layers(source: Source, start: str) -> tuple[int, ...]:
     """Count the units of each stage of a ResNet."""
-    stages = count_layers(source, rf"{re.escape(start)}(\d+)\.")
-    return tuple(count_layers(source, rf"{re.escape(start)}{s}\.blocks\.(\d+)\.") for s in range(stages))
+    stages = table.count_layers(source, rf"{re.escape(start)}(\d+)\.")
+    return tuple(
+        table.count_layers(source, rf"{re.escape(start)}{s}\.blocks\.(\d+)\.") for s in range(stages)
+    )
 
 
-def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
+def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.Translation:
     custom = settings.architecture == CUSTOM_RESNET
     bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
     if settings.has_config and not custom and not bit:
@@ -416,19 +410,19 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     size = settings.image_size or hints.image_size
     if size is None:
-        raise NotRecordedError(
+        raise table.NotRecordedError(
             f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
             "224, and 448 where it was fine-tuned on ImageNet."
         )
-    check_axes(source, "stem.conv.weight", 4)
+    table.check_axes(source, "stem.conv.weight", 4)
     if "head.fc.weight" in source:
-        check_pointwise(source, "head.fc.weight", (2, 3))
+        table.check_pointwise(source, "head.fc.weight", (2, 3))
     root = source.shapes["stem.conv.weight"]
     mean, std = _default_statistics(settings)
     config = ResNetConfig(
         size,
         _layers(source, "stages."),
-        num_classes=first_axis(source, "head.fc.weight", 4),
+        num_classes=table.first_axis(source, "head.fc.weight", 4),
         in_channels=root[1],
         norm_eps=GROUP_NORM_EPS,
         standardization_eps=eps,
@@ -438,14 +432,14 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     )
     last = [f"stages.{s}.blocks.0.conv3.weight" for s in range(len(config.layers))]
     for key in last:
-        check_axes(source, key, 4)
+        table.check_axes(source, key, 4)
     config = with_channels(config, root[0], tuple(source.shapes[key][0] for key in last))
     doubts = []
     if custom:
         _require_custom(source, settings, config)
         origin = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
         doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {origin}")
-    return Translation(config, bit_rows(config), _card(settings, config, doubts))
+    return table.Translation(config, bit_rows(config), _card(settings, config, doubts))
 
 
 def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"], float]:
@@ -524,4 +518,4 @@ def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCa
     )
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("timm", recognises, read, HOLDINGS)
+CHECKPOINT_FORMAT = table.CheckpointFormat("timm", recognises, read, HOLDINGS)

@@ -12,6 +12,7 @@ from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
+from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
@@ -26,7 +27,6 @@ from vitkit.weights.formats.timm.settings import (
     STANDARDIZATION_EPS,
 )
 from vitkit.weights.model_card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
-from vitkit.weights.table import PLAIN, Holding, Row, to_file_tensors, unsupported_values
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
@@ -69,7 +69,7 @@ class _Described:
     """The name that timm's `create_model` knows."""
     arguments: dict[str, Any]
     """The arguments for that architecture: `model_args`."""
-    rows: list[Row]
+    rows: list[table.Row]
     tensors: Mapping[str, Tensor]
     first: str
     """The name of the first convolution."""
@@ -131,7 +131,7 @@ def _write(model: ImageModel, path: Path, notes: list[str], described: _Describe
         "pretrained_cfg": pretrained,
     }
     return write_folder(
-        path, to_file_tensors(described.tensors, described.rows), {"config.json": description}
+        path, table.to_file_tensors(described.tensors, described.rows), {"config.json": description}
     )
 
 
@@ -226,9 +226,9 @@ def _unsupported_bit(config: ResNetConfig) -> list[str]:
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what timm's ViTs and hybrids cannot build."""
-    storable = {key: PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
+    storable = {key: table.PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
     storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
-    phrases = unsupported_values(config, storable)
+    phrases = table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
         phrases.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
     if config.representation_size is not None:
@@ -306,6 +306,6 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
 
 
 HOLDINGS = {
-    "ViT": Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
 }
