@@ -3,12 +3,11 @@
 Everything public is here; names are loaded when first used, so that `import vitkit` does not import torch.
 """
 
-import gc
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitkit._version import __version__
 from vitkit.errors import VitkitError
+from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise
@@ -141,19 +140,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        # A full collection passes over all that torch has imported, a tenth of a second, and imports leave
-        # nothing to collect.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return getattr(import_module(_HOMES[name]), name)
-        finally:
-            if collects:
-                gc.enable()
-    raise AttributeError(f"module 'vitkit' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = load_lazily(__name__, _HOMES, __all__)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
-from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import JsonOption, importing, parse_study
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training
-from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
@@ -39,22 +37,11 @@ class Command(JsonOption, AblateOptions):
     """list the arms, their runs and the time they take, and train nothing."""
 
 
-HELP = HelpPage(
-    "RECIPE --vary OPTION=VALUE,... [OPTIONS]",
-    "--vary --plan --grid --seeds --rates --fixed-rate --out --device --threads --json",
-    (
-        "vitkit ablate digits --vary position=learned,none --plan",
-        "vitkit ablate digits --vary pool=token,mean --steps 200",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the arms, and print their table and the conclusions."""
     line = shlex.join(["vitkit", "ablate", *arguments])
-    if arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
-        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
-    command, of_training = parse_study(Command, arguments, "ablate", HELP, describe_training)
+    question = "Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none."
+    command, of_training = parse_study(Command, arguments, "ablate", describe_training, question)
     base = recipe(command.recipe)
     run = study_base(
         of_training, command.recipe, base, "an ablation", "--seeds and --rates", command.listener
@@ -67,10 +54,7 @@ def main(arguments: list[str]) -> None:
         _print_plan(plan_ablation(options), command.json_output)
         return
     ablation = run_ablate(options, line)
-    if command.json_output:
-        console.print_json(ablation.to_json())
-    else:
-        _print(ablation)
+    console.print_result(ablation, command.json_output, _print)
 
 
 def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
@@ -81,25 +65,22 @@ def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
     if as_json:
         console.print_json({"arms": [to_json(arm) for arm in expected], "seconds": seconds})
         return
-    console.print_table(
-        ("arm", "rates tried", "runs", "time"),
+    arms = [
         (
-            (
-                arm.label,
-                ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
-                str(arm.runs),
-                format_duration(arm.seconds),
-            )
-            for arm in expected
-        ),
-        text=(0, 1),
+            arm.label,
+            ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
+            str(arm.runs),
+            format_duration(arm.seconds),
+        )
+        for arm in expected
+    ]
+    console.print_plan(
+        ("arm", "rates tried", "runs", "time"),
+        arms,
+        sum(arm.runs for arm in expected),
+        seconds,
+        ", and as long again for evaluations and reports where runs are short.",
     )
-    runs = sum(arm.runs for arm in expected)
-    console.print_lines(
-        f"\n{len(expected)} arms, {runs} runs, about {format_duration(seconds)} on this machine, as measured "
-        "now, and as long again for evaluations and reports where runs are short."
-    )
-    console.print_next("the same command without --plan trains them")
 
 
 def _print(ablation: "Ablation") -> None:

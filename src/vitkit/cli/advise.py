@@ -11,11 +11,10 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.jobs.advice.options import AdviseOptions
-from vitkit.jobs.options import MachineOptions, StrPaths, as_names
+from vitkit.jobs.options import MachineOptions, StrPaths, as_arguments, as_names
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -38,19 +37,9 @@ class Command(JsonOption, MachineOptions, AdviseOptions):
     """run folder of --go; left out, runs/DATA-MODEL."""
 
 
-HELP = HelpPage(
-    "DATA [START...] [OPTIONS]",
-    "--go --seconds --out --splits.val-fraction --splits.test-fraction --device --threads --json",
-    (
-        "vitkit advise my_photos/ vit-ti16-augreg-in21k",
-        "vitkit advise digits",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, give advice, and follow it with --go."""
-    options = parse(Command, arguments, "advise", HELP)
+    options = parse(Command, arguments, "advise")
     line = shlex.join(["vitkit", "advise", *arguments])
     require_images(options.data)
     starts = as_names(options.starts)
@@ -66,19 +55,10 @@ def main(arguments: list[str]) -> None:
         torch.set_num_threads(options.threads)
     console.download(*starts)
     advice = run_advise(options)
-    if options.json_output:
-        console.print_json(advice.to_json())
-    else:
-        _print(advice)
+    console.print_result(advice, options.json_output, _print)
     if options.go:
-        folder = follow(
-            advice,
-            options.out,
-            device=options.device,
-            threads=options.threads,
-            command=line,
-            listener=options.listener,
-        )
+        machine = as_arguments(MachineOptions, options)
+        folder = follow(advice, options.out, command=line, listener=options.listener, **machine)
         console.print_next(f"open {folder / 'report.html'} in a browser")
     elif not options.json_output:
         if advice.can_go:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_models
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
@@ -31,19 +30,9 @@ class Command(JsonOption, BenchOptions):
     """folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG."""
 
 
-HELP = HelpPage(
-    "MODEL... [OPTIONS]",
-    "--peers --minutes --batch-size --sizes --training --precision --device --threads --out --json",
-    (
-        "vitkit bench ViT-Ti/16",
-        "vitkit bench ViT-S/16 --peers --sizes 224,384",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    options = parse(Command, arguments, "bench", HELP)
+    options = parse(Command, arguments, "bench")
     require_models(options.models)
     with importing():
         from vitkit.jobs.bench.bench import describe_machine, keep, measure

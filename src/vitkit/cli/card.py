@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import CardOptions
 
@@ -16,19 +15,9 @@ class Command(JsonOption, CardOptions):
     """Describe a checkpoint: architecture, numerics, preprocessing, class names, origin."""
 
 
-HELP = HelpPage(
-    "CHECKPOINT [OPTIONS]",
-    "--image-size --num-heads --json",
-    (
-        "vitkit card runs/digits-ViT-96x6x3-4",
-        "vitkit card vit-ti16-augreg-in21k --json",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the card of a checkpoint."""
-    options = parse(Command, arguments, "card", HELP)
+    options = parse(Command, arguments, "card")
     require_checkpoints(options.source)
     with importing():
         from vitkit.jobs.card import read_card, record, summary

@@ -8,7 +8,6 @@ from rich.markup import escape
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.compare.options import CompareOptions
 from vitkit.text import pluralize
@@ -30,19 +29,9 @@ class Command(JsonOption, CompareOptions):
     data: str | None = None
 
 
-HELP = HelpPage(
-    "FIRST SECOND [OPTIONS]",
-    "--data --split --out --speed-seconds --threads --device --batch-size --json",
-    (
-        "vitkit compare runs/digits-seed0 runs/digits-seed1",
-        "vitkit compare runs/photos vit-b16-augreg --data new_photos/",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, compare, and print the comparison."""
-    options = parse(Command, arguments, "compare", HELP)
+    options = parse(Command, arguments, "compare")
     require_checkpoints(options.first, options.second)
     require_images(options.data)
     with importing():
@@ -50,10 +39,7 @@ def main(arguments: list[str]) -> None:
 
     console.download(options.first, options.second)
     comparison = run_compare(options)
-    if options.json_output:
-        console.print_json(comparison.to_json())
-    else:
-        _print(comparison)
+    console.print_result(comparison, options.json_output, _print)
 
 
 def _print(comparison: "ModelComparison") -> None:

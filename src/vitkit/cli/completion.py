@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vitkit.cli.help import ASKING, HelpPage
+from vitkit.cli.help import ASKING
 from vitkit.cli.options import parse
-from vitkit.cli.training_options import PAGES, describe_training
+from vitkit.cli.training_options import TRAINING_PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
 from vitkit.models.config.card import TaskName
 
@@ -29,19 +29,11 @@ OF_BASH = """\
 autoload -U +X compinit && compinit
 autoload -U +X bashcompinit && bashcompinit"""
 """The lines by which zsh understands the script of bash."""
-HELP = HelpPage(
-    "SHELL",
-    "",
-    (
-        "vitkit completion bash > ~/.vitkit-completion  # then: source it in ~/.bashrc",
-        "vitkit completion fish > ~/.config/fish/completions/vitkit.fish",
-    ),
-)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the script."""
-    shell = parse(Command, arguments, "completion", HELP).shell
+    shell = parse(Command, arguments, "completion").shell
     from vitkit.cli.main import VERBS
 
     verbs = {verb: list_options(verb, module) for verb, (_, module) in VERBS.items()}
@@ -58,9 +50,9 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         verb: as it stands on the command line.
         module: the module of its `main`.
     """
-    if verb in PAGES:
+    if verb in TRAINING_PAGES:
         task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
-        options = (*PAGES[verb].before, *describe_training(verb, task))
+        options = (*TRAINING_PAGES[verb].before, *describe_training(verb, task))
     else:
         home = importlib.import_module(module)
         options = describe(home.Command)

@@ -192,6 +192,33 @@ def print_fact(heading: str, fact: str) -> None:
     print_lines(f"{heading:8} {fact}")
 
 
+def print_result(result: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+    """Print what a command found out: with --json its `to_json()`, else as `show` does."""
+    if as_json:
+        print_json(result.to_json())
+    else:
+        show(result)
+
+
+def print_plan(
+    headings: Sequence[str], arms: Sequence[Sequence[str]], runs: int, seconds: float, beside: str = ""
+) -> None:
+    """Print the arms of a study that has not begun, a row each, their runs and the time of all of them.
+
+    Args:
+        headings, arms: the table; its first two columns are text.
+        runs: of all arms.
+        seconds: of all runs on this machine.
+        beside: a clause on the time that comes on top.
+    """
+    print_table(headings, arms, text=(0, 1))
+    print_lines(
+        f"\n{pluralize(len(arms), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} on "
+        f"this machine, as measured now{beside}"
+    )
+    print_next("the same command without --plan trains them")
+
+
 def print_next(*commands: str) -> None:
     """Print below a blank line which commands make use of a result, each in a line of its own."""
     print_lines("", "Next: " + "\n      ".join(commands))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, get_args
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import ConvertOptions
 from vitkit.runs.destination import refuse_taken
@@ -26,20 +25,9 @@ class Command(ConvertOptions):
     """Write a checkpoint in another library's format, read it back and compare the two."""
 
 
-HELP = HelpPage(
-    "CHECKPOINT OUT [OPTIONS]",
-    "--to --against --num-classes --head --image-size --interpolation "
-    "--image-mean --image-std --accept-change --num-heads",
-    (
-        "vitkit convert runs/digits-ViT-96x6x3-4 digits_hf --to huggingface",
-        "vitkit convert ViT-B_16.npz vit_b16 --num-classes 10",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, convert a checkpoint, and print how the result compares with it."""
-    options = parse(Command, arguments, "convert", HELP)
+    options = parse(Command, arguments, "convert")
     require_checkpoints(options.source)
     refuse_taken(Path(options.out))
     with importing():

@@ -9,7 +9,6 @@ import tyro
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_models
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import CostOptions
 from vitkit.models.zoo import list_models, model_config
@@ -28,20 +27,9 @@ class Command(JsonOption, CostOptions):
     """print the pre-training compute of the paper's Table 6 beside ours."""
 
 
-HELP = HelpPage(
-    "MODEL... [OPTIONS]",
-    "--batch-size --image-size --num-classes --epochs --images --optimizer "
-    "--average --utilization --table6 --json",
-    (
-        "vitkit cost ViT-B/16 ViT-L/16",
-        "vitkit cost ViT-S/16 --epochs 300 --images 1281167",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and print what the models need, or Table 6."""
-    command = parse(Command, arguments, "cost", HELP)
+    command = parse(Command, arguments, "cost")
     if command.table6:
         with importing():
             from vitkit.jobs.cost import table6

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import ASKING, HelpPage
+from vitkit.cli.help import ASKING
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import JsonOption, importing, parse, parse_study
 from vitkit.cli.train import study_base
@@ -35,33 +35,12 @@ class Command(JsonOption, DataCheckOptions):
     decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
 
 
-HELP = HelpPage(
-    "PATH [OPTIONS]",
-    "--task --splits.val-fraction --splits.test-fraction --splits.seed --splits.group "
-    "--splits.folds --channels --max-pixels --json",
-    (
-        "vitkit data check my_photos/",
-        "vitkit data check labels.csv --task multi-label --json",
-    ),
-)
-
-
 @dataclass(frozen=True)
 class Show(DataShowOptions):
     """Draw training images beside augmented versions of each, as a model sees them.
 
     All options of vitkit train that change images may follow: --image-size, --crop-area, --rand-augment,
     --seed, --splits..."""
-
-
-SHOW_HELP = HelpPage(
-    "PATH [OPTIONS]",
-    "--start --recipe --images --versions --out",
-    (
-        "vitkit data show my_photos/",
-        "vitkit data show my_photos/ --crop-area 0.05,1 --out views.png",
-    ),
-)
 
 
 def main(arguments: list[str]) -> None:
@@ -72,7 +51,7 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "show":
         _show(arguments[1:])
         return
-    options = parse(Command, arguments[1:] if arguments[0] == "check" else arguments, "data check", HELP)
+    options = parse(Command, arguments[1:] if arguments[0] == "check" else arguments, "data check")
     require_images(options.path)
     with importing():
         from vitkit.jobs.data_check import check
@@ -86,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 def _show(arguments: list[str]) -> None:
     """Draw images as a training with the options of the command line sees them."""
-    command, of_training = parse_study(Show, arguments, "data show", SHOW_HELP, describe_training)
+    command, of_training = parse_study(Show, arguments, "data show", describe_training)
     require_images(command.path)
     require_checkpoints(command.start)
     of_training += ["--data", command.path, *(["--start", command.start] if command.start else [])]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import EmbedOptions
 from vitkit.text import join_names, pluralize
@@ -16,19 +15,9 @@ class Command(EmbedOptions):
     """Compute the features of images by a frozen model, and keep them in files."""
 
 
-HELP = HelpPage(
-    "DATA MODEL [OPTIONS]",
-    "--out --batch-size --image-size --precision --device --workers --on --processes --num-heads",
-    (
-        "vitkit embed my_photos/ vit-ti16-augreg-in21k",
-        "vitkit embed digits runs/digits-ViT-96x6x3-4 --out features.npy",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, compute the features, and say where they are."""
-    options = parse(Command, arguments, "embed", HELP)
+    options = parse(Command, arguments, "embed")
     require_images(options.data)
     require_checkpoints(options.path)
     with importing():

@@ -8,7 +8,6 @@ from rich.markup import escape
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.cli.processes import start_several
 from vitkit.data.imagenet_config import ProtocolName
@@ -48,22 +47,12 @@ class Command(JsonOption, ProtocolFiles, EvaluateOptions):
             raise VitkitError(f"--protocol {self.protocol} scores all images of --data: leave --split out.")
 
 
-HELP = HelpPage(
-    "MODEL [OPTIONS]",
-    "--data --split --protocol --batch-size --image-size --precision --device --workers --processes --json",
-    (
-        "vitkit evaluate runs/digits-ViT-96x6x3-4",
-        "vitkit evaluate runs/my_photos-ViT-Ti-16 --data new_photos/ --json",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, and print the numbers."""
     arguments = list(arguments)
     if start_several("evaluate", arguments):
         return
-    options = parse(Command, arguments, "evaluate", HELP)
+    options = parse(Command, arguments, "evaluate")
     if options.protocol is not None and world_of_environment().size > 1:
         raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
     require_checkpoints(options.path)
@@ -98,7 +87,7 @@ def compute_part(arguments: list[str]) -> None:
     """Compute a part of the evaluation that process 0 prints."""
     from vitkit.jobs.evaluate import run_evaluate
 
-    run_evaluate(parse(Command, arguments, "evaluate", HELP))
+    run_evaluate(parse(Command, arguments, "evaluate"))
 
 
 def _print(evaluation: "Evaluation") -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import ExportOptions
 from vitkit.runs.destination import refuse_taken
@@ -18,20 +17,9 @@ class Command(ExportOptions):
     evaluate read."""
 
 
-HELP = HelpPage(
-    "CHECKPOINT OUT [OPTIONS]",
-    "--engine --precision --calibration --calibration-images --check-images "
-    "--accept-change --image-size --num-heads",
-    (
-        "vitkit export runs/digits-ViT-96x6x3-4 digits_graph --engine onnxruntime",
-        "vitkit export runs/mine mine_int8 --precision int8",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, export a model, and print how its graph compares with it."""
-    options = parse(Command, arguments, "export", HELP)
+    options = parse(Command, arguments, "export")
     require_checkpoints(options.source)
     require_images(options.calibration)
     refuse_taken(Path(options.out))

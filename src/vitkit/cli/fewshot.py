@@ -9,7 +9,6 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.cli.processes import start_several
 from vitkit.jobs.fewshot.options import FewShotOptions
@@ -36,22 +35,12 @@ class Command(JsonOption, FewShotOptions):
     processors; the numbers are the same. On several machines: torchrun ... -m vitkit fewshot."""
 
 
-HELP = HelpPage(
-    "START... --data DATA [OPTIONS]",
-    "--data --shots --seeds --methods --image-size --out --batch-size --device --processes --json",
-    (
-        "vitkit fewshot vit-ti16-augreg-in21k --data my_photos/",
-        "vitkit fewshot runs/a runs/b --data digits --shots 1,5",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
     arguments = list(arguments)
     if start_several("fewshot", arguments):
         return
-    options = parse(Command, arguments, "fewshot", HELP)
+    options = parse(Command, arguments, "fewshot")
     if options.out is not None:  # before minutes of measurements
         require_folder(Path(options.out))
     require_checkpoints(*options.checkpoints)
@@ -81,7 +70,7 @@ def compute_part(arguments: list[str]) -> None:
     """Compute a part of the features for the numbers that process 0 prints."""
     from vitkit.jobs.fewshot.fewshot import run_fewshot
 
-    run_fewshot(parse(Command, arguments, "fewshot", HELP))
+    run_fewshot(parse(Command, arguments, "fewshot"))
 
 
 def _print_model(measured: "FewShot", model: "FewShotModel") -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.options import InspectOptions, as_names
 from vitkit.runs.destination import require_folder
@@ -18,19 +17,9 @@ class Command(InspectOptions):
     """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG."""
 
 
-HELP = HelpPage(
-    "MODEL [OPTIONS]",
-    "--images --out --image-size --num-heads --quiet",
-    (
-        "vitkit inspect runs/digits-ViT-96x6x3-4",
-        "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and draw the pictures."""
-    options = parse(Command, arguments, "inspect", HELP)
+    options = parse(Command, arguments, "inspect")
     if options.out is not None:
         require_folder(Path(options.out))
     require_checkpoints(options.path)

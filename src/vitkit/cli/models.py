@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from vitkit.cli import console
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import ModelsOptions
 from vitkit.text import format_count
@@ -14,19 +13,9 @@ class Command(ModelsOptions):
     """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap."""
 
 
-HELP = HelpPage(
-    "[PATTERN...] [OPTIONS]",
-    "--image-size --num-classes",
-    (
-        "vitkit models 'ViT-B*'",
-        "vitkit models ViT-Ti/16 --image-size 384 --num-classes 10",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the models."""
-    options = parse(Command, arguments, "models", HELP)
+    options = parse(Command, arguments, "models")
     with importing():
         from vitkit.jobs.models import measure_models
 

@@ -22,6 +22,7 @@ from tyro.constructors import (
 
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import ALL, ASKING, NO_PAGE, HelpPage, usage, write_help
+from vitkit.cli.help_pages import PAGES
 from vitkit.cli.mistakes import WrongCommandLine, find_mistake
 from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option, describe, value_type
 from vitkit.errors import VitkitError
@@ -112,7 +113,11 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 def parse(
-    command: type[C], arguments: list[str], verb: str, page: HelpPage = NO_PAGE, default: C | None = None
+    command: type[C],
+    arguments: list[str],
+    verb: str,
+    page: HelpPage | None = None,
+    default: C | None = None,
 ) -> C:
     """Parse the arguments of a verb into the dataclass of its options.
 
@@ -120,7 +125,7 @@ def parse(
         command: the dataclass. Fields without a default, in dataclasses within it too, are positional.
         arguments: what follows the verb.
         verb: the name in the help.
-        page: the choice of what its help shows first.
+        page: the choice of what its help shows first; left out, the verb's in `vitkit.cli.help_pages`.
         default: the values of options that are left out; by default the defaults of the dataclass.
 
     Raises:
@@ -136,30 +141,35 @@ def parse_study(
     command: type[C],
     arguments: list[str],
     verb: str,
-    page: HelpPage,
     of_training: Callable[[], Sequence[Option]],
+    question: str = "",
 ) -> tuple[C, list[str]]:
     """Parse the options of a study, and return beside them the arguments that are options of training.
 
     Args:
-        command, arguments, verb, page: as for `parse`.
+        command, arguments, verb: as for `parse`.
         of_training: describes the options of training.
+        question: the error where the first argument is an option, while what stands first is missing.
 
     Raises:
         SystemExit, WrongCommandLine: as `parse`.
+        VitkitError: the first argument is an option.
     """
-    return _parse(command, arguments, verb, page, None, of_training)
+    if question and arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
+        raise VitkitError(question)
+    return _parse(command, arguments, verb, None, None, of_training)
 
 
 def _parse(
     command: type[C],
     arguments: list[str],
     verb: str,
-    page: HelpPage,
+    page: HelpPage | None,
     default: C | None,
     others: Callable[[], Sequence[Option]] | None = None,
 ) -> tuple[C, list[str]]:
     """Parse the arguments of a verb; where it has `others`, return the arguments for these too."""
+    page = page or PAGES.get(verb, NO_PAGE)
 
     def options() -> tuple[Option, ...]:
         own = describe(command) if default is None else describe(command, default)

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import PredictOptions, as_names
@@ -32,19 +31,9 @@ class Command(PredictOptions):
     where an image cannot be read."""
 
 
-HELP = HelpPage(
-    "MODEL IMAGE... [OPTIONS]",
-    "--top --csv --json --out --batch-size --image-size --engine --precision --device --max-pixels",
-    (
-        "vitkit predict runs/digits-ViT-96x6x3-4 photo.jpg",
-        "vitkit predict runs/my_photos-ViT-Ti-16 holiday/ --csv",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
-    options = parse(Command, arguments, "predict", HELP)
+    options = parse(Command, arguments, "predict")
     json_output, csv_output = options.json_output, options.csv_output
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")

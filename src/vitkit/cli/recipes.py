@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from vitkit.cli import console
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import parse
 from vitkit.jobs.recipes import RECIPES, describe_recipe, recipe
 
@@ -14,12 +13,9 @@ class Command:
     line."""
 
 
-HELP = HelpPage("", "", ("vitkit recipes", "vitkit train --recipe digits --help  # its values"))
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, which has no options, and print the recipes."""
-    parse(Command, arguments, "recipes", HELP)
+    parse(Command, arguments, "recipes")
     rows = []
     for name in RECIPES:
         run = recipe(name)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from vitkit.cli import console
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import importing, parse
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import kind_of
@@ -20,16 +19,9 @@ class Command:
     """folder of a run or of a series of runs."""
 
 
-HELP = HelpPage(
-    "RUN",
-    "",
-    ("vitkit report runs/digits-ViT-96x6x3-4", "vitkit report runs/my_photos-ViT-Ti-16-runs"),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and write the report."""
-    run = parse(Command, arguments, "report", HELP).run
+    run = parse(Command, arguments, "report").run
     if kind_of(run).kind != "series":
         read_config(Path(run))  # raises where it is no run
     with importing():

@@ -8,12 +8,11 @@ import tyro
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.text import format_duration, pluralize
+from vitkit.text import format_duration
 
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.reproduce import Planned, Reproduction
@@ -36,22 +35,12 @@ class Command(JsonOption, ReproduceOptions):
     """list the arms, their runs and the time they take here, and train nothing."""
 
 
-HELP = HelpPage(
-    "ITEM [OPTIONS]",
-    "--list --plan --minutes --data --start --seeds --steps --only --out --json",
-    (
-        "vitkit reproduce --list",
-        "vitkit reproduce table8 --minutes 30",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, do the study, and print whether the paper's conclusion holds here."""
     if not arguments or "--list" in arguments:
         _print_list("--json" in arguments)
         return
-    command = parse(Command, arguments, "reproduce", HELP)
+    command = parse(Command, arguments, "reproduce")
     options = ReproduceOptions(**as_arguments(ReproduceOptions, command))
     require_images(command.data)
     if options.item == "fig12":  # which times models by name too
@@ -66,10 +55,7 @@ def main(arguments: list[str]) -> None:
         return
     console.download(*options.starts)
     reproduction = run_reproduce(options, shlex.join(["vitkit", "reproduce", *arguments]))
-    if command.json_output:
-        console.print_json(reproduction.to_json())
-    else:
-        _print(reproduction)
+    console.print_result(reproduction, command.json_output, _print)
 
 
 def _print_list(as_json: bool) -> None:
@@ -106,27 +92,26 @@ def _print_plan(options: ReproduceOptions, planned: "tuple[Planned, ...]", as_js
 
     item, seconds = ITEMS[options.item], sum(arm.seconds for arm in planned)
     if as_json:
-        arms = [to_json(arm) for arm in planned]
-        console.print_json({"item": options.item, "needs": item.needs, "arms": arms, "seconds": seconds})
+        console.print_json(
+            {
+                "item": options.item,
+                "needs": item.needs,
+                "arms": [to_json(arm) for arm in planned],
+                "seconds": seconds,
+            }
+        )
         return
     console.print_lines(item.title, f"Needs {item.needs}.")
-    if planned:
-        console.print_table(
-            ("arm", "", "runs", "steps", "time"),
-            (
-                (arm.name, arm.label, str(arm.runs), f"{arm.steps:,}", format_duration(arm.seconds))
-                for arm in planned
-            ),
-            text=(0, 1),
-        )
-        runs = sum(arm.runs for arm in planned)
-        console.print_lines(
-            f"\n{pluralize(len(planned), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} "
-            "on this machine, as measured now"
-        )
-    else:
+    if not planned:
         console.print_lines(f"Here: {item.here}.")
-    console.print_next("the same command without --plan")
+        console.print_next("the same command without --plan")
+        return
+    arms = [
+        (arm.name, arm.label, str(arm.runs), f"{arm.steps:,}", format_duration(arm.seconds))
+        for arm in planned
+    ]
+    runs = sum(arm.runs for arm in planned)
+    console.print_plan(("arm", "", "runs", "steps", "time"), arms, runs, seconds)
 
 
 def _print(reproduction: "Reproduction") -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitkit.cli import console
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import RunsOptions
@@ -27,12 +26,9 @@ class Command(JsonOption, RunsOptions):
     ] = "runs"
 
 
-HELP = HelpPage("[FOLDER] [OPTIONS]", "--json --quiet", ("vitkit runs", "vitkit runs my_runs/ --json"))
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the runs."""
-    options = parse(Command, arguments, "runs", HELP)
+    options = parse(Command, arguments, "runs")
     with importing():
         from vitkit.jobs.list_runs import run_list_runs
 

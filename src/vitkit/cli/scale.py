@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_images
-from vitkit.cli.help import ASKING, HelpPage
 from vitkit.cli.options import JsonOption, importing, option_names, parse_study
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training
@@ -33,22 +32,16 @@ class Command(JsonOption, ScaleOptions):
     """print the points and the time that they take, and train nothing."""
 
 
-HELP = HelpPage(
-    "DATA [OPTIONS]",
-    "--along --budget --plan --points --seeds --recipe --start --out --device --json",
-    (
-        "vitkit scale digits --budget 20m --plan",
-        "vitkit scale my_photos/ --along size --budget 2h",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print it."""
     line = shlex.join(["vitkit", "scale", *arguments])
-    if arguments and arguments[0].startswith("-") and arguments[0] not in ASKING:
-        raise VitkitError("Which images? They stand first: vitkit scale DATA --budget 45m.")
-    command, of_training = parse_study(Command, arguments, "scale", HELP, describe_training)
+    command, of_training = parse_study(
+        Command,
+        arguments,
+        "scale",
+        describe_training,
+        "Which images? They stand first: vitkit scale DATA --budget 45m.",
+    )
     of_training += ["--data", str(command.data), *(["--start", str(command.start)] if command.start else [])]
     require_images(command.data)
     name = command.recipe
@@ -77,10 +70,7 @@ def main(arguments: list[str]) -> None:
         console.print_next("the same command without --plan trains them")
         return
     result = run_scale(options, line)
-    if command.json_output:
-        console.print_json(result.to_json())
-    else:
-        _print(result)
+    console.print_result(result, command.json_output, _print)
 
 
 def _print(result: "Scale") -> None:

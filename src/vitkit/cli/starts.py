@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from vitkit.cli import console
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, parse
 from vitkit.jobs.options import StartsOptions
 from vitkit.weights.published import SOURCES, PublishedStart, starts
@@ -22,19 +21,9 @@ class Command(JsonOption, StartsOptions):
     --json also lists addresses, licences and sources."""
 
 
-HELP = HelpPage(
-    "[PATTERN...] [OPTIONS]",
-    "--model --data --json",
-    (
-        "vitkit starts 'vit-b16*'",
-        "vitkit starts --model ViT-Ti/16",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
-    options = parse(Command, arguments, "starts", HELP)
+    options = parse(Command, arguments, "starts")
     listed = starts(*options.patterns, model=options.model, data=options.data)
     if options.json_output:
         console.print_json(

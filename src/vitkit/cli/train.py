@@ -4,7 +4,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
@@ -15,6 +15,7 @@ from vitkit.cli.processes import start_several
 from vitkit.cli.training_options import CommandLine, parse_line
 from vitkit.data.config import FIRST_RULE
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import MachineOptions, as_arguments
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener, hushed
 from vitkit.runs.config import WHICH_IMAGES, Run, StartConfig, new_model_config
@@ -79,7 +80,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.jobs.preview import preview
         from vitkit.jobs.series.series import train_series
         from vitkit.jobs.trackers import log_to
-        from vitkit.jobs.train import train
+        from vitkit.jobs.train import foresee_run, train
         from vitkit.runs.outlook import describe_images
         from vitkit.runs.plan import Request
         from vitkit.weights.files.download import is_local
@@ -102,17 +103,14 @@ def run_verb(arguments: list[str], verb: str) -> None:
             line = line.over(default)
         if line.run.training.minutes is not None:
             line = _fit_minutes(line, default, request, listener)
-    device, threads = options.machine.device, options.machine.threads
+    circumstances: dict[str, Any] = {
+        **as_arguments(MachineOptions, options.machine),
+        "resume": resumed is not None,
+        "request": request,
+        "listener": listener,
+    }
     if options.dry_run:
-        preview(
-            line.run,
-            out,
-            resume=resumed is not None,
-            device=device,
-            threads=threads,
-            request=request,
-            listener=listener,
-        )
+        preview(*foresee_run(line.run, out, **circumstances), listener)
         _print_command(typed)
     elif options.then.then:
         _compare(line, command, listener)
@@ -121,30 +119,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
             raise VitkitError(
                 "--from-scratch is for a single run: give it with --resume and that run folder."
             )
-        folder = train_series(
-            line.run,
-            out,
-            options.series,
-            resume=resumed is not None,
-            device=device,
-            threads=threads,
-            command=command,
-            request=request,
-            listener=listener,
-        )
+        folder = train_series(line.run, out, options.series, command=command, **circumstances)
         _print_series(folder, _read_series(folder))
     else:
-        folder = train(
-            line.run,
-            out,
-            resume=resumed is not None,
-            device=device,
-            threads=threads,
-            from_scratch=options.from_scratch,
-            command=command,
-            request=request,
-            listener=listener,
-        )
+        folder = train(line.run, out, from_scratch=options.from_scratch, command=command, **circumstances)
         _print_run(folder, line.run)
 
 

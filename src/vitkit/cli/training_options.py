@@ -134,7 +134,7 @@ IMAGES = Option(
     "images to learn from: a folder of images in any depth, a .csv or .parquet files. They need no labels.",
     is_positional=True,
 )
-PAGES = {
+TRAINING_PAGES = {
     "train": HelpPage(
         "--data DATA [OPTIONS]",
         "--data --recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out --resume",
@@ -227,7 +227,7 @@ def _overlaid(base: Any, run: Any, given: frozenset[str], prefix: str = "") -> A
 def parse_line(arguments: list[str], defaults: Run, verb: str, series: SeriesOptions) -> CommandLine:
     """Read a command line of training; options that are left out have the values of a run and a series."""
     command, default = _command(arguments, defaults, verb, series)
-    options = parse(command, arguments, verb, PAGES[verb], default)
+    options = parse(command, arguments, verb, TRAINING_PAGES[verb], default)
     return CommandLine(options.run.run(), option_names(spell_out(arguments, tuple)), options)
 
 

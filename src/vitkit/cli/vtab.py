@@ -9,7 +9,6 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.help import HelpPage
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.vtab.options import VtabOptions
@@ -26,19 +25,9 @@ class Command(JsonOption, VtabOptions):
     Stopped anywhere, the same command goes on: finished tasks are not repeated."""
 
 
-HELP = HelpPage(
-    "START --root FOLDER [OPTIONS]",
-    "--root --tasks --protocol --sweep --steps --batch-size --micro-batch-size --out --device --json",
-    (
-        "vitkit vtab vit-b16-augreg-in21k --root vtab/",
-        "vitkit vtab runs/mine --root vtab/ --tasks dtd,svhn --protocol finetune",
-    ),
-)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, fine-tune on each task, and print the table."""
-    command = parse(Command, arguments, "vtab", HELP)
+    command = parse(Command, arguments, "vtab")
     options = VtabOptions(**as_arguments(VtabOptions, command))
     if command.out is not None:
         require_folder(Path(command.out))

@@ -27,18 +27,24 @@ _CONVERTED_TO = {1: "grey", 3: "RGB", 4: "RGB and alpha"}
 
 
 @dataclass(frozen=True)
-class BadFile:
+class ListedImage:
+    """An image by its place in the data."""
+
     split: str
     key: str
+
+
+@dataclass(frozen=True)
+class BadFile(ListedImage):
+    """A file that cannot be read."""
+
     reason: str
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(ListedImage):
     """One of several files with the same pixels."""
 
-    split: str
-    key: str
     label: str
 
 

@@ -48,6 +48,8 @@ class ProtocolResult(Shown):
     protocol: ProtocolName
     count: int
     """Images that were scored."""
+    candidates: int
+    """Classes that the model chose among."""
     correct: int
     accuracy: float
     accuracy_interval: tuple[float, float]
@@ -56,8 +58,6 @@ class ProtocolResult(Shown):
     """Images with a right class among the model's five likeliest."""
     top5_accuracy: float
     top5_accuracy_interval: tuple[float, float]
-    candidates: int
-    """Classes that the model chose among."""
     unreadable: int
     left_out: Mapping[str, int]
     """Reason -> number of images that were not scored."""
@@ -182,13 +182,13 @@ def count_right(
     return ProtocolResult(
         protocol,
         len(ids),
+        len(candidates),
         correct,
         correct / len(ids),
         wilson_interval(correct, len(ids)),
         top5,
         top5 / len(ids),
         wilson_interval(top5, len(ids)),
-        len(candidates),
         len(images.members) - len(ids),
         images.left_out,
         tuple(sorted(scores, key=lambda score: (score.accuracy, -score.count, score.name))),

@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -41,6 +42,9 @@ AT_A_TIME = 128
 """Images of a batch of predictions."""
 
 
+# A dataclass keeps the parameters unchanged by their names, as scikit-learn reads, sets and copies them. Two
+# classifiers are equal if they are the same, and scikit-learn writes and draws them.
+@dataclass(eq=False, repr=False)
 class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of images for scikit-learn, which `fit` trains or fine-tunes as vitkit itself does.
 
@@ -74,37 +78,20 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes_: `(K,)`, the labels in order.
     """
 
-    def __init__(
-        self,
-        start: str | Path | None = None,
-        *,
-        model: str | None = None,
-        recipe: str | None = None,
-        epochs: float | None = None,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        image_size: int | tuple[int, int] | None = None,
-        freeze: Literal["nothing", "trunk"] | None = None,
-        options: Mapping[str, Any] | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        unit_range: bool = False,
-        folder: str | Path | None = None,
-        device: str = "auto",
-    ) -> None:
-        # Unchanged, because scikit-learn reads, sets and copies the parameters by these names.
-        self.start = start
-        self.model = model
-        self.recipe = recipe
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.image_size = image_size
-        self.freeze = freeze
-        self.options = options
-        self.random_state = random_state
-        self.unit_range = unit_range
-        self.folder = folder
-        self.device = device
+    start: str | Path | None = None
+    _: KW_ONLY
+    model: str | None = None
+    recipe: str | None = None
+    epochs: float | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    image_size: int | tuple[int, int] | None = None
+    freeze: Literal["nothing", "trunk"] | None = None
+    options: Mapping[str, Any] | None = None
+    random_state: int | np.random.RandomState | None = None
+    unit_range: bool = False
+    folder: str | Path | None = None
+    device: str = "auto"
 
     def fit(self, X: Images, y: ArrayLike) -> "ViTClassifier":  # noqa: N803 (scikit-learn's names)
         """Train on images `(N, H, W)`, `(N, H, W, C)` or N paths, and their N labels.

@@ -42,10 +42,10 @@ class Embedded:
     images: int
     width: int
     """D, the number of features of an image."""
-    rejects: dict[str, str]
-    """Name and reason of every image that could not be read: its features are missing, or NaN in .npy."""
     continued: int
     """Parts that were on the disk already."""
+    rejects: dict[str, str]
+    """Name and reason of every image that could not be read: its features are missing, or NaN in .npy."""
     retry: tuple[Path, ...] = ()
     """The files to remove, so that the same command reads the unreadable images again."""
     names: Path | None = None
@@ -75,9 +75,7 @@ class FeatureRows:
             place,
             options.load_options,
             device=options.device,
-            engine="torch",
             precision=options.precision,
-            exact=False,
             phase="evaluation",
         )
         model: Any = ready.model
@@ -142,7 +140,7 @@ def run_embed(options: EmbedOptions) -> Embedded:
     rejects = {name: error for part in parts for name, error in errors[part]}
     retry = [out, names] if ending else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
-    return Embedded(out, images, width, rejects, continued, again, names)
+    return Embedded(out, images, width, continued, rejects, again, names)
 
 
 embed = from_options(EmbedOptions)(run_embed)

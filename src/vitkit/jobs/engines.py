@@ -14,7 +14,7 @@ from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import PredictorOptions
+from vitkit.jobs.options import ModelOptions, PredictorOptions, StrPath
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.runs.folder import Place, kind_of
 from vitkit.text import join_names
@@ -49,10 +49,10 @@ def load_ready(
     options: LoadOptions,
     *,
     device: str,
-    engine: Engine | None,
     precision: Precision,
-    exact: bool,
     phase: Phase,
+    engine: Engine | None = None,
+    exact: bool = False,
 ) -> Ready:
     """Load a checkpoint, or the folder of an exported engine, to be computed by an engine.
 
@@ -60,10 +60,10 @@ def load_ready(
         path: anything `load_model` reads, or a folder that `vitkit export` wrote.
         options: as for `load_model`.
         device: "auto", "cpu", "cuda".
-        engine: None for the engine of an exported folder, else PyTorch.
         precision: "auto" is float32 on a processor.
-        exact: whether to compute with the operations of the first version, which PyTorch alone has.
         phase: evaluation or prediction.
+        engine: None for the engine of an exported folder, else PyTorch.
+        exact: whether to compute with the operations of the first version, which PyTorch alone has.
 
     Raises:
         VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`.
@@ -91,6 +91,19 @@ def load_ready(
     gelu = describe_gelu(model.config, graph_precision)
     notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
     return Ready(model, notes, loaded.identity.left_out, "cpu", "float32")
+
+
+def load_by_options(options: ModelOptions, path: StrPath | Place, phase: Phase) -> Ready:
+    """Load the model at a path by the options of a command; see `load_ready`."""
+    return load_ready(
+        path,
+        options.load_options,
+        device=options.device,
+        precision=options.precision,
+        phase=phase,
+        engine=options.engine,
+        exact=options.exact,
+    )
 
 
 def take_built(options: PredictorOptions) -> Ready:

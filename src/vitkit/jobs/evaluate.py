@@ -26,7 +26,7 @@ from vitkit.evaluation.protocols import (
     five_likeliest,
     outputs_of_classes,
 )
-from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.engines import Ready, load_by_options
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions
 from vitkit.listener import SILENT, Listener, added_up
@@ -52,14 +52,14 @@ class Evaluation(Shown):
     data: ImageData
     answering: Answering[Any, Any]
     """The answering half of the model's task, which presents the numbers."""
+    model: Place
+    """The path of the model, and its kind."""
     result: Any
     """The numbers of the task: `vitkit.evaluation.classify.Classification` for classification."""
     predictions: Any
     """The predictions behind the numbers: `vitkit.evaluation.predictions.Predictions` for classification."""
     rejects: dict[str, str]
     """Key and reason of every unreadable image, which is counted and not scored."""
-    model: Place
-    """The path of the model, and its kind."""
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
 
@@ -119,7 +119,7 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
-    return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
+    return Evaluation(split, data, answering, place, result, predictions, rejects, whole)
 
 
 def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str, bool]:
@@ -180,15 +180,7 @@ def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -
         options: the options of the evaluation.
         place: the path of the model and its kind, where it was looked at already.
     """
-    ready = load_ready(
-        place or options.path,
-        options.load_options,
-        device=options.device,
-        engine=options.engine,
-        precision=options.precision,
-        exact=options.exact,
-        phase="evaluation",
-    )
+    ready = load_by_options(options, place or options.path, "evaluation")
     log_notes(options.path, ready.notes, ready.left_out)
     return ready
 

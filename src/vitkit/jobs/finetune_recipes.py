@@ -8,22 +8,33 @@ steps of warm-up.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.runs.config import Run
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 
-TABLE_4: dict[str, tuple[int, float, int, float]] = {
-    "finetune-imagenet": (20_000, 0.03, 500, 0.01),
-    "finetune-cifar100": (10_000, 0.03, 500, 0.02),
-    "finetune-cifar10": (10_000, 0.03, 500, 0.02),
-    "finetune-pets": (500, 0.03, 50, 0.1),
-    "finetune-flowers": (500, 0.03, 50, 0.1),
-    "finetune-vtab": (2_500, 0.01, 250, 0.2),
+
+class Table4Row(NamedTuple):
+    """A fine-tuning of the paper's Table 4."""
+
+    steps: int
+    learning_rate: float
+    warmup_steps: int
+    val_fraction: float
+    """The fraction of the training images that is held out."""
+
+
+TABLE_4: dict[str, Table4Row] = {
+    "finetune-imagenet": Table4Row(20_000, 0.03, 500, 0.01),
+    "finetune-cifar100": Table4Row(10_000, 0.03, 500, 0.02),
+    "finetune-cifar10": Table4Row(10_000, 0.03, 500, 0.02),
+    "finetune-pets": Table4Row(500, 0.03, 50, 0.1),
+    "finetune-flowers": Table4Row(500, 0.03, 50, 0.1),
+    "finetune-vtab": Table4Row(2_500, 0.01, 250, 0.2),
 }
-"""Rows of Table 4: steps, rate, steps of warm-up, fraction of the training set held out. The paper sweeps the
-rates (`IMAGENET_RATES`, `OTHER_RATES`); these are the released code's. Its README warms up a short run for a
-tenth of the steps, and so do rows for which it gives no number."""
+"""The paper sweeps the rates (`IMAGENET_RATES`, `OTHER_RATES`); these are the released code's. Its README
+warms up a short run for a tenth of the steps, and so do rows for which it gives no number."""
 IMAGENET_RATES, OTHER_RATES = (0.003, 0.01, 0.03, 0.06), (0.001, 0.003, 0.01, 0.03)
 """The rates that Table 4 sweeps, for ImageNet and for the other data sets; VTAB has 0.01 alone."""
 MULTIPLES = (0.1, 0.3, 1.0, 3.0)
@@ -138,7 +149,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         ]
     changes = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
     steps = run.training.total_steps(num_images)
-    usual = {there.training.steps, *(row[0] for row in TABLE_4.values() if papers is None)}
+    usual = {there.training.steps, *(row.steps for row in TABLE_4.values() if papers is None)}
     if steps not in usual:
         changes.append(f"{steps:,} steps ({there.training.steps:,})")
     return changes

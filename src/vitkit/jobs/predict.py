@@ -26,7 +26,7 @@ from vitkit.durable import hash_file
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs.engines import load_ready, take_built
+from vitkit.jobs.engines import load_by_options, take_built
 from vitkit.jobs.functions import method_from_options
 from vitkit.jobs.options import PredictingOptions, PredictOptions, PredictorOptions, as_arguments, as_names
 from vitkit.models.config.image_config import height_and_width
@@ -238,16 +238,7 @@ class Predictor(Shown):
     def __init__(self, options: PredictorOptions) -> None:
         """Load a model, for predictions by PyTorch or by another engine."""
         if isinstance(options.path, str | os.PathLike):
-            ready = load_ready(
-                options.path,
-                options.load_options,
-                device=options.device,
-                engine=options.engine,
-                precision=options.precision,
-                exact=options.exact,
-                phase="prediction",
-            )
-            named = str(options.path)
+            ready, named = load_by_options(options, options.path, "prediction"), str(options.path)
         else:
             ready, named = take_built(options), "The model"
         self.notes, self.model = ready.notes, ready.model

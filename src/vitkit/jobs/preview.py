@@ -1,40 +1,26 @@
 """Show what a run would do, up to its first step; nothing is written."""
 
+from pathlib import Path
+
 import torch
 
 from vitkit.jobs.advice.step_time import measure_cost
 from vitkit.jobs.finetune_recipes import departures
-from vitkit.jobs.train import foresee_run
 from vitkit.listener import Listener
 from vitkit.runs.build import build_new
-from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as
 from vitkit.runs.outlook import Surroundings, first_screen, free_memory
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import Plan
 from vitkit.text import format_bytes, format_duration, pluralize
 
 
-def preview(
-    run: Run,
-    out: str | None,
-    *,
-    resume: bool,
-    device: str,
-    threads: int | None,
-    request: Request,
-    listener: Listener,
-) -> None:
+def preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
     """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
 
     Args:
-        run, out, resume, device, threads, request, listener: as for `vitkit.train`.
-
-    Raises:
-        VitkitError: as `vitkit.train`, before its first step.
+        plan, folder, has_begun: as `vitkit.jobs.train.foresee_run` returns them.
+        listener: hears them.
     """
-    plan, folder, has_begun = foresee_run(
-        run, out, resume=resume, device=device, threads=threads, request=request, listener=listener
-    )
     run, data, config = plan.run, plan.data, plan.config
     model = plan.request.take_model(run, config) or build_new(run, config, listener)
     training = run.training

@@ -14,7 +14,7 @@ Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = 
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import ImageModel, Taps
+from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
@@ -110,20 +110,13 @@ class FastViT(ViT):
         last = self.blocks[-1]
         return last if _is_ours(last) else None
 
-    def features(
-        self,
-        images: Tensor,
-        taps: Taps | None = None,
-        attention_weights: bool | Collection[int] = False,
-        *,
-        any_size: bool = False,
+    def encode_and_pool(
+        self, tokens: Tensor, taps: Taps | None, attention_weights: AttentionWeights, grid: Grid | None
     ) -> Tensor:
         last = self.shortened_block()
         # Taps hold all tokens, so that with them all are computed.
         if last is None or taps is not None or attention_weights:
-            return super().features(images, taps, attention_weights, any_size=any_size)
-        grid = self.grid_of(images) if any_size else None
-        tokens = self.place(self.patches(images, any_size=any_size), grid=grid)
+            return super().encode_and_pool(tokens, taps, attention_weights, grid)
         for i, block in enumerate(self.blocks[:-1]):
             tokens = self.through(block, self.before_layer(i, tokens, grid))
         token = first_token(last, self.before_layer(len(self.blocks) - 1, tokens, grid))  # (B, 1, D)

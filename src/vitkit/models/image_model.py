@@ -22,6 +22,10 @@ from vitkit.models.config.vit_config import Interpolation
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""
+Grid = tuple[int, int]
+"""Rows and columns of an image's tokens."""
+AttentionWeights = bool | Collection[int]
+"""Whether attention weights are written into it, of all layers or of those with these numbers, from 0."""
 
 
 @dataclass(frozen=True)
@@ -225,10 +229,7 @@ class ImageModel(nn.Module):
         return [layer % count for layer in layers]
 
     def forward(
-        self,
-        images: Tensor,
-        taps: Taps | None = None,
-        attention_weights: bool | Collection[int] = False,
+        self, images: Tensor, taps: Taps | None = None, attention_weights: AttentionWeights = False
     ) -> Tensor:
         """Compute logits `(B, K)` of images `(B, C, H, W)`, uint8 pixels or floats normalised by mean and
         std.

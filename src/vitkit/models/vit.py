@@ -8,7 +8,7 @@ Shapes: B images of C channels and H x W pixels; N patches; T tokens: class toke
 have a position, and then the patches. D = width, h = num_heads, K = num_classes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import BatchRows, ImageModel, Taps, lecun_normal, make_head
+from vitkit.models.image_model import (
+    AttentionWeights,
+    BatchRows,
+    Grid,
+    ImageModel,
+    Taps,
+    lecun_normal,
+    make_head,
+)
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
@@ -131,7 +139,7 @@ class ViT(ImageModel):
             taps["stem"] = patches
         return patches
 
-    def place(self, patches: Tensor, taps: Taps | None = None, grid: tuple[int, int] | None = None) -> Tensor:
+    def place(self, patches: Tensor, taps: Taps | None = None, grid: Grid | None = None) -> Tensor:
         """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)` (paper eq. 1).
 
         Class token and registers are put before them, positions are added, then come dropout and, in CLIP's
@@ -171,7 +179,7 @@ class ViT(ImageModel):
         """Return the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
         return self.positions[0]() if len(self.positions) else None
 
-    def before_layer(self, layer: int, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+    def before_layer(self, layer: int, tokens: Tensor, grid: Grid | None = None) -> Tensor:
         """Add the positions that belong before block number `layer` to its input, `(B, T, D)`.
 
         Nothing is added unless the configuration adds positions at every layer (paper D.4).
@@ -186,7 +194,7 @@ class ViT(ImageModel):
         # "every_layer" learns an embedding for each layer, "every_layer_shared" one for all.
         return self._add_position(tokens, layer if self.config.position_at == "every_layer" else 0, grid)
 
-    def _add_position(self, tokens: Tensor, number: int, grid: tuple[int, int] | None) -> Tensor:
+    def _add_position(self, tokens: Tensor, number: int, grid: Grid | None) -> Tensor:
         """Add position embedding `number` to tokens `(B, T, D)`; `grid` as for `before_layer`."""
         position = self.positions[number]
         assert isinstance(position, Position)
@@ -201,8 +209,8 @@ class ViT(ImageModel):
         self,
         tokens: Tensor,
         taps: Taps | None = None,
-        attention_weights: bool | Collection[int] = False,
-        grid: tuple[int, int] | None = None,
+        attention_weights: AttentionWeights = False,
+        grid: Grid | None = None,
     ) -> Tensor:
         """Pass tokens `(B, T, D)` through all blocks and the final norm, to `(B, T, D)` (paper eq. 2 to 4).
 
@@ -254,7 +262,7 @@ class ViT(ImageModel):
         self,
         images: Tensor,
         taps: Taps | None = None,
-        attention_weights: bool | Collection[int] = False,
+        attention_weights: AttentionWeights = False,
         *,
         any_size: bool = False,
     ) -> Tensor:
@@ -276,6 +284,12 @@ class ViT(ImageModel):
         """
         grid = self.grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
+        return self.encode_and_pool(tokens, taps, attention_weights, grid)
+
+    def encode_and_pool(
+        self, tokens: Tensor, taps: Taps | None, attention_weights: AttentionWeights, grid: Grid | None
+    ) -> Tensor:
+        """Compute the features of placed tokens `(B, T, D)`; see `features`."""
         return self.pool(self.encode(tokens, taps, attention_weights, grid), taps)
 
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
@@ -306,7 +320,7 @@ class ViT(ImageModel):
         # An axial block is two blocks, of which the one along the columns comes last.
         return f"block{number:02d}/{'columns/' if self.config.attention == 'axial' else ''}+mlp"
 
-    def grid_of(self, images: Tensor) -> tuple[int, int] | None:
+    def grid_of(self, images: Tensor) -> Grid | None:
         """Count the patches of images of any size, `(rows, columns)`; None where it is the model's own grid.
 
         Raises:
@@ -324,10 +338,7 @@ class ViT(ImageModel):
         return replace(self.config, image_size=size).grid  # which refuses images smaller than a patch
 
     def forward(
-        self,
-        images: Tensor,
-        taps: Taps | None = None,
-        attention_weights: bool | Collection[int] = False,
+        self, images: Tensor, taps: Taps | None = None, attention_weights: AttentionWeights = False
     ) -> Tensor:
         """Compute the logits of images.
 

@@ -19,7 +19,7 @@ import difflib
 import fnmatch
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
@@ -32,23 +32,33 @@ ModelConfig = ViTConfig | ResNetConfig
 FAMILIES: dict[str, type[ModelConfig]] = {config.family: config for config in (ViTConfig, ResNetConfig)}
 """The configurations by the name of their family, which `model.json` records."""
 
-# width, depth, MLP width, heads. Base, Large, Huge: the paper's Table 1. b: Figure 4. Ti, S: the official
-# releases. The others: big_vision models/vit.py.
+
+class Shape(NamedTuple):
+    """The numbers that the size in a ViT's name stands for."""
+
+    width: int
+    depth: int
+    mlp_dim: int
+    num_heads: int
+
+
+# Base, Large, Huge: the paper's Table 1. b: Figure 4. Ti, S: the official releases. The others: big_vision
+# models/vit.py.
 SIZES = {
-    "mu": (32, 1, 128, 2),
-    "Ti": (192, 12, 768, 3),
-    "b": (384, 12, 1536, 6),
-    "S": (384, 12, 1536, 6),
-    "M": (512, 12, 2048, 8),
-    "B": (768, 12, 3072, 12),
-    "L": (1024, 24, 4096, 16),
-    "So400m": (1152, 27, 4304, 16),
-    "H": (1280, 32, 5120, 16),
-    "g": (1408, 40, 6144, 16),
-    "g-opt": (1536, 40, 6144, 16),
-    "G": (1664, 48, 8192, 16),
-    "G-opt": (1536, 48, 8192, 16),
-    "e": (1792, 56, 15360, 16),
+    "mu": Shape(32, 1, 128, 2),
+    "Ti": Shape(192, 12, 768, 3),
+    "b": Shape(384, 12, 1536, 6),
+    "S": Shape(384, 12, 1536, 6),
+    "M": Shape(512, 12, 2048, 8),
+    "B": Shape(768, 12, 3072, 12),
+    "L": Shape(1024, 24, 4096, 16),
+    "So400m": Shape(1152, 27, 4304, 16),
+    "H": Shape(1280, 32, 5120, 16),
+    "g": Shape(1408, 40, 6144, 16),
+    "g-opt": Shape(1536, 40, 6144, 16),
+    "G": Shape(1664, 48, 8192, 16),
+    "G-opt": Shape(1536, 48, 8192, 16),
+    "e": Shape(1792, 56, 15360, 16),
 }
 
 RESNETS = {
@@ -179,9 +189,9 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         raise VitkitError(_unknown_name(name[:LONGEST_NAME]))
     if custom:
         width, depth, num_heads = (int(number) for number in custom.groups()[:3])
-        mlp_dim = int(custom[4] or 4 * width)
+        shape = Shape(width, depth, int(custom[4] or 4 * width), num_heads)
     else:
-        width, depth, mlp_dim, num_heads = SIZES[match["size"]]
+        shape = SIZES[match["size"]]
     patch = _pair(tuple(int(side) for side in match["patch"].split("x")))
     backbone = None
     if match["trunk"]:
@@ -189,10 +199,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     config = ViTConfig(
         image_size=_pair(image_size),
         patch_size=patch,
-        width=width,
-        depth=depth,
-        num_heads=num_heads,
-        mlp_dim=mlp_dim,
+        **shape._asdict(),
         num_classes=num_classes,
         backbone=backbone,
         pool="mean" if match["axial"] else "token",
@@ -249,11 +256,10 @@ def changed_name(name: str, config: ModelConfig) -> str:
     if _shapes(model_config(name, config.num_classes, config.image_size)) == _shapes(config):
         return name
     match = _VIT.fullmatch(name)
-    sizes: list[Any] = [getattr(config, field, None) for field in ("width", "depth", "mlp_dim", "num_heads")]
-    if match is None or None in sizes:
+    if match is None or not isinstance(config, ViTConfig):
         return ""
-    width, depth, mlp_dim, num_heads = sizes
-    named = [size for size, numbers in SIZES.items() if list(numbers) == sizes]
+    width, depth, mlp_dim, num_heads = shape = Shape(*(getattr(config, field) for field in Shape._fields))
+    named = [size for size, numbers in SIZES.items() if numbers == shape]
     custom = f"{width}x{depth}x{num_heads}" + ("" if mlp_dim == 4 * width else f"x{mlp_dim}")
     size = match["size"] if match["size"] in named else (named or [custom])[0]
     plain = f"{name[: match.start('size')]}{size}/{match['patch']}"

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -102,8 +102,7 @@ def render_tables(title: str, sections: Sequence[Section], footer: str) -> str:
     return fill("tables.html.j2", {"title": title, "parts": parts, "footer": footer})
 
 
-@dataclass(frozen=True)
-class Picture:
+class InlinePicture(NamedTuple):
     """A finished picture, as an address that needs no network: "data:image/png;base64,..."."""
 
     source: str
@@ -118,7 +117,7 @@ class SeriesSection:
     sentences: tuple[str, ...]
     table: Table | None = None
     plot: Plot | None = None
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[InlinePicture, ...] = ()
 
 
 def render_series(

@@ -205,9 +205,9 @@ class Snapshot:
 
     file: Path
     step: int
+    tensors: dict[str, Tensor]
     is_best: bool
     """Whether it has the best validation so far; else it is the last checkpoint."""
-    tensors: dict[str, Tensor]
 
     def __str__(self) -> str:
         which = "the best validation so far" if self.is_best else "the last committed"
@@ -316,7 +316,7 @@ def read_snapshot(place: Place) -> Snapshot:
             if reason is None:
                 step = read_progress(chosen).step
                 weights = load_weights(chosen)
-                return Snapshot(weights_file(chosen), step, step == best, weights)
+                return Snapshot(weights_file(chosen), step, weights, step == best)
         except (UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
         if chosen.exists():  # else it was removed after newer ones were committed: the folder is listed again

@@ -25,10 +25,10 @@ class LabelledLearning(ABC):
 
     monitor: Monitor
     curve: Curve
-    several_labels: bool
+    several_labels: bool = False
     """Whether an image has several labels, `(N, K)` bool, and not one class, `(N,)` int64."""
-    figure: str
-    """The metric's name before its value in the line of a validation."""
+    figure: str = ""
+    """The metric's name before its value in the line of a validation; the accuracy has none."""
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None

@@ -3,8 +3,9 @@
 Names are loaded when first used, so that a part that needs no torch can be had without it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
     from vitkit.weights.format_names import Format
@@ -44,11 +45,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'vitkit.weights' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = load_lazily(__name__, _HOMES, __all__)

@@ -19,7 +19,7 @@ from tests.helpers.processes import Processes, ending_of
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.data import open_fewshot_data
-from vitkit.evaluation.fewshot.tracking import fewshot_evaluator
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.vit import ViT
 from vitkit.weights import save_model
 from vitkit.world import World
@@ -87,9 +87,8 @@ def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, 
 def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
     """Measure as a run's evaluator does."""
     seen, model = Seen(), vitkit.load_model(folder / "start")
-    evaluate = fewshot_evaluator(
-        str(folder / "images"), Preprocessing(SIZE), shots=(1, 4), batch_size=3, world=world
-    )
+    tracking = FewShotTracking(str(folder / "images"), shots=(1, 4))
+    evaluate = tracking.build(Preprocessing(SIZE), batch_size=3, world=world)
     with counted(seen):
         return dict(evaluate(model, nn.Module())), seen
 

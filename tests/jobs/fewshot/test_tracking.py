@@ -14,7 +14,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Loading, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.tracking import FewShotTracking, fewshot_evaluator
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
@@ -22,7 +22,8 @@ from vitkit.training.config import TrainingConfig
 def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: str, start: str) -> None:
     model = vitkit.load_model(start).train()
     preprocessing = Preprocessing(SIZE, antialias=False)
-    evaluate = fewshot_evaluator(data, preprocessing, shots=(1, 5), methods=("ridge", "knn"))
+    tracking = FewShotTracking(data, shots=(1, 5), methods=("ridge", "knn"))
+    evaluate = tracking.build(preprocessing)
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
     measured = evaluate(model, torch.nn.Module())
     assert model.training
@@ -41,7 +42,7 @@ def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: 
 
 def test_the_evaluator_needs_features(data: str) -> None:
     with pytest.raises(VitkitError, match="found Linear"):
-        fewshot_evaluator(data, Preprocessing(SIZE))(torch.nn.Linear(2, 2), torch.nn.Module())
+        FewShotTracking(data).build(Preprocessing(SIZE))(torch.nn.Linear(2, 2), torch.nn.Module())
 
 
 def training_run(data: str, followed: FewShotTracking | None = None) -> Run:

@@ -14,7 +14,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.jobs.study.study import Arm, Study, check_arms, claim_study, complete_arms, new_study, read_study
+from vitkit.jobs.study.study import Arm, Study, check_arms, complete_arms, new_study, read_study
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
@@ -42,7 +42,7 @@ def study(*arms: Arm, **options: Any) -> Study:
 
 
 def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Series]:
-    with claim_study(made, out) as folder:
+    with made.claim(out) as folder:
         options = StudyOptions(listener=listener or Hearing())
         return complete_arms(made.arms, folder, options, made.command)
 
@@ -105,7 +105,7 @@ def test_weights_of_the_runs_of_a_sweep_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) -> None:
-    with claim_study(study(grid=False), tmp_path / "study"):
+    with study(grid=False).claim(tmp_path / "study"):
         pass
     longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
     twice = tuple(replace(arm, series=SeriesOptions(runs=2)) for arm in ARMS)
@@ -149,19 +149,18 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
 
 
 def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:
-    with claim_study(study(), tmp_path / "study"):
+    with study().claim(tmp_path / "study"):
         pass
     loading = replace(SMALL.loading, workers=0)
-    with claim_study(
-        study(*(replace(a, run=replace(a.run, loading=loading)) for a in ARMS)), tmp_path / "study"
-    ):
+    arms = (replace(arm, run=replace(arm.run, loading=loading)) for arm in ARMS)
+    with study(*arms).claim(tmp_path / "study"):
         pass
 
 
 @pytest.mark.parametrize("name", ["../outside", "base", ""])
 def test_a_record_with_folders_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    with claim_study(study(), out):
+    with study().claim(out):
         pass
     record = json.loads((out / "study.json").read_text())
     record["arms"][1]["folder"] = name
@@ -175,7 +174,7 @@ def test_a_record_with_folders_elsewhere_is_refused(name: str, tmp_path: Path) -
 
 def test_a_record_whose_arm_was_edited_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "study"
-    with claim_study(study(), out):
+    with study().claim(out):
         pass
     record = json.loads((out / "study.json").read_text())
     record["arms"][1]["run"]["architecture"]["pool"] = "max"

@@ -70,27 +70,74 @@ class FewShotTracking:
         self,
         preprocessing: "Preprocessing",
         *,
-        device: "torch.device",
-        precision: "Precision",
-        batch_size: int,
-        workers: int,
-        trained_on: "Sequence[TrainingData]",
+        device: "torch.device | str" = "cpu",
+        precision: "Precision" = "auto",
+        batch_size: int = 128,
+        workers: int = 0,
+        trained_on: "Sequence[TrainingData]" = (),
         world: World = ALONE,
     ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
-        """Make the function of model and objective that measures the accuracy; see `fewshot_evaluator`."""
-        return fewshot_evaluator(
-            self.data,
-            preprocessing,
-            shots=self.shots,
-            seeds=self.seeds,
-            methods=self.methods,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
-            workers=workers,
-            trained_on=trained_on,
-            world=world,
-        )
+        """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
+
+        Shots and test images are the same at each call. Nothing is kept on the disk: the weights change each
+        time. The model stays in its mode, and no random number of training is used up.
+
+        Args:
+            preprocessing: from an image to the model's input, as in training.
+            device: where the model is.
+            precision: of its arithmetic.
+            batch_size: images at a time.
+            workers: processes that decode images.
+            trained_on: the training data of the model; if it is the same data, none of its training images
+                are test images.
+            world: the processes, each of which calls the function and computes a part of the features.
+
+        Returns:
+            A function of model and objective to the mean accuracies over the seeds by name, "ridge_5_shots".
+
+        Raises:
+            VitkitError: the data is not there, or leaves nothing to test on.
+        """
+        import torch
+
+        from vitkit.evaluation.features import FeatureExtractor
+        from vitkit.evaluation.fewshot.data import open_fewshot_data, shot_features, test_features
+        from vitkit.evaluation.fewshot.scores import measure
+        from vitkit.models.image_model import ImageModel
+
+        shots = sorted(set(self.shots))
+        opened = open_fewshot_data(self.data, trained_on, world).decoded_by(preprocessing.decode)
+        draws = opened.draws(self.seeds)
+
+        def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
+            if not isinstance(model, ImageModel):
+                raise VitkitError(
+                    f"Few-shot accuracy needs a model with features, found {type(model).__name__}."
+                )
+            extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
+
+            def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
+                return extractor.compute(
+                    samples, indices, batch_size=batch_size, workers=workers, world=world
+                )
+
+            # All processes fit the same features, since they could only wait meanwhile, and need no message
+            # for the result; one reports an error.
+            with prepared_together(world):
+                drawn = shot_features(opened, draws, max(shots), compute)
+                test, _ = test_features(opened, compute)
+                scores = measure(
+                    draws,
+                    shots,
+                    self.methods,
+                    drawn.features,
+                    test,
+                    opened.classes,
+                    unreadable=list(drawn.unreadable),
+                )
+            return {_name(score.method, score.shots): score.mean for score in scores}
+
+        return evaluate
 
     def line(self, measured: Mapping[str, float]) -> str:
         """Write the accuracy of the most shots in short: "25 shots 43.2%", of several methods "25 shots
@@ -115,75 +162,6 @@ def linear_probe(data: str) -> FewShotTracking:
     """Measure logistic regression on the features of all training images of `data`, once, after the last
     step."""
     return FewShotTracking(data, every=AT_THE_END, shots=(ALL_SHOTS,), seeds=1, methods=("logistic",))
-
-
-def fewshot_evaluator(
-    data: str,
-    preprocessing: "Preprocessing",
-    *,
-    shots: Sequence[int] = SHOTS,
-    seeds: int = 3,
-    methods: Sequence[Method] = ("ridge",),
-    device: "torch.device | str" = "cpu",
-    precision: "Precision" = "auto",
-    batch_size: int = 128,
-    workers: int = 0,
-    trained_on: "Sequence[TrainingData]" = (),
-    world: World = ALONE,
-) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
-    """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
-
-    Shots and test images are the same at each call. Nothing is kept on the disk: the weights change each
-    time. The model stays in its mode, and no random number of training is used up.
-
-    Args:
-        data: names images with labels, as for `vitkit.fewshot`; other than the training images.
-        preprocessing: from an image to the model's input, as in training.
-        shots, seeds, methods: as for `vitkit.fewshot`.
-        device: where the model is.
-        precision: of its arithmetic.
-        batch_size: images at a time.
-        workers: processes that decode images.
-        trained_on: the training data of the model; if it is the same data, none of its training images are
-            test images.
-        world: the processes, each of which calls the function and computes a part of the features.
-
-    Returns:
-        A function of model and objective to the mean accuracies over the seeds by name, "ridge_5_shots".
-
-    Raises:
-        VitkitError: the data is not there, or leaves nothing to test on.
-    """
-    import torch
-
-    from vitkit.evaluation.features import FeatureExtractor
-    from vitkit.evaluation.fewshot.data import open_fewshot_data, shot_features, test_features
-    from vitkit.evaluation.fewshot.scores import measure
-    from vitkit.models.image_model import ImageModel
-
-    shots = sorted(set(shots))
-    opened = open_fewshot_data(data, trained_on, world).decoded_by(preprocessing.decode)
-    draws = opened.draws(seeds)
-
-    def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
-        if not isinstance(model, ImageModel):
-            raise VitkitError(f"Few-shot accuracy needs a model with features, found {type(model).__name__}.")
-        extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
-
-        def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
-            return extractor.compute(samples, indices, batch_size=batch_size, workers=workers, world=world)
-
-        # All processes fit the same features, since they could only wait meanwhile, and need no message for
-        # the result; one reports an error.
-        with prepared_together(world):
-            drawn = shot_features(opened, draws, max(shots), compute)
-            test, _ = test_features(opened, compute)
-            scores = measure(
-                draws, shots, methods, drawn.features, test, opened.classes, unreadable=list(drawn.unreadable)
-            )
-        return {_name(score.method, score.shots): score.mean for score in scores}
-
-    return evaluate
 
 
 def _name(method: Method, shots: int) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ from vitkit.jobs.train import train
 from vitkit.listener import Listener
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Request, settle_start
@@ -96,22 +96,14 @@ def run_advise(options: AdviseOptions) -> Advice:
 advise = from_options(AdviseOptions)(run_advise)
 
 
-def follow(
-    advice: Advice,
-    out: str | Path | None = None,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    command: str = "",
-    listener: Listener = AUTOMATIC,
-) -> Path:
+def follow(advice: Advice, out: str | Path | None = None, **circumstances: Any) -> Path:
     """Train as advised; the run folder keeps the forecast, and the run ends with a comparison.
 
     Without a start, and with enough images, it trains from scratch.
 
     Args:
         advice: by `advise`.
-        out, device, threads, command, listener: as for `vitkit.train`.
+        out, circumstances: as for `vitkit.train`, such as `device`, `threads`, `command` and `listener`.
 
     Returns:
         The run folder.
@@ -121,15 +113,7 @@ def follow(
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
-    return train(
-        option.run,
-        out,
-        device=device,
-        threads=threads,
-        command=command,
-        advice=advice.record,
-        listener=listener,
-    )
+    return train(option.run, out, advice=advice.record, **circumstances)
 
 
 def _look(

@@ -32,13 +32,27 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed(Record):
+class Response(Record):
+    """The time from one image to its logits."""
+
+    kind = "latency"
+    latency: Latency
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRecord(Record):
+    """The head of a record of a step: whether it was training, and of how many images."""
+
+    phase: BenchPhase
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed(BatchRecord):
     """The speed of one contestant."""
 
     kind = "speed"
-    phase: BenchPhase
     library: str
-    batch_size: int
     rounds: int
     images_per_second: float
     """The median of its rounds."""
@@ -60,20 +74,10 @@ class Speed(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Response(Record):
-    """The time from one image to its logits."""
-
-    kind = "latency"
-    latency: Latency
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory(Record):
+class Memory(BatchRecord):
     """The memory of a step of vitkit."""
 
     kind = "memory"
-    phase: BenchPhase
-    batch_size: int
     peak: int
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
     room: int

@@ -147,13 +147,7 @@ def _load(given: str, label: str, options: CompareOptions) -> Contender:
                 "for it. Over all seeds, vitkit ablate compares ways to train."
             )
     ready = load_ready(
-        place,
-        LoadOptions(),
-        device=options.device,
-        engine=None,
-        precision=options.precision,
-        exact=False,
-        phase="evaluation",
+        place, LoadOptions(), device=options.device, precision=options.precision, phase="evaluation"
     )
     log_notes(given, ready.notes, ready.left_out)
     contender = Contender(given, label, place, ready, note)

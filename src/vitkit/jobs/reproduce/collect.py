@@ -23,7 +23,7 @@ from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import PAPER_MODELS, remarks
 from vitkit.jobs.vtab.vtab import run_vtab
-from vitkit.report.template import Picture, SeriesSection
+from vitkit.report.template import InlinePicture, SeriesSection
 from vitkit.tasks.page import Number, Table, fraction_cell
 
 
@@ -75,9 +75,9 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
     return collect
 
 
-def _picture(path: Path, alt: str) -> Picture:
+def _picture(path: Path, alt: str) -> InlinePicture:
     data = base64.b64encode(path.read_bytes()).decode()
-    return Picture(f"data:image/png;base64,{data}", alt)
+    return InlinePicture(f"data:image/png;base64,{data}", alt)
 
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:

@@ -59,14 +59,24 @@ VTAB = Item(
     here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
     needs_start=True,
 )
-ATTENTION = Item(
+
+
+def _attention(
+    title: str,
+    conclusion: str,
+    at_paper_size: str,
+    *setting: tuple[str, str],
+    needs: str = TRAINED_MODEL,
+) -> Item:
+    """Describe a figure that is drawn from a trained model."""
+    return Item(title, conclusion, needs, at_paper_size, setting, here="about a minute", needs_start=True)
+
+
+ATTENTION = _attention(
     "Figure 6: attention from the class token to the image",
     "The model attends to the parts of the image that matter for its class.",
-    TRAINED_MODEL,
     "one trained ViT-L/16; then a minute",
-    (("model", "ViT-L/16"),),
-    here="about a minute",
-    needs_start=True,
+    ("model", "ViT-L/16"),
 )
 
 ITEMS: Mapping[ItemName, Item] = {
@@ -128,13 +138,13 @@ ITEMS: Mapping[ItemName, Item] = {
         designs.matched_compute,
     ),
     "fig6": ATTENTION,
-    "fig7": replace(
-        ATTENTION,
-        title="Figure 7: filters, position embeddings and attention distance",
-        conclusion="The filters look like a basis of the fine structure of a patch; near patches have "
+    "fig7": _attention(
+        "Figure 7: filters, position embeddings and attention distance",
+        "The filters look like a basis of the fine structure of a patch; near patches have "
         "similar position embeddings; some heads attend globally already in the lowest layers.",
-        at_paper_size="trained ViT-L/32 and ViT-L/16; then a minute",
-        setting=(("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
+        "trained ViT-L/32 and ViT-L/16; then a minute",
+        ("model", "ViT-L/32, ViT-L/16"),
+        ("images for the distance", "128"),
     ),
     "fig8": Item(
         "Figure 8 (D.2): scaling dimensions of the ViT",
@@ -157,22 +167,20 @@ ITEMS: Mapping[ItemName, Item] = {
         (("learning rates", "3e-4 and 8e-4"), PRETRAINED_224, BATCH),
         design=designs.heads,
     ),
-    "fig10": replace(
-        ATTENTION,
-        title="Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
-        conclusion="Neighbouring patches have similar position embeddings; the pattern depends on the "
+    "fig10": _attention(
+        "Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
+        "Neighbouring patches have similar position embeddings; the pattern depends on the "
         "hyper-parameters of the training.",
+        "several trained models; then a minute",
+        ("settings", "learning rate, weight decay, epochs"),
         needs="trained models, one for each setting (--start A B C)",
-        at_paper_size="several trained models; then a minute",
-        setting=(("settings", "learning rate, weight decay, epochs"),),
     ),
-    "fig11": replace(
-        ATTENTION,
-        title="Figure 11 (D.7): size of the attended area by head and depth",
-        conclusion="Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are "
-        "so local.",
-        at_paper_size="trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
-        setting=(("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
+    "fig11": _attention(
+        "Figure 11 (D.7): size of the attended area by head and depth",
+        "Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are so local.",
+        "trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
+        ("model", "ViT-L/16, R50x1+ViT-L/16"),
+        ("images", "128, 224 pixels wide"),
     ),
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",

@@ -11,7 +11,7 @@ from vitkit.jobs.reproduce.verdict import ALIKE, Finding
 from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot
 from vitkit.report.template import SeriesSection, render_series
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, describe_images, points, shown_score
+from vitkit.tasks.page import Number, Plot, Table, points, shown_score
 from vitkit.text import pluralize
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def study_sections(
         timed: whether the scores are drawn against the speed of training too.
     """
     assert answer.tested is not None  # of a study that was trained
-    images = describe_images(answer.tested.images, answer.tested.split)
+    images = answer.tested.describe()
     sentences = (
         design.shared,
         f"{pluralize(answer.seeds, 'seed')} on {images}; the intervals are 95 %, over seeds and test images.",

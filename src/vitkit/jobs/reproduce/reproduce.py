@@ -30,9 +30,9 @@ from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    StudyResult,
     begins_within,
     check_arms,
-    claim_study,
     complete_arms,
     new_study,
     read_study,
@@ -47,7 +47,6 @@ from vitkit.runs.plan import Request, plan_run, settle_start
 from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
-from vitkit.shown import Shown
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig
@@ -73,11 +72,9 @@ SMALL_SIDE = 32
 
 
 @dataclass(frozen=True, repr=False)
-class Reproduction(Shown):
+class Reproduction(StudyResult):
     """The result of a study of the paper."""
 
-    folder: Path
-    """Holds its runs, result.json and report.html."""
     item: Item
     answer: Answer
 
@@ -171,7 +168,7 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
         "minutes": options.minutes,
     }
     study = new_study(_kind(options), command, recorded, ())
-    with claim_study(study, folder):
+    with study.claim(folder):
         collected = COLLECTORS[options.item](options, folder)
         answer = Answer(collected.answer, (), (), collected.numbers)
         reproduction = Reproduction(folder, item, answer)
@@ -207,7 +204,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         "only": list(options.only),
     }
     study = new_study(_kind(options), command, {**given, **to_json(length)}, arms)
-    with claim_study(study, folder):
+    with study.claim(folder):
         completed = complete_arms(study.arms, folder, options, command)
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.
@@ -224,7 +221,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
 def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
     """Read the length of a study that has begun, so that nothing is measured again; None for a new study.
 
-    For a folder that holds something else any length will do: `claim_study` refuses the folder.
+    For a folder that holds something else any length will do: `Study.claim` refuses the folder.
 
     Raises:
         VitkitError: the record is damaged, or has the speed of an arm that the study lacks.

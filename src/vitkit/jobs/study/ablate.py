@@ -28,8 +28,8 @@ from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    StudyResult,
     check_arms,
-    claim_study,
     complete_arms,
     new_study,
     run_pages,
@@ -41,7 +41,7 @@ from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.shown import Rows, Shown
+from vitkit.shown import Rows
 from vitkit.tasks import find_task
 from vitkit.tasks.page import Table, shown_score
 from vitkit.text import join_names, without_places
@@ -86,11 +86,9 @@ class Design:
 
 
 @dataclass(frozen=True, repr=False)
-class Ablation(Shown):
+class Ablation(StudyResult):
     """The result of an ablation."""
 
-    folder: Path
-    """Holds its runs and its page."""
     design: Design
     comparison: Comparison
 
@@ -146,7 +144,7 @@ def run_ablate(
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, request.images(base).name, ENDING)
 
-    with claim_study(study, out, numbered) as folder:
+    with study.claim(out, numbered) as folder:
         completed = complete_arms(study.arms, folder, options, command)
         with listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))

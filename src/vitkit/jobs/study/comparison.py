@@ -53,13 +53,23 @@ class ArmResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The arms of a study on the same test images."""
+class TestImages:
+    """The images that arms are compared on, and their score."""
 
     score: str
     """The name of the mean score of the images: accuracy."""
     split: str
     images: int
+
+    def describe(self) -> str:
+        """Say how many images of which split: "360 test images"."""
+        return describe_images(self.images, self.split)
+
+
+@dataclass(frozen=True)
+class Comparison(TestImages):
+    """The arms of a study on the same test images."""
+
     seeds: tuple[int, ...]
     base: ArmResult
     arms: tuple[ArmResult, ...]
@@ -71,13 +81,9 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ScoredArms:
+class ScoredArms(TestImages):
     """The scores of arms on the same test images, image by image."""
 
-    score: str
-    """The name of the mean score of the images: accuracy."""
-    split: str
-    images: int
     scores: tuple[Scores, ...]
     """The scores of each arm."""
 
@@ -155,7 +161,7 @@ def conclusions(comparison: Comparison) -> list[str]:
                 f"The {end} learning rate that was tried was the best for {join_names(names)}: {beyond} rate "
                 "may be better still (--rates)."
             )
-    where = describe_images(comparison.images, comparison.split)
+    where = comparison.describe()
     if len(comparison.seeds) == 1:
         sentences.append(
             f"One seed on {where}: this is about these weights only, and says nothing about other trainings. "

@@ -27,7 +27,6 @@ from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     check_arms,
-    claim_study,
     complete_arms,
     new_study,
     read_study,
@@ -41,6 +40,8 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import OptimizerConfig
 
 KIND, ENDING = "pretraining", "-helped"
+SHARED_OPTIONS = ("model", "architecture", "preprocessing", "augmentation", "loading")
+"""Options that the fine-tuning without the pre-training takes from it."""
 PRETRAINING, WITHOUT, LONGER, WITH = "pretraining", "without", "longer", "with"
 """The folders of the arms."""
 SCRATCH = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05)
@@ -125,7 +126,7 @@ def compare_pretraining(
     machine = StudyOptions(device=device, threads=threads, listener=listener)
     if not (where / RECORD).exists():
         check_arms(study.arms, machine)
-    with claim_study(study, where, folders) as folder:
+    with study.claim(where, folders) as folder:
         _, without_series, longer_series = complete_arms(study.arms, folder, machine, command)
         _, without, late = study.arms
         tuned = from_start(without.run, folder.resolve() / PRETRAINING)
@@ -164,15 +165,8 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
     """Make the fine-tuning without the pre-training: from the start of the pre-training, or from scratch."""
     # Few labelled images leave none to validate on: all are trained on, and the last weights are taken.
     subset = None if options.labels is None else f"[:{options.labels}]"
-    base = Run(
-        data=options.then,
-        model=run.model,
-        architecture=run.architecture,
-        preprocessing=run.preprocessing,
-        augmentation=run.augmentation,
-        loading=run.loading,
-        splits=Splits(val_fraction=0.0, subset=subset),
-    )
+    shared = {name: getattr(run, name) for name in SHARED_OPTIONS}
+    base = Run(data=options.then, splits=Splits(val_fraction=0.0, subset=subset), **shared)
     with listener.progress("listing images"):
         images = Request().images(base).splits
     if "test" not in images:

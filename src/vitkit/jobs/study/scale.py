@@ -42,7 +42,6 @@ from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     check_arms,
-    claim_study,
     complete_arm,
     complete_arms,
     new_study,
@@ -118,7 +117,7 @@ def run_scale(
     if not (out / RECORD).exists():
         check_arms(study.arms, options, request)
     *fitted, last = study.arms
-    with claim_study(study, out) as folder:
+    with study.claim(out) as folder:
         listener.show([("points", describe_plan(plan, options))])
         completed = complete_arms(fitted, folder, options, command)
         measured = tuple(
@@ -227,7 +226,7 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
 def _read_budget(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
     """Read the steps and seconds that the budget of a study was turned into; None for a new study.
 
-    It is None for another study's record too, which `claim_study` refuses.
+    It is None for another study's record too, which `Study.claim` refuses.
     """
     if options.budget is None or not (out / RECORD).exists():
         return None
@@ -595,10 +594,10 @@ def _conclude(
         metric=task.monitor.metric,
         is_fraction=task.curve.is_fraction,
         steps=plan.steps,
-        measured=tuple(measured),
         held_out=held_out,
         fit=fit,
         prediction=prediction,
+        measured=tuple(measured),
         final=final,
         objection=objection,
         tenfold=tenfold,

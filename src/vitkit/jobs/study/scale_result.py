@@ -11,8 +11,9 @@ from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.evaluation.power_law import LawFit, Point, Prediction
 from vitkit.jobs.study.options import Axis
+from vitkit.jobs.study.study import StudyResult
 from vitkit.runs.config import shown_command
-from vitkit.shown import Rows, Shown
+from vitkit.shown import Rows
 from vitkit.tasks.page import Plot, Table
 from vitkit.text import format_count, pluralize, without_places
 
@@ -38,11 +39,9 @@ class Measured:
 
 
 @dataclass(frozen=True, repr=False)
-class Scale(Shown):
+class Scale(StudyResult):
     """A law of scale: its points, its prediction, and the error of the held-out point."""
 
-    folder: Path
-    """Holds the runs and the page."""
     data: str
     model: str
     along: Axis

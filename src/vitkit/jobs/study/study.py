@@ -4,7 +4,7 @@ STUDY/study.json   the arms and the options, written before the first arm begins
                    same ones
 STUDY/ARM/         the series of runs of each arm (`runs/series_record.py`), which alone records results
 
-A study lists its arms, holds its folder with `claim_study` while it works, and completes the arms there. The
+A study lists its arms, holds its folder with `Study.claim` while it works, and completes the arms there. The
 folder may be moved: the start of an arm that begins from another arm is recorded by its path within it.
 """
 
@@ -23,12 +23,14 @@ from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Measured, Progress
 from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Whose, claim, is_new_folder
+from vitkit.runs.folder import Whose, is_new_folder
+from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
+from vitkit.shown import Shown
 
 RECORD = "study.json"
 
@@ -46,6 +48,14 @@ class Arm:
     """The runs: a sweep over rates, several seeds, or a single run."""
 
 
+@dataclass(frozen=True, repr=False)
+class StudyResult(Shown):
+    """The result of a study of any kind."""
+
+    folder: Path
+    """Holds its runs, its numbers and its page."""
+
+
 @dataclass(frozen=True)
 class Study:
     """The contents of `study.json`."""
@@ -57,6 +67,31 @@ class Study:
     options: Mapping[str, Any]
     """The options of the study as plain data, without the options that the runs of the arms record."""
     arms: tuple[Arm, ...]
+
+    @contextmanager
+    def claim(
+        self, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
+    ) -> Iterator[Path]:
+        """Hold the folder of the study for this process, and write its record where it begins.
+
+        Args:
+            out: its folder; None: the first folder of `numbered` that holds this study or is new.
+            numbered: yields folders to choose from.
+
+        Raises:
+            VitkitError: the folder holds something else, or a study with other options, which are named; or
+                another process is at work in it.
+        """
+        if out is not None:
+            require_folder(out)
+        with claim_folder(out, numbered, lambda folder: _whose(folder, self)) as folder:
+            remove_leftovers(folder)
+            if not (folder / RECORD).exists():
+                own = folder.resolve()
+                replace_json(
+                    folder / RECORD, to_json(_with_starts(self, lambda start: _path_within(start, own)))
+                )
+            yield folder
 
 
 def new_study(kind: str, command: str, options: Mapping[str, Any], arms: Sequence[Arm]) -> Study:
@@ -92,33 +127,6 @@ def check_arms(arms: Sequence[Arm], options: StudyOptions, request: Request | No
                 error.args = (f"{arm.label}: {_with_own_option(str(error))}",)
                 raise
             progress(number)
-
-
-@contextmanager
-def claim_study(
-    study: Study, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
-) -> Iterator[Path]:
-    """Hold the folder of a study for this process, and write its record where it begins.
-
-    Args:
-        study: made by `new_study`.
-        out: its folder; None: the first folder of `numbered` that holds this study or is new.
-        numbered: yields folders to choose from.
-
-    Raises:
-        VitkitError: the folder holds something else, or a study with other options, which are named; or
-            another process is at work in it.
-    """
-    if out is not None:
-        require_folder(out)
-    with claim(out, numbered, lambda folder: _whose(folder, study)) as folder:
-        remove_leftovers(folder)
-        if not (folder / RECORD).exists():
-            own = folder.resolve()
-            replace_json(
-                folder / RECORD, to_json(_with_starts(study, lambda start: _path_within(start, own)))
-            )
-        yield folder
 
 
 def _path_within(start: str, folder: Path) -> str:
@@ -218,7 +226,7 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, comm
 
     Args:
         arms: in the order in which they are trained.
-        folder: of the study, held by `claim_study`.
+        folder: of the study, held by `Study.claim`.
         options: of the study.
         command: that began the study, for the records of the arms.
 

@@ -38,8 +38,6 @@ class ClassificationLearning(LabelledLearning):
 
     monitor: Monitor = MONITOR
     curve: Curve = CURVE
-    several_labels: bool = False
-    figure: str = ""
 
     def learned(self, config: ClassificationConfig) -> card.Task:
         """Record the loss; both losses fit this task."""

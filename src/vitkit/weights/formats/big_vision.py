@@ -136,11 +136,12 @@ def lost_numerics(config: ViTConfig) -> list[str]:
     return phrases
 
 
+HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}
 CHECKPOINT_FORMAT = table.CheckpointFormat(
     "big_vision",
     recognises,
     read,
-    {"ViT": table.Holding(write, unsupported, lost_numerics)},
+    HOLDINGS,
     others=" (its own code reads them from the official format)",
     is_folder=False,
 )

@@ -114,16 +114,11 @@ def lost_numerics_of_bit(config: ResNetConfig) -> list[str]:
     return bit.lost_numerics(config) + lost_pixels(config)
 
 
-CHECKPOINT_FORMAT = table.CheckpointFormat(
-    "official",
-    recognises,
-    read,
-    {
-        "ViT": table.Holding(write, unsupported, lost_numerics),
-        "ResNet": table.Holding(bit.write, absent_from_release, lost_numerics_of_bit),
-    },
-    is_folder=False,
-)
+HOLDINGS = {
+    "ViT": table.Holding(write, unsupported, lost_numerics),
+    "ResNet": table.Holding(bit.write, absent_from_release, lost_numerics_of_bit),
+}
+CHECKPOINT_FORMAT = table.CheckpointFormat("official", recognises, read, HOLDINGS, is_folder=False)
 
 
 # The parts that big_vision's format has in common with this one.

@@ -166,13 +166,9 @@ def lost_numerics(config: ViTConfig) -> list[str]:
     return phrases
 
 
+HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}
 CHECKPOINT_FORMAT = table.CheckpointFormat(
-    "torchvision",
-    recognises,
-    read,
-    {"ViT": table.Holding(write, unsupported, lost_numerics)},
-    others=" of this kind",
-    is_folder=False,
+    "torchvision", recognises, read, HOLDINGS, others=" of this kind", is_folder=False
 )
 
 

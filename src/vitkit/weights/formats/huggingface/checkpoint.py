@@ -241,14 +241,14 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     config = ResNetConfig(
         image_size=size,
         layers=settings.depths,
-        num_classes=classes,
         root_width=settings.embedding_size,
         stage_widths=settings.hidden_sizes,
         groups=settings.num_groups,
         in_channels=settings.num_channels,
+        max_pool_padding="zeros",
+        num_classes=classes,
         norm_eps=BIT_NORM_EPS,
         standardization_eps=BIT_STANDARDIZATION_EPS,
-        max_pool_padding="zeros",
         image_mean=mean,
         image_std=std,
     )
@@ -369,12 +369,12 @@ def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
     stages = len(config.layers)
     return BitSettings(
         **_model_settings("Bit", config, card),
+        output_stride=max(32, 2 ** (stages + 1)),
         num_channels=config.in_channels,
         embedding_size=config.root_channels,
         hidden_sizes=config.stage_channels,
         num_groups=config.groups,
         depths=config.layers,
-        output_stride=max(32, 2 ** (stages + 1)),
     )
 
 

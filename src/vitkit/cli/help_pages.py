@@ -1,0 +1,168 @@
+"""The first page of every verb's help: its usage, the options that most people need, and two commands.
+
+They stand side by side, so that verbs that are alike are described alike. The verbs that train have theirs in
+`vitkit.cli.training_options`, beside the options that they read themselves.
+"""
+
+from vitkit.cli.help import HelpPage
+
+PAGES = {
+    "ablate": HelpPage(
+        "RECIPE --vary OPTION=VALUE,... [OPTIONS]",
+        "--vary --plan --grid --seeds --rates --fixed-rate --out --device --threads --json",
+        (
+            "vitkit ablate digits --vary position=learned,none --plan",
+            "vitkit ablate digits --vary pool=token,mean --steps 200",
+        ),
+    ),
+    "advise": HelpPage(
+        "DATA [START...] [OPTIONS]",
+        "--go --seconds --out --splits.val-fraction --splits.test-fraction --device --threads --json",
+        ("vitkit advise my_photos/ vit-ti16-augreg-in21k", "vitkit advise digits"),
+    ),
+    "bench": HelpPage(
+        "MODEL... [OPTIONS]",
+        "--peers --minutes --batch-size --sizes --training --precision --device --threads --out --json",
+        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --sizes 224,384"),
+    ),
+    "card": HelpPage(
+        "CHECKPOINT [OPTIONS]",
+        "--image-size --num-heads --json",
+        ("vitkit card runs/digits-ViT-96x6x3-4", "vitkit card vit-ti16-augreg-in21k --json"),
+    ),
+    "compare": HelpPage(
+        "FIRST SECOND [OPTIONS]",
+        "--data --split --out --speed-seconds --threads --device --batch-size --json",
+        (
+            "vitkit compare runs/digits-seed0 runs/digits-seed1",
+            "vitkit compare runs/photos vit-b16-augreg --data new_photos/",
+        ),
+    ),
+    "completion": HelpPage(
+        "SHELL",
+        "",
+        (
+            "vitkit completion bash > ~/.vitkit-completion  # then: source it in ~/.bashrc",
+            "vitkit completion fish > ~/.config/fish/completions/vitkit.fish",
+        ),
+    ),
+    "convert": HelpPage(
+        "CHECKPOINT OUT [OPTIONS]",
+        "--to --against --num-classes --head --image-size --interpolation --image-mean "
+        "--image-std --accept-change --num-heads",
+        (
+            "vitkit convert runs/digits-ViT-96x6x3-4 digits_hf --to huggingface",
+            "vitkit convert ViT-B_16.npz vit_b16 --num-classes 10",
+        ),
+    ),
+    "cost": HelpPage(
+        "MODEL... [OPTIONS]",
+        "--batch-size --image-size --num-classes --epochs --images --optimizer --average "
+        "--utilization --table6 --json",
+        ("vitkit cost ViT-B/16 ViT-L/16", "vitkit cost ViT-S/16 --epochs 300 --images 1281167"),
+    ),
+    "data check": HelpPage(
+        "PATH [OPTIONS]",
+        "--task --splits.val-fraction --splits.test-fraction --splits.seed "
+        "--splits.group --splits.folds --channels --max-pixels --json",
+        ("vitkit data check my_photos/", "vitkit data check labels.csv --task multi-label --json"),
+    ),
+    "data show": HelpPage(
+        "PATH [OPTIONS]",
+        "--start --recipe --images --versions --out",
+        ("vitkit data show my_photos/", "vitkit data show my_photos/ --crop-area 0.05,1 --out views.png"),
+    ),
+    "embed": HelpPage(
+        "DATA MODEL [OPTIONS]",
+        "--out --batch-size --image-size --precision --device --workers --on --processes --num-heads",
+        (
+            "vitkit embed my_photos/ vit-ti16-augreg-in21k",
+            "vitkit embed digits runs/digits-ViT-96x6x3-4 --out features.npy",
+        ),
+    ),
+    "evaluate": HelpPage(
+        "MODEL [OPTIONS]",
+        "--data --split --protocol --batch-size --image-size --precision --device "
+        "--workers --processes --json",
+        (
+            "vitkit evaluate runs/digits-ViT-96x6x3-4",
+            "vitkit evaluate runs/my_photos-ViT-Ti-16 --data new_photos/ --json",
+        ),
+    ),
+    "export": HelpPage(
+        "CHECKPOINT OUT [OPTIONS]",
+        "--engine --precision --calibration --calibration-images --check-images "
+        "--accept-change --image-size --num-heads",
+        (
+            "vitkit export runs/digits-ViT-96x6x3-4 digits_graph --engine onnxruntime",
+            "vitkit export runs/mine mine_int8 --precision int8",
+        ),
+    ),
+    "fewshot": HelpPage(
+        "START... --data DATA [OPTIONS]",
+        "--data --shots --seeds --methods --image-size --out --batch-size --device --processes --json",
+        (
+            "vitkit fewshot vit-ti16-augreg-in21k --data my_photos/",
+            "vitkit fewshot runs/a runs/b --data digits --shots 1,5",
+        ),
+    ),
+    "inspect": HelpPage(
+        "MODEL [OPTIONS]",
+        "--images --out --image-size --num-heads --quiet",
+        (
+            "vitkit inspect runs/digits-ViT-96x6x3-4",
+            "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",
+        ),
+    ),
+    "models": HelpPage(
+        "[PATTERN...] [OPTIONS]",
+        "--image-size --num-classes",
+        ("vitkit models 'ViT-B*'", "vitkit models ViT-Ti/16 --image-size 384 --num-classes 10"),
+    ),
+    "predict": HelpPage(
+        "MODEL IMAGE... [OPTIONS]",
+        "--top --csv --json --out --batch-size --image-size --engine --precision --device --max-pixels",
+        (
+            "vitkit predict runs/digits-ViT-96x6x3-4 photo.jpg",
+            "vitkit predict runs/my_photos-ViT-Ti-16 holiday/ --csv",
+        ),
+    ),
+    "recipes": HelpPage(
+        "",
+        "",
+        ("vitkit recipes", "vitkit train --recipe digits --help  # its values"),
+    ),
+    "report": HelpPage(
+        "RUN",
+        "",
+        ("vitkit report runs/digits-ViT-96x6x3-4", "vitkit report runs/my_photos-ViT-Ti-16-runs"),
+    ),
+    "reproduce": HelpPage(
+        "ITEM [OPTIONS]",
+        "--list --plan --minutes --data --start --seeds --steps --only --out --json",
+        ("vitkit reproduce --list", "vitkit reproduce table8 --minutes 30"),
+    ),
+    "runs": HelpPage(
+        "[FOLDER] [OPTIONS]",
+        "--json --quiet",
+        ("vitkit runs", "vitkit runs my_runs/ --json"),
+    ),
+    "scale": HelpPage(
+        "DATA [OPTIONS]",
+        "--along --budget --plan --points --seeds --recipe --start --out --device --json",
+        ("vitkit scale digits --budget 20m --plan", "vitkit scale my_photos/ --along size --budget 2h"),
+    ),
+    "starts": HelpPage(
+        "[PATTERN...] [OPTIONS]",
+        "--model --data --json",
+        ("vitkit starts 'vit-b16*'", "vitkit starts --model ViT-Ti/16"),
+    ),
+    "vtab": HelpPage(
+        "START --root FOLDER [OPTIONS]",
+        "--root --tasks --protocol --sweep --steps --batch-size --micro-batch-size --out --device --json",
+        (
+            "vitkit vtab vit-b16-augreg-in21k --root vtab/",
+            "vitkit vtab runs/mine --root vtab/ --tasks dtd,svhn --protocol finetune",
+        ),
+    ),
+}
