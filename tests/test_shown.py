@@ -73,7 +73,7 @@ def test_a_predictor_and_its_guesses_are_short(run: Path) -> None:
 
 def test_text_from_outside_is_harmless() -> None:
     class Hostile(Shown):
-        def in_words(self) -> str:
+        def summary(self) -> str:
             return "<script>\x1b[2J"
 
         def in_rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

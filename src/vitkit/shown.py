@@ -19,7 +19,7 @@ class Shown:
     A dataclass that extends it is declared with `repr=False`.
     """
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Describe the result in a line or a few sentences."""
         raise NotImplementedError
 
@@ -28,11 +28,11 @@ class Shown:
         return (), ()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {visible(self.in_words())}>"
+        return f"<{type(self).__name__}: {visible(self.summary())}>"
 
     def _repr_html_(self) -> str:
         headings, rows = self.in_rows()
-        return f"<p>{escape(self.in_words())}</p>{html_table(headings, rows) if rows else ''}"
+        return f"<p>{escape(self.summary())}</p>{html_table(headings, rows) if rows else ''}"
 
 
 def html_table(headings: Sequence[str], rows: Rows) -> str:

@@ -112,13 +112,18 @@ def whole(
             cwd=folder,
             start_new_session=True,
         )
-        try:
-            code: int | None = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        return wait_for(process, folder, limit, start)
+
+
+def wait_for(process: subprocess.Popen[bytes], folder: Path, limit: float, start: float) -> Ended:
+    """Wait for a process that writes `out` and `err` in a folder, and kill what is left of its group."""
+    try:
+        code: int | None = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        code = None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
     return Ended(code, said, errors, time.monotonic() - start)
 

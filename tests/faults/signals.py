@@ -1,6 +1,5 @@
 """Signals to a training run: it commits a checkpoint, says how to go on, exits with 128 + their number."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tests.faults.commands import PROGRAM, Ended, forked, judge
+from tests.faults.commands import PROGRAM, Ended, forked, judge, wait_for
 from tests.faults.entry import without_pictures
 from tests.faults.harness import Kind, Outcome
 from tests.faults.small_runs import differences, ended_with, image_folder, newest_step, training
@@ -101,12 +100,4 @@ def _signalled(
             except ProcessLookupError:
                 break
             time.sleep(draw.uniform(0, 0.1))
-        try:
-            code: int | None = process.wait(60)
-        except subprocess.TimeoutExpired:
-            code = None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(code, said, errors, time.monotonic() - start)
+        return wait_for(process, folder, 60, start)

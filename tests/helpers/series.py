@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitkit.data.config import Preprocessing
+from tests.helpers.small_digits import small_run
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import require_same_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, Series, new_series
 from vitkit.tasks import find_task
-from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 WITHOUT_PICTURES = """
 import sys
@@ -29,13 +28,7 @@ from vitkit.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
 """The command without the pages of the members, whose pictures take seconds."""
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=4, batch_size=16, evaluate_every=2),
-)
+SMALL = small_run(4, evaluate_every=2)
 
 
 SWEEP = SeriesOptions(sweep_rates=(0.02, 0.001))

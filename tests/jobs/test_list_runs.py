@@ -11,25 +11,18 @@ from typing import Any
 import pytest
 
 import vitkit
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Interrupting
 from vitkit.cli.main import run as run_command
-from vitkit.data.config import Preprocessing
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.list_runs import RunSummary, is_held
-from vitkit.runs.config import Run
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_score
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import OptimizerConfig
 
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=4, batch_size=16, evaluate_every=2, log_every=2),
-)
+SMALL = small_run(4, evaluate_every=2, log_every=2)
 
 
 @pytest.fixture(scope="module")

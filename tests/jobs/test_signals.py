@@ -87,14 +87,19 @@ def finish(forked: Runs, images: Path, out: Path, whole: dict[str, bytes]) -> No
     assert results(out) == whole
 
 
-def check(
+@pytest.mark.parametrize(
+    "combination",
+    [*SAMPLE, *(pytest.param(other, marks=pytest.mark.slow) for other in MATRIX if other not in SAMPLE)],
+    ids=str,
+)
+def test_stopped_in_a_step_it_goes_on_to_the_same_bits(
     forked: Runs,
     images: Path,
-    out: Path,
+    tmp_path: Path,
     whole: dict[str, bytes],
     combination: tuple[signal.Signals, bool, int, bool],
 ) -> None:
-    number, group, workers, twice = combination
+    (number, group, workers, twice), out = combination, tmp_path / "run"
     command = arguments(images, out, workers)
     done = forked(Case(command, (number,) * (1 + twice), group=group, again=twice))
     assert_stopped(done, number)
@@ -104,29 +109,6 @@ def check(
     checkpoint, _ = find_checkpoint(out)
     assert checkpoint is not None and checkpoint.name == "step-00000002"
     finish(forked, images, out, whole)
-
-
-@pytest.mark.parametrize("combination", SAMPLE, ids=str)
-def test_stopped_in_a_step_it_goes_on_to_the_same_bits(
-    forked: Runs,
-    images: Path,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    combination: tuple[signal.Signals, bool, int, bool],
-) -> None:
-    check(forked, images, tmp_path / "run", whole, combination)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("combination", MATRIX, ids=str)
-def test_every_signal_to_everyone(
-    forked: Runs,
-    images: Path,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    combination: tuple[signal.Signals, bool, int, bool],
-) -> None:
-    check(forked, images, tmp_path / "run", whole, combination)
 
 
 # Where a run is at, and the step that a checkpoint holds after the signal.

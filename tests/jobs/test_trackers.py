@@ -15,22 +15,14 @@ from typing import Any
 import pytest
 
 import vitkit
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing, Interrupting
 from vitkit.cli.main import run as run_command
-from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.trackers import WandbRecord, write_csv
-from vitkit.runs.config import Run
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.training.config import OptimizerConfig, TrainingConfig
 
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=6, batch_size=16, evaluate_every=3, log_every=1),
-)
+SMALL = small_run(6, evaluate_every=3, log_every=1)
 pytestmark = pytest.mark.usefixtures("without_report")
 
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline, compiled_block
 from vitkit.models import fast, measure
-from vitkit.models.build import build_model
+from vitkit.models.build import build_model, create_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import EVA02_ROTARY, ViTConfig
@@ -195,6 +195,8 @@ PUBLISHED = {
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
 def test_parameters_as_published(name: str, count: int) -> None:
     assert measure.parameters(model_config(name)) == count
+    with torch.device("meta"):
+        assert measure.count_parameters(create_model(name)) == count
 
 
 @pytest.mark.parametrize(

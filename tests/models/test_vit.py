@@ -15,35 +15,11 @@ from tests.fixture_files import load_fixture, write_npz
 from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model, create_model
-from vitkit.models.measure import count_parameters
+from vitkit.models.build import build_model
 from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import vit_config
-
-# original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)
-PARAMETERS = {
-    "ViT-Ti/16": 5_717_416,
-    "ViT-S/16": 22_050_664,
-    "ViT-S/32": 22_878_952,
-    "ViT-B/8": 86_576_872,
-    "ViT-B/16": 86_567_656,
-    "ViT-B/32": 88_224_232,
-    "ViT-L/16": 304_326_632,
-    "ViT-L/32": 306_535_400,
-    "ViT-H/14": 632_045_800,
-    "ViT-S/16-gap": 22_049_896,
-    "ViT-S/32-gap": 22_878_184,
-    "ViT-B/16-gap": 86_566_120,
-    "ViT-B/32-gap": 88_222_696,
-}
-
-
-@pytest.mark.parametrize(("name", "count"), PARAMETERS.items())
-def test_parameter_counts_are_those_of_the_original(name: str, count: int) -> None:
-    with torch.device("meta"):
-        assert count_parameters(create_model(name)) == count
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
 from vitkit.runs.build import build_new, model_config_of
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.machine import find_device
-from vitkit.runs.plan import Request, settle_minutes
+from vitkit.runs.plan import Request, resolve_minutes
 from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
 from vitkit.training.config import OptimizerConfig, TrainingConfig
@@ -122,7 +122,7 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
     set_pace(monkeypatch, 1.0)
     for followed, expected in (({"fewshot": FewShotTracking(data="digits")}, 1), ({}, 0)):
         hearing = Hearing()
-        settle_minutes(replace(SMALL, evaluators=followed), tmp_path / "run", Request(), listener=hearing)
+        resolve_minutes(replace(SMALL, evaluators=followed), tmp_path / "run", Request(), listener=hearing)
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import vitkit
+from tests.helpers.small_digits import small_run
 from vitkit.config import to_json
-from vitkit.data.config import NEWEST_RULE, Preprocessing, Splits
+from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.jobs.report import write_report
 from vitkit.jobs.series.report import conclusions
 from vitkit.jobs.series.series import train_series
-from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
@@ -29,16 +29,8 @@ from vitkit.runs.series_record import (
     summarise,
     write_series,
 )
-from vitkit.training.config import OptimizerConfig, TrainingConfig
 
-RUN = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=4, batch_size=16),
-    splits=Splits(rule=NEWEST_RULE),
-)
+RUN = replace(small_run(4), splits=Splits(rule=NEWEST_RULE))
 RATES = (0.001, 0.02)
 RUNS, FOLDS = SeriesOptions(runs=2), SeriesOptions(cross_validate=3)
 SWEEP = SeriesOptions(sweep_rates=RATES, runs=2)

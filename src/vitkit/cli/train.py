@@ -300,7 +300,7 @@ def _fit_minutes(line: CommandLine, default: Run, request: "Request", listener: 
     with importing():
         from vitkit.jobs.series.series import recorded_run
         from vitkit.runs.budget import with_steps
-        from vitkit.runs.plan import settle_minutes
+        from vitkit.runs.plan import resolve_minutes
 
     _set_threads(options.machine.threads)
 
@@ -314,7 +314,7 @@ def _fit_minutes(line: CommandLine, default: Run, request: "Request", listener: 
         if out is None:
             raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
         out = out / "pretraining"
-    run = settle_minutes(
+    run = resolve_minutes(
         line.run,
         out,
         request,

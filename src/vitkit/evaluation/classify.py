@@ -143,7 +143,7 @@ class Classification(Shown):
     repeated: Repeated | None = None
     """Images that the model was trained on; None where nothing looked for them."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """State the accuracy with its interval, and the images it was measured on."""
         low, high = self.accuracy_interval
         images = f"{pluralize(self.count, 'image')} of {pluralize(len(self.per_class), 'class', 'classes')}"

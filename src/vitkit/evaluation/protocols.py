@@ -66,7 +66,7 @@ class ProtocolResult(Shown):
     note: str
     """The way in which the model's outputs were matched to ImageNet's classes."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """State the accuracy with its interval."""
         low, high = self.accuracy_interval
         numbers = f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%})"

@@ -63,7 +63,7 @@ class Evaluation(Shown):
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
         split = "" if self.whole else f"{self.split} "
         return "".join(self.answering.summary(self.result, f"{split}images of {self.data.name}"))

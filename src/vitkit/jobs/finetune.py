@@ -20,7 +20,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, full_name, with_options
 from vitkit.runs.machine import find_device, require_threads
-from vitkit.runs.plan import Request, settle_minutes
+from vitkit.runs.plan import Request, resolve_minutes
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import task_of
@@ -50,7 +50,7 @@ def run_finetune(options: FinetuneOptions) -> Path:
     run = _fitted_run(options, given, device, request, listener)
     if options.minutes is not None:
         run = replace(run, training=replace(run.training, minutes=options.minutes))
-        run = settle_minutes(
+        run = resolve_minutes(
             run,
             given,
             request,

@@ -72,7 +72,7 @@ class RunSummary(Shown):
     changed: float = 0.0
     """Time of the last change of its records, in seconds since 1970."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Say the result and the state."""
         parts = (self.folder, self.data, self.model, self.result, self.standing)
         return ", ".join(part for part in parts if part)

@@ -262,7 +262,7 @@ class Predictor(Shown):
                 )
         self.class_names = self.card.class_names or tuple(f"class {i}" for i in range(count))
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Describe the model, its number of classes, its image size and its device."""
         name, classes = self.model.card.name, pluralize(len(self.class_names), "class", "classes")
         return f"{name}, {classes}, {format_size(self.preprocessing.image_size)} pixels, on {self.device}"

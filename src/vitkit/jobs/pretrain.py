@@ -16,7 +16,7 @@ from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, with_options
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, settle_minutes
+from vitkit.runs.plan import Request, resolve_minutes
 from vitkit.tasks import find_task
 
 SCALED = ("simmim", "mae")
@@ -56,7 +56,7 @@ def run_pretrain(options: PretrainOptions) -> Path:
             torch.set_num_threads(options.threads)  # the speed depends on them
         run = replace(run, training=replace(run.training, minutes=options.minutes))
         where = None if out is None else Path(out)
-        run = settle_minutes(run, where, request, device=options.device, again=True, listener=listener)
+        run = resolve_minutes(run, where, request, device=options.device, again=True, listener=listener)
     return train(run, out, device=options.device, threads=options.threads, request=request, listener=listener)
 
 

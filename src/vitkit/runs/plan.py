@@ -172,12 +172,12 @@ def plan_run(
         VitkitError: the images, the start or the machine do not allow the run.
     """
     request = request or Request()
-    run = settle_minutes(with_absolute_paths(run), out, request, device=device, listener=listener)
+    run = resolve_minutes(with_absolute_paths(run), out, request, device=device, listener=listener)
     computing_device = find_device(device)
     begun = None if out is None else request.place(out)
     with listener.progress("listing images"):
         data = request.images(_with_rule(run, begun))
-    run, start = settle_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
+    run, start = resolve_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
     config = model_config_of(run, len(data.class_names), start)
     return Plan(_with_rule(run, begun), run, data, config, start, computing_device, device, request)
 
@@ -189,7 +189,7 @@ def with_absolute_paths(run: Run) -> Run:
     return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
 
 
-def settle_start(
+def resolve_start(
     run: Run, class_names: Iterable[str], folder: Path | None, request: Request
 ) -> tuple[Run, StartRecord | None]:
     """Describe the start of a run, by the record in its folder where there is one.
@@ -209,7 +209,7 @@ def settle_start(
     return (run if run.model else replace(run, model=record.model)), record
 
 
-def settle_minutes(
+def resolve_minutes(
     run: Run,
     out: Path | None,
     request: Request,
@@ -257,7 +257,7 @@ def settle_minutes(
     def complete(with_pixels: bool) -> tuple[Run, StartRecord | None]:
         """Complete the run by its start, as `plan_run` will, with its pixel statistics or without them."""
         normalised = request.measure_pixels(run, data, listener) if with_pixels else run
-        return settle_start(normalised, data.class_names, out, request)
+        return resolve_start(normalised, data.class_names, out, request)
 
     if out is None:
         for folder in numbered_folders(complete(with_pixels=False)[0], data.name, ending):

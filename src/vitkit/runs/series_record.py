@@ -116,7 +116,7 @@ class Series(Shown):
     spread: Spread | None = None
     """The spread of the scores of `members`; None before all have ended, and where none has a score."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Give the mean over the runs, or the number of runs that have ended."""
         members = self.all_members
         if self.spread is None:

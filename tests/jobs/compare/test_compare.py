@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import vitkit
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
@@ -26,17 +27,10 @@ from vitkit.runs.finish import evaluate_split
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import TrainingConfig
 from vitkit.weights.model_card import ModelCard, card_of
 
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    augmentation=Augmentation(crop_area=None, flip=False),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
-    training=TrainingConfig(steps=30, batch_size=16),
-)
+SMALL = replace(small_run(30, warmup_steps=0), augmentation=Augmentation(crop_area=None, flip=False))
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

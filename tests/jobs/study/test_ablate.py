@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import vitkit
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
-from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import OTHER_RATES
 from vitkit.jobs.recipes import recipe
@@ -20,16 +21,9 @@ from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
 from vitkit.jobs.study.options import AblateOptions
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value, read_run
 from vitkit.runs.series_record import read_series
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import TrainingConfig
 
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    augmentation=Augmentation(crop_area=None, flip=False),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
-    training=TrainingConfig(steps=4, batch_size=16),
-)
+SMALL = replace(small_run(4, warmup_steps=0), augmentation=Augmentation(crop_area=None, flip=False))
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

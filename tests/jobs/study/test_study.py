@@ -10,8 +10,8 @@ import pytest
 
 import vitkit.jobs.series.series as series_job
 import vitkit.jobs.train as training
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
-from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, Study, check_arms, complete_arms, new_study, read_study
@@ -19,15 +19,9 @@ from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import TrainingConfig
 
-SMALL = Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
-    training=TrainingConfig(steps=2, batch_size=16),
-)
+SMALL = small_run(2, warmup_steps=0)
 ONCE = SeriesOptions()
 ARMS = (
     Arm("base", "the base", SMALL, ONCE),

@@ -32,7 +32,7 @@ from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
-from vitkit.runs.plan import Request, settle_start
+from vitkit.runs.plan import Request, resolve_start
 from vitkit.runs.start import find_start
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
@@ -164,10 +164,10 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
     """Return the configuration of the model that a run trains."""
-    settled, record = settle_start(run, data.class_names, None, Request())
+    planned, record = resolve_start(run, data.class_names, None, Request())
     if record is not None:
         return record.config
-    return new_model_config(settled, len(data.class_names))
+    return new_model_config(planned, len(data.class_names))
 
 
 def _option(

@@ -92,7 +92,7 @@ class Advice(Shown):
     default: str = ""
     """The name of the published start that is advised where none was given; its weights were not fetched."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Tell the advice."""
         return " ".join(self.sentences)
 

@@ -75,7 +75,7 @@ class FewShot(Shown):
     """Sentences about the data."""
     models: tuple[FewShotModel, ...]
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Give the best accuracy of each checkpoint."""
         best = "; ".join(
             f"{model.name} {model.best.mean:.1%} ({model.best.method}, {pluralize(model.best.shots, 'shot')})"

@@ -43,7 +43,7 @@ from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, plan_run, settle_start
+from vitkit.runs.plan import Request, plan_run, resolve_start
 from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
@@ -78,7 +78,7 @@ class Reproduction(StudyResult):
     item: Item
     answer: Answer
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Give the conclusions here."""
         return f"{self.item.title}. {' '.join(self.answer.sentences)}"
 
@@ -327,7 +327,7 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
 
 def _at_higher_resolution(run: Run, request: Request) -> Run:
     """Give a run Table 2's fine-tuning on ImageNet: 512 pixels, 518 for patches of 14; Polyak averaging."""
-    model = settle_start(run, request.images(run).class_names, None, request)[0].model
+    model = resolve_start(run, request.images(run).class_names, None, request)[0].model
     patch = getattr(model_config(model), "patch_size", (16, 16))
     side = 518 if patch == (14, 14) else 512
     return replace(

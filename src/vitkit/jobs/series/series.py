@@ -31,7 +31,7 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
 from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Request, settle_minutes, settle_start, with_absolute_paths
+from vitkit.runs.plan import Request, resolve_minutes, resolve_start, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
     RECORD,
@@ -103,7 +103,7 @@ def train_series(
         require_folder(given)
     require_data(run)
     request = request or Request()
-    run = settle_minutes(
+    run = resolve_minutes(
         run, given, request, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
     run = _with_model_name(with_absolute_paths(run), given, request)
@@ -176,7 +176,7 @@ def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
     begun = None if folder is None else recorded_run(folder)
     if begun is not None:  # its start may have been removed
         return replace(run, model=begun.model)
-    return settle_start(run, request.images(run).class_names, None, request)[0]
+    return resolve_start(run, request.images(run).class_names, None, request)[0]
 
 
 def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:

@@ -92,7 +92,7 @@ class Ablation(StudyResult):
     design: Design
     comparison: Comparison
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Give the conclusions."""
         return " ".join(conclusions(self.comparison))
 

@@ -64,7 +64,7 @@ class Scale(StudyResult):
     tenfold: Prediction | None
     """The error at ten times the held-out point, if the law went on; None where it does not hold."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Give the conclusions."""
         return " ".join(conclusions(self))
 

@@ -96,8 +96,8 @@ class Study:
 
 def new_study(kind: str, command: str, options: Mapping[str, Any], arms: Sequence[Arm]) -> Study:
     """Make the record of a study that begins, with paths that hold from any folder."""
-    settled = tuple(replace(arm, run=with_absolute_paths(arm.run)) for arm in arms)
-    return Study(__version__, kind, command, options, settled)
+    portable = tuple(replace(arm, run=with_absolute_paths(arm.run)) for arm in arms)
+    return Study(__version__, kind, command, options, portable)
 
 
 def begins_within(run: Run, folder: Path) -> bool:

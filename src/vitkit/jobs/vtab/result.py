@@ -112,7 +112,7 @@ class Vtab(Shown):
     not_asked: tuple[TaskFolder, ...]
     """Tasks that have a folder and are not among the chosen ones."""
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Give the mean over the tasks, and their number."""
         mean = self.mean()
         return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
