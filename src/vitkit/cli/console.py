@@ -67,7 +67,12 @@ class Terminal(Console):
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Convert a string to a text; escaped already here, so that rich knows how wide it becomes."""
+        """Convert a string to a text; escaped already here, so that rich knows how wide it becomes.
+
+        Args:
+            text: to be escaped.
+            options: rich's own.
+        """
         return super().render_str(visible(text, keep="\n\t"), **options)
 
     def on_broken_pipe(self) -> None:

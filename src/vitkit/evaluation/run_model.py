@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,15 +65,6 @@ def output_function(
     compute: Any = model.features if features else model  # mypy takes it for a Tensor or Module
     with evaluation_mode(model), autocast(device, precision):
         yield lambda images: compute(images.to(device)).float().cpu().numpy()
-
-
-class Running(TypedDict, total=False):
-    """The options of `run_model` that functions above it pass on."""
-
-    device: torch.device | str
-    precision: Precision
-    progress: Callable[[int], None] | None
-    world: World
 
 
 def run_model(
@@ -151,16 +142,19 @@ def predict(
     model: Model,
     batches: Iterable[Batch],
     *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    progress: Callable[[int], None] | None = None,
     loss: LossFunction = "softmax",
     keep_logits: bool = True,
     folder: Path | None = None,
     columns: NDArray[np.int64] | None = None,
-    **running: Unpack[Running],
+    world: World = ALONE,
 ) -> Predictions:
     """Score the class of every image, each batch as it comes: memory holds a few numbers for each image.
 
     Args:
-        model, batches, running: as for `run_model`.
+        model, batches, device, precision, progress, world: as for `run_model`.
         loss: the loss that the model was trained with, which decides what its logits mean.
         keep_logits: whether the logits are kept beside the scores; more than 64 MiB of them go to a file.
         folder: where this file is made, without a name; None: the system's folder for temporary files.
@@ -182,7 +176,7 @@ def predict(
         if logits is not None:
             logits.add(rows)
 
-    run_model(model, batches, take, **running)
+    run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
     return Predictions(
         None if logits is None else logits.arranged(order),
@@ -199,13 +193,16 @@ def predict_labels(
     model: Model,
     batches: Iterable[Batch],
     *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    progress: Callable[[int], None] | None = None,
     folder: Path | None = None,
-    **running: Unpack[Running],
+    world: World = ALONE,
 ) -> LabelPredictions:
     """Run a model over images of several labels each, and keep the logits of every label of every image.
 
     Args:
-        model, batches, running: as for `run_model`; the labels are `(B, K)` bool.
+        model, batches, device, precision, progress, world: as for `run_model`; the labels are `(B, K)` bool.
         folder: where logits too many for memory are kept; None: the system's folder for temporary files.
 
     Raises:
@@ -223,7 +220,7 @@ def predict_labels(
             )
         logits.add(seen.add(outputs, batch)[0])
 
-    run_model(model, batches, take, **running)
+    run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
     targets, ids, bad = (np.concatenate(part) for part in (seen.targets, seen.ids, seen.bad))
     return LabelPredictions(logits.arranged(order), targets[order].astype(bool), ids[order], np.sort(bad))

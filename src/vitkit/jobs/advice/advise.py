@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -96,14 +95,22 @@ def run_advise(options: AdviseOptions) -> Advice:
 advise = from_options(AdviseOptions)(run_advise)
 
 
-def follow(advice: Advice, out: str | Path | None = None, **circumstances: Any) -> Path:
+def follow(
+    advice: Advice,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    command: str = "",
+    listener: Listener = AUTOMATIC,
+) -> Path:
     """Train as advised; the run folder keeps the forecast, and the run ends with a comparison.
 
     Without a start, and with enough images, it trains from scratch.
 
     Args:
         advice: by `advise`.
-        out, circumstances: as for `vitkit.train`, such as `device`, `threads`, `command` and `listener`.
+        out, device, threads, command, listener: as for `vitkit.train`.
 
     Returns:
         The run folder.
@@ -113,7 +120,15 @@ def follow(advice: Advice, out: str | Path | None = None, **circumstances: Any) 
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
-    return train(option.run, out, advice=advice.record, **circumstances)
+    return train(
+        option.run,
+        out,
+        device=device,
+        threads=threads,
+        command=command,
+        advice=advice.record,
+        listener=listener,
+    )
 
 
 def _look(
