@@ -26,7 +26,7 @@ from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
-from vitkit.listener import Listener
+from vitkit.listener import AUTOMATIC, Listener
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
