@@ -26,9 +26,10 @@ from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
-from vitkit.listener import AUTOMATIC, Listener
+from vitkit.listener import Listener
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Request, resolve_start
