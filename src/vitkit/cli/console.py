@@ -198,7 +198,7 @@ def print_fact(heading: str, fact: str) -> None:
 
 
 def print_result(result: Any, as_json: bool, show: Callable[[Any], None]) -> None:
-    """Print what a command found out: with --json its `to_json()`, else as `show` does."""
+    """Print the result of a command: its `to_json()` where --json is given, else as `show` prints it."""
     if as_json:
         print_json(result.to_json())
     else:

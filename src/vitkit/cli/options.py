@@ -149,7 +149,7 @@ def parse_study(
     Args:
         command, arguments, verb: as for `parse`.
         of_training: describes the options of training.
-        question: the error where the first argument is an option, while what stands first is missing.
+        question: the message where an option stands first, in place of the argument that belongs there.
 
     Raises:
         SystemExit, WrongCommandLine: as `parse`.

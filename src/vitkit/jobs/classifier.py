@@ -42,8 +42,8 @@ AT_A_TIME = 128
 """Images of a batch of predictions."""
 
 
-# A dataclass keeps the parameters unchanged by their names, as scikit-learn reads, sets and copies them. Two
-# classifiers are equal if they are the same, and scikit-learn writes and draws them.
+# Its fields are the parameters, unchanged and by their names, as scikit-learn reads, sets and copies them. As
+# in its own classes, comparison and hash go by identity, and the text and the drawing are scikit-learn's.
 @dataclass(eq=False, repr=False)
 class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of images for scikit-learn, which `fit` trains or fine-tunes as vitkit itself does.

@@ -373,10 +373,9 @@ class _Case:
 
     def _names(self, contestant: Contestant) -> dict[str, Any]:
         """Return the fields of a `Record` that say what was measured."""
-        size = self.config.image_size
         return {
             "model": self.model,
-            "image_size": size,
+            "image_size": self.config.image_size,
             "name": contestant.name,
             "precision": contestant.precision,
         }
