@@ -51,7 +51,7 @@ def add_what_a_code_host_does_not_show(app: Sphinx, name: str, source: list[str]
 
 
 def toctree(comment: re.Match[str]) -> str:
-    """List the pages that are there, those of a pattern in the order of their links on the front page."""
+    """List the pages that are there; pages of one pattern in the order of their links on the front page."""
     docs = ROOT / "docs"
     links = [docs / link for link in re.findall(r"\]\(([\w./-]+\.md)\)", comment.string)]
     paths = [

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
 
 
 def list_options(verb: str, module: str) -> tuple[Option, ...]:
-    """List the options of a verb, the ones that it reads before the parser included.
+    """List the options of a verb, with its options that are read before the parser.
 
     Args:
         verb: as it stands on the command line.

@@ -85,7 +85,7 @@ class Converted:
     path: Path
     """The file or folder written."""
     parity: Parity
-    """The comparison of the model that was read with the one that was written and read back."""
+    """The comparison of the source model with the written model, read back."""
     beside_library: Parity | None = None
     """The comparison with the other library's own model, with `against`."""
     lost: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ class CalibrationImages:
 
     calibration: tuple[Pixels, ...]
     check: tuple[Pixels, ...]
-    """Other images than those of the calibration."""
+    """Other images than the calibration's."""
     source: str
     """The images of the calibration, as a phrase."""
     check_source: str

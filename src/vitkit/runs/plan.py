@@ -271,7 +271,7 @@ def resolve_minutes(
                 same = with_absolute_paths(fit(complete(measured)[0], there.training.steps, count))
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
-    named, record = complete(with_pixels=True)  # the model that is timed is then the one that is trained
+    named, record = complete(with_pixels=True)  # so that the timed model is the trained model
     place, config = find_device(device), model_config_of(named, len(data.class_names), record)
     require_memory(config, named, place)  # before anything of the run is built
     pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)

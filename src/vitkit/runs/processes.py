@@ -162,7 +162,7 @@ def begin_steps(
 
     Args:
         parts: the parts of the run; the model of process 0 has the weights that the run begins with.
-        checkpoint: the one that it continues from; None: all begin with the weights of process 0.
+        checkpoint: from which it continues; None: all begin with the weights of process 0.
         device: the device of this process.
         world: the processes.
         listener: hears the progress.

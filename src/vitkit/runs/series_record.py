@@ -244,7 +244,7 @@ def _contradiction(series: Series) -> str:
         if replace(member, score=None, finished=False, diverged="") != expected:
             return (
                 f"expected {_outline(expected)}, found {_outline(member)}: names of folders are never paths, "
-                "and each run is the one that the options make"
+                "and each run has the options of the series"
             )
         wrong = _wrong_result(series, member)
         if wrong:

@@ -570,7 +570,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     """
     manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
     # All is checked before it is loaded: with an average or an objective that is missing, or that is there
-    # without being asked for, training would go on as another run than the one that was begun.
+    # without being asked for, training would go on as another run.
     averaged = "average.safetensors" in manifest.files
     if averaged != (state.average is not None):
         has, wants = ("a", "none") if averaged else ("no", "one")
@@ -620,7 +620,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
 
 
 def _misfit_error(checkpoint: Path, content: str, error: RuntimeError) -> VitkitError:
-    """Make the error for tensors that do not fit, from the one that `load_state_dict` raised."""
+    """Make the error for tensors that do not fit, from the error of `load_state_dict`."""
     # Its first line names the class, the next ones keys and shapes, of which two are enough for a message.
     lines = [line.strip() for line in str(error).splitlines()]
     return VitkitError(

@@ -110,7 +110,7 @@ class MaskedImages(nn.Module):
         """Turn predictions into pixel values.
 
         Args:
-            model: the one that made them.
+            model: the model that made them.
             hidden: the predictions.
             patches: the true pixels of the hidden patches, `(B, M, C, p, q)` from 0 to 255.
 
@@ -145,7 +145,7 @@ class MaskedImages(nn.Module):
         """Draw images as the model sees them, and with its predictions.
 
         Args:
-            model: the one that is trained.
+            model: the model in training.
             images: `(B, C, H, W)` uint8.
 
         Returns:
@@ -422,7 +422,7 @@ class AbsoluteBaseline:
     The numbers are normalised pixel values, of which there are 256: a histogram of each gives its median.
 
     Args:
-        model: the one that normalises the pixels.
+        model: whose mean and deviation normalise the pixels.
     """
 
     def __init__(self, model: ViT) -> None:

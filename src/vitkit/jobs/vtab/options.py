@@ -43,7 +43,7 @@ class VtabOptions(SizeOptions, StudyOptions):
     micro_batch_size: int | None = None
     """images that are computed at a time, which takes less memory; left out, the whole batch."""
     sweep: bool = False
-    """choose the learning rate of each task: train on 800 images with each of --rates, take the one that is
+    """choose the learning rate of each task: train on 800 images with each of --rates, take the
     best on the other 200, train on all 1,000 with it, and test that once."""
     rates: Sequence[float] | None = None
     """learning rates that --sweep tries, with commas between; left out, 0.001,0.003,0.01,0.03, or for the
