@@ -95,7 +95,7 @@ def card_of(model: Described) -> ModelCard:
 def preprocessing_of(model: Described) -> Preprocessing:
     """Return the preprocessing that turns images into the model's input.
 
-    Size and channels are the model's, which may differ from the size and channels that its weights were made for.
+    Size and channels are the model's, which may differ from what its weights were made for.
     A card that records nothing gives what the original evaluates with: images stretched, not antialiased.
     """
     return fit_preprocessing(card_of(model).preprocessing, model.config)

@@ -151,7 +151,7 @@ def choose_start(
         run: the run without its start: data, splits, task, recipe.
         out: its folder; left out, the folders below `runs/` are looked at.
         device: where it is measured and will be trained.
-        complete: puts a person's options over the options that are fitted to a start; left out, there are none.
+        complete: puts a person's options over the options fitted to a start; left out, there are none.
         request: holds the list of images.
         listener: hears the progress.
 
