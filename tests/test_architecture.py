@@ -452,3 +452,40 @@ def test_names_say_what_a_value_is() -> None:
         for path in (*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"))
     }
     assert {path: names for path, names in vague.items() if names} == {}
+
+
+def is_number(value: ast.expr | None) -> bool:
+    """Whether a value is a number, or several, written out."""
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(is_number, value.elts))
+    if isinstance(value, ast.UnaryOp | ast.BinOp):
+        return all(isinstance(node, ast.operator | ast.unaryop | ast.Constant) for node in parts_of(value))
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+def parts_of(value: ast.expr) -> list[ast.AST]:
+    """Return what a sum or product is made of, without its own nodes."""
+    return [node for node in ast.walk(value) if not isinstance(node, ast.UnaryOp | ast.BinOp)]
+
+
+def numbers_without_reason(text: str) -> list[int]:
+    """Return the lines of a file's numbers at whose block of lines no sentence stands."""
+    lines, bare = text.splitlines(), []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and is_number(node.value):
+            first = last = node.lineno
+            while first > 1 and lines[first - 2]:
+                first -= 1
+            while last < len(lines) and lines[last]:
+                last += 1
+            block = "\n".join(lines[first - 1 : last])
+            if "#" not in block and '"""' not in block:
+                bare.append(node.lineno)
+    return bare
+
+
+def test_every_number_has_its_reason() -> None:
+    """`docs/style.md`: a sentence at every numeric constant, or at the block of lines that it is part of."""
+    assert numbers_without_reason('A = 3\n\nB = 2**20\n"""Bytes."""\n\nC = (1, -2)  # pixels\nD = 2\n') == [1]
+    bare = {path.relative_to(SOURCE).as_posix(): numbers_without_reason(path.read_text()) for path in FILES}
+    assert {path: lines for path, lines in bare.items() if lines} == {}

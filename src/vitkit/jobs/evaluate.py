@@ -42,6 +42,7 @@ from vitkit.weights.model_card import Described, card_of, preprocessing_of
 from vitkit.world import prepared_together
 
 NAMES_SHOWN = 10
+"""The most class names in a message."""
 
 
 @dataclass(frozen=True, repr=False)

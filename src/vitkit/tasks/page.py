@@ -17,6 +17,7 @@ MANY_IMAGES = 5_000
 90 % is less than a point either way."""
 MISTAKES_SHOWN = 24
 ATTENTION_SHOWN = 12
+"""The most images of the sections on mistakes and on attention, some rows of each."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ from vitkit.tasks.page import Pictures, Plot
 from vitkit.text import pluralize
 
 PICTURES_SHOWN = 12
+"""The most images on which one model alone is right that the page shows."""
 CLASSES_DRAWN = 30
+"""The most bars of the drawing by class; the table has every class."""
 
 Both = tuple[tuple[Any, Any], tuple[Any, Any]]
 """Numbers and predictions of the first model, and of the second."""

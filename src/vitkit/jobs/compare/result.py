@@ -14,6 +14,7 @@ from vitkit.tasks.page import Number, Table, describe_images, points, shown_p, s
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 CLASSES_NAMED = 10
+"""The most classes that a sentence names; the table has every class."""
 
 
 @dataclass(frozen=True)

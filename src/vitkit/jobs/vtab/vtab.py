@@ -48,6 +48,7 @@ CROPS = "crops_and_flips"
 """Says in options.json that the protocol paper crops and flips, as it did not in early versions."""
 PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
+"""Training images of every task, which give VTAB-1k its name."""
 UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
 """The lists are the splits: nothing is cut from them."""
 EXPECTED = (

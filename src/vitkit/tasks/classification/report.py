@@ -12,6 +12,7 @@ from vitkit.evaluation.predictions import Predictions
 from vitkit.tasks import page
 
 TIES_SHOWN = 3
+"""The most classes in a cell where a class is taken for several equally often."""
 
 CONFUSION = page.Heading("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions.")
 CLASSES = page.Heading("classes", "Classes", "Class by class", "No evaluation, no scores.")

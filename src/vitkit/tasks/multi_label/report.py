@@ -14,6 +14,7 @@ from vitkit.tasks import page
 ATTENTION_TRIED = 24
 """Images of each label that are tried, as some may not be readable any more."""
 LABELS_SHOWN = 6
+"""The most labels that a caption names."""
 
 LABELS = page.Heading("labels", "Labels", "Label by label", "No evaluation, no scores.")
 
