@@ -36,6 +36,7 @@ SHARED = {
     "errors",
     "config",
     "durable",
+    "lazy",
     "listener",
     "notebook",
     "shown",

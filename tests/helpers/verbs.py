@@ -4,8 +4,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from vitkit.cli.help import HelpPage
-from vitkit.cli.help_pages import PAGES
+from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
 from vitkit.cli.training_options import TRAINING_PAGES, PretrainCommand
 from vitkit.cli.training_options import Command as TrainCommand

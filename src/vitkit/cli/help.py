@@ -4,9 +4,10 @@ import inspect
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
+from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.verb_options import Option
 
 WIDTH = 80
@@ -24,28 +25,6 @@ RULE = (
     "Lists of numbers are written 1,5,10 or 1 5 10, lists of names a,b. A switch is turned off with "
     "--no-NAME."
 )
-
-
-@dataclass(frozen=True)
-class HelpPage:
-    """The choice of what the first page of a verb's help shows."""
-
-    usage: str
-    """The text after the verb: "MODEL IMAGE... [OPTIONS]"; left out, its positional arguments."""
-    options: str
-    """The options that most people need, with blanks between them; about ten."""
-    examples: tuple[str, ...]
-    """Two commands that work. A comment behind two spaces and a # may say what they do."""
-    before: tuple[Option, ...] = ()
-    """Arguments that the verb itself reads before the parser does."""
-    has_defaults: bool = True
-    """Whether options have fixed defaults: the defaults of fine-tuning depend on the images."""
-    description: str = ""
-    """The purpose of the verb; left out, the docstring of its command."""
-
-
-NO_PAGE = HelpPage("", "", ())
-"""The page of a verb that chooses nothing: it shows the first options."""
 
 
 def write_help(

@@ -4,7 +4,33 @@ They stand side by side, so that verbs that are alike are described alike. The v
 `vitkit.cli.training_options`, beside the options that they read themselves.
 """
 
-from vitkit.cli.help import HelpPage
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitkit.cli.verb_options import Option
+
+
+@dataclass(frozen=True)
+class HelpPage:
+    """The choice of what the first page of a verb's help shows."""
+
+    usage: str
+    """The text after the verb: "MODEL IMAGE... [OPTIONS]"; left out, its positional arguments."""
+    options: str
+    """The options that most people need, with blanks between them; about ten."""
+    examples: tuple[str, ...]
+    """Two commands that work. A comment behind two spaces and a # may say what they do."""
+    before: tuple["Option", ...] = ()
+    """Arguments that the verb itself reads before the parser does."""
+    has_defaults: bool = True
+    """Whether options have fixed defaults: the defaults of fine-tuning depend on the images."""
+    description: str = ""
+    """The purpose of the verb; left out, the docstring of its command."""
+
+
+NO_PAGE = HelpPage("", "", ())
+"""The page of a verb that chooses nothing: it shows the first options."""
 
 PAGES = {
     "ablate": HelpPage(

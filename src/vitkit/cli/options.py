@@ -21,8 +21,8 @@ from tyro.constructors import (
 )
 
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.help import ALL, ASKING, NO_PAGE, HelpPage, usage, write_help
-from vitkit.cli.help_pages import PAGES
+from vitkit.cli.help import ALL, ASKING, usage, write_help
+from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.mistakes import WrongCommandLine, find_mistake
 from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option, describe, value_type
 from vitkit.errors import VitkitError

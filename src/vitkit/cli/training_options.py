@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast, get_args
 
 import tyro
 
-from vitkit.cli.help import HelpPage
+from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.options import option_names, parse, spell_out, take_option
 from vitkit.cli.verb_options import Option, describe
 from vitkit.data.config import Augmentation, Loading, Preprocessing

@@ -256,10 +256,11 @@ def changed_name(name: str, config: ModelConfig) -> str:
     if _shapes(model_config(name, config.num_classes, config.image_size)) == _shapes(config):
         return name
     match = _VIT.fullmatch(name)
-    if match is None or not isinstance(config, ViTConfig):
+    shape: list[Any] = [getattr(config, field, None) for field in Shape._fields]
+    if match is None or None in shape:
         return ""
-    width, depth, mlp_dim, num_heads = shape = Shape(*(getattr(config, field) for field in Shape._fields))
-    named = [size for size, numbers in SIZES.items() if numbers == shape]
+    width, depth, mlp_dim, num_heads = shape
+    named = [size for size, numbers in SIZES.items() if list(numbers) == shape]
     custom = f"{width}x{depth}x{num_heads}" + ("" if mlp_dim == 4 * width else f"x{mlp_dim}")
     size = match["size"] if match["size"] in named else (named or [custom])[0]
     plain = f"{name[: match.start('size')]}{size}/{match['patch']}"
