@@ -1,5 +1,11 @@
 """Processes that prepare something together: all go on, or none."""
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.helpers.processes import Processes, ending_of
@@ -55,3 +61,39 @@ def test_a_process_that_fails_is_met_by_the_others_in_what_comes_next(inner: boo
 def test_alone_an_error_is_itself() -> None:
     with pytest.raises(VitkitError, match=r"^no images here$"), prepared_together(World()):
         raise VitkitError("no images here")
+
+
+LEAVING = """
+import glob
+from vitkit.runs.processes import join_processes, leave_processes
+world = join_processes()
+import torch.distributed.fsdp  # holds whatever group there is
+leave_processes()
+names = [open(path).read() for path in glob.glob("/proc/self/task/*/comm")]
+assert not [name for name in names if "gloo" in name], names
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="lists threads as Linux does")
+def test_who_leaves_the_others_has_no_thread_of_theirs() -> None:
+    """Such a thread aborts the process where it releases a tensor while the interpreter ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVING],
+            env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    endings = [(process.communicate()[1], process.returncode) for process in started]
+    assert endings == [("", 0)] * 2

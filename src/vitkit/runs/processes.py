@@ -17,6 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Its functions take the group of all processes as a default at the time of their import, which FSDP does too.
+# Imported after the group was made they would hold it, and its threads would outlive `leave_processes`.
+import torch.distributed.nn
 from torch.distributed import distributed_c10d
 
 from vitkit.config import to_json
