@@ -213,7 +213,7 @@ class MaskedPatches(MaskedImages):
     def losses(self, hidden: Hidden) -> Tensor:
         if self.cells:
             # Flattened to a row for each prediction: with the classes along another axis than the last, the
-            # cross entropy takes half as long again.
+            # cross entropy is slower.
             logits = hidden.outputs.float().reshape(-1, self.num_classes)
             entropies = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
             losses = entropies.view_as(hidden.targets)  # (B, M, cells**2)

@@ -213,7 +213,7 @@ class Trainer:
         model: the model, on the one device that training uses.
         objective: a module as `vitkit.training.objectives` describes it; moved to the model's device.
         loader: the training images; batch n is a pure function of n.
-        num_samples: images in the training set, by which epochs are counted in steps.
+        num_samples: images in the training set, which turn epochs into steps.
         config: length of the run, micro-batches, and when to log, validate and save.
         optimizer_config: optimiser, learning-rate schedule, clipping and weight averaging.
         evaluators: measurements between steps, by the name that their lines in `metrics.jsonl` have.
@@ -286,11 +286,9 @@ class Trainer:
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         head = set(head_parameters(model)) if optimizer_config.head_first else set()
         # The parameters that are not trained in the first `head_first` steps, which train the head alone.
-        self.waiting = (
-            [parameter for parameter, scale in scales.items() if scale and parameter not in head]
-            if head
-            else []
-        )
+        self.waiting = [
+            weights for weights, scale in scales.items() if head and scale and weights not in head
+        ]
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
         self.environment = environment(self.device, world.size)
