@@ -127,7 +127,7 @@ def train_series(
             write_series(folder, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
         _refuse_uneven_folds(folder, run, series, request)
-        if series.ended:
+        if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
             series = _train_members(folder, run, series, resume, device, threads, listener)

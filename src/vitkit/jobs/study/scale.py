@@ -32,7 +32,6 @@ from vitkit.data.config import NEWEST_RULE
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
 from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.functions import from_options
@@ -76,6 +75,8 @@ on two cores."""
 FEWEST_STEPS = 10
 """The fewest updates that a budget may choose: along steps those of the shortest point, else those of the
 held-out one. Fewer are no training."""
+NORMAL_95 = 1.959963984540054
+"""The standard normal's 97.5% point. The number stands here again because jobs import no intervals."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def run_scale(
     out = scale_folder(options, run, data.name)
     plan = _plan(options, run, data, request, _read_budget(out, options))
     study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
-    if not (out / RECORD).exists():
+    if not (out / RECORD).exists():  # a study that has begun was checked then
         check_arms(study.arms, options, request)
     *fitted, last = study.arms
     with study.claim(out) as folder:
