@@ -49,13 +49,20 @@ def from_options(
 def from_training_options(
     options: type[Trained],
 ) -> Callable[[Callable[[Trained], Result]], Callable[..., Result]]:
-    """Turn a job that trains into a public function, which takes options of training by their names too."""
-    own = {field.name for field in fields(options)}
+    """Turn a job that trains into a public function, which takes options of training by their names too.
+
+    Args:
+        options: a dataclass, whose field `options` gets the keywords that are no other field of it.
+
+    Returns:
+        A decorator, as of `from_options`.
+    """
+    own = {field.name for field in fields(options)} - {"options"}
 
     def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
         def function(*args: Any, **kwargs: Any) -> Result:
-            given = {name: kwargs.pop(name) for name in list(kwargs) if name not in own - {"options"}}
-            return job(hush(options(*args, **kwargs, options=given)))
+            of_training = {name: kwargs.pop(name) for name in list(kwargs) if name not in own}
+            return job(hush(options(*args, **kwargs, options=of_training)))
 
         _describe(function, job, options)
         return function
@@ -73,7 +80,14 @@ def hush(options: Options) -> Options:
 def method_from_options(
     options: Callable[P, Options],
 ) -> Callable[[Callable[[Self, Options], None]], Callable[Concatenate[Self, P], None]]:
-    """Turn a method of `self` and options into a public method."""
+    """Turn a method of `self` and options into a public method whose parameters are their fields.
+
+    Args:
+        options: a dataclass, as of `from_options`.
+
+    Returns:
+        A decorator.
+    """
 
     def publish(job: Callable[[Self, Options], None]) -> Callable[Concatenate[Self, P], None]:
         def function(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -90,16 +104,18 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
     function.__module__ = job.__module__
     job_parameters = inspect.signature(job).parameters.values()
-    before = list(takewhile(lambda parameter: parameter.name != "options", job_parameters))  # self
+    before = list(takewhile(lambda parameter: parameter.name != "options", job_parameters))  # a method's self
+    # The field `options` of a job that trains stands for any other keyword.
     parameters = [
         parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
         if parameter.name == "options"
         else parameter
         for parameter in inspect.signature(options).parameters.values()
     ]
-    # Quiet and listener come last, as the least important.
+    # Quiet and listener come last among their kind, as the least important; a signature must be in the order
+    # of kinds.
     ordered = sorted(
-        parameters, key=lambda parameter: (parameter.kind, ("quiet", "listener").count(parameter.name))
+        parameters, key=lambda parameter: (parameter.kind, parameter.name in ("quiet", "listener"))
     )
     result = inspect.signature(job).return_annotation
     function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
@@ -108,7 +124,13 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
 
 
 def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
-    """Put the texts of the fields into a docstring, before Returns and Raises."""
+    """Put the texts of the fields into a docstring, before Returns and Raises.
+
+    Args:
+        text: the docstring of the job.
+        names: the fields, in the order of the parameters.
+        options: the dataclass.
+    """
     texts = read_field_texts(options)
     lines = [
         textwrap.fill(f"    {name}: {texts[name]}", 108, subsequent_indent=" " * 8, break_on_hyphens=False)

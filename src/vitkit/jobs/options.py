@@ -175,7 +175,7 @@ class CacheOptions:
 
 def as_arguments(options: type, source: Any) -> dict[str, Any]:
     """Return the arguments that make a dataclass of options, from an object that has all of its fields."""
-    return {field.name: getattr(source, field.name) for field in fields(options)}
+    return {option.name: getattr(source, option.name) for option in fields(options)}
 
 
 def as_names(paths: StrPaths) -> tuple[str, ...]:
@@ -251,7 +251,8 @@ class CostOptions(CheckpointOptions):
         if self.batch_size < 1:
             raise VitkitError(f"batch_size is at least 1, found {self.batch_size}.")
         if (self.epochs is None) != (self.images is None):
-            raise VitkitError("A training is costed by --epochs and --images together; one is missing.")
+            missing = "--epochs" if self.epochs is None else "--images"
+            raise VitkitError(f"A training is costed by --epochs and --images together: give {missing} too.")
         if self.epochs is not None and self.images is not None and min(self.epochs, self.images) <= 0:
             raise VitkitError(f"epochs and images are above 0, found {self.epochs:g} and {self.images}.")
         if not 0 < self.utilization <= 1:
@@ -508,6 +509,7 @@ class EmbedOptions(
         """Return the folder or file for the features."""
         if self.out is not None:
             return Path(self.out)
+        # The working folder, ".", has no name.
         names = (Path(str(path)).name or "images" for path in (self.data, self.path))
         return Path("features") / re.sub(r"[/:\\]", "-", "-".join(names))
 

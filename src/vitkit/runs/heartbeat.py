@@ -26,18 +26,16 @@ INTERVAL = 2.0
 SILENT_SECONDS = 60.0
 """Seconds without a beat of its thread after which a process is given up."""
 GRACE_SECONDS = 5 * INTERVAL
-"""Seconds in which the first process alone names the process that hangs, and ends it."""
-
-
-END_SECONDS = 30
+"""Seconds in which the first process that is well alone names the process that hangs, and ends it."""
+END_SECONDS = 30.0
 """Seconds for the store to answer when a process ends: it is on this machine or a network away."""
 
 
 @dataclass
 class Seen:
-    """The last beat of another process."""
+    """The last beat of another process, and the time since it did something new."""
 
-    beats: int = -1
+    beats: int = -1  # that no process has, so that its first beat counts as new
     work: int = -1
     silent: float = 0.0
     """Seconds without a new beat."""
@@ -54,7 +52,8 @@ class Heartbeat:
     Args:
         world: the processes; the others read the activity of this one.
         store: that all processes read and write: `dist.Store`, or a stand-in with its methods in a test.
-        say: shows a person the sentence that names a hanging process; called in the first process that works.
+        say: shows a person the sentence that names a hanging process; the first process that is well calls it
+            before any other.
         step_timeout: seconds that a process may take for its own work in a step; 0: any time.
         silent_seconds: instead of `SILENT_SECONDS`, for a test.
     """
@@ -72,7 +71,7 @@ class Heartbeat:
         self.seen = {rank: Seen() for rank in range(world.size) if rank != world.rank}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="vitkit-heartbeat", daemon=True)
-        self.beat()
+        self.beat()  # `begin` needs one of every process in the store
 
     def begin(self) -> None:
         """Begin to beat and to watch, once all processes have a beat in the store."""
@@ -102,31 +101,31 @@ class Heartbeat:
                 return
 
     def beat(self) -> None:
-        """Write a beat of this process: its number, its work so far, and whether it waits for others."""
+        """Write a beat of this process; `_read` takes its five entries apart."""
         self.beats += 1
         activity = self.world.activity
-        news = [self.beats, activity.work, activity.is_waiting, socket.gethostname(), os.getpid()]
-        self.store.set(str(self.world.rank), json.dumps(news))
+        entries = [self.beats, activity.work, activity.is_waiting, socket.gethostname(), os.getpid()]
+        self.store.set(str(self.world.rank), json.dumps(entries))
 
     def find_hanging(self) -> tuple[str, int | None] | None:
-        """Read the beats of all others, `INTERVAL` seconds after the last time.
+        """Read the beats of all others; to be called every `INTERVAL` seconds, which it counts.
 
         Returns:
             The reason why a process is given up, and its number if it is on this machine; None: all are well.
             The first process that is well gives up before the others do, so that it alone names the process.
         """
-        news = {rank: self._read(rank) for rank in self.seen}
+        places = {rank: self._read(rank) for rank in self.seen}
         hanging = {rank for rank in self.seen if self._is_hanging(rank)}
-        well = [rank for rank in range(self.world.size) if rank not in hanging]
-        later = 0.0 if self.world.rank == well[0] else GRACE_SECONDS
-        for rank, (host, number) in news.items():
+        first_well = next(rank for rank in range(self.world.size) if rank not in hanging)  # this process is
+        delay = 0.0 if self.world.rank == first_well else GRACE_SECONDS
+        for rank, (host, number) in places.items():
             seen = self.seen[rank]
             named = f"Process {rank} of {self.world.size} on {host} (number {number} there)"
             here = number if host == socket.gethostname() else None
-            if seen.silent >= self.silent_seconds + later:
+            if seen.silent >= self.silent_seconds + delay:
                 what = "it was stopped, or its machine hangs"
                 return f"{named} has given no sign of life for {seen.silent:g} s: {what}", here
-            if self.step_timeout and seen.idle >= self.step_timeout + later:
+            if self.step_timeout and seen.idle >= self.step_timeout + delay:
                 return (
                     f"{named} has made no progress for {seen.idle:g} s: mostly a disk or network share does "
                     "not answer. If its work does take that long, allow more seconds by --step-timeout (0 "
@@ -136,9 +135,8 @@ class Heartbeat:
         return None
 
     def _read(self, rank: int) -> tuple[str, int]:
-        """Read the beat of another process; returns its machine and its number there."""
-        news: Any = json.loads(self.store.get(str(rank)))
-        beats, work, is_waiting, host, number = news
+        """Count the time since the last new beat of another process; returns its machine and number there."""
+        beats, work, is_waiting, host, number = json.loads(self.store.get(str(rank)))
         seen = self.seen[rank]
         seen.silent = 0.0 if beats != seen.beats else seen.silent + INTERVAL
         seen.idle = 0.0 if work != seen.work or is_waiting else seen.idle + INTERVAL
@@ -146,11 +144,12 @@ class Heartbeat:
         return host, number
 
     def _is_hanging(self, rank: int) -> bool:
+        """Whether a process has reached a limit of `find_hanging`, the delay left out."""
         seen = self.seen[rank]
         return seen.silent >= self.silent_seconds or 0 < self.step_timeout <= seen.idle
 
     def _give_up(self, why: str, number: int | None) -> None:
-        """End the process that hangs, if it is on this machine, or else this one."""
+        """End the process that hangs, if torchrun started it on this machine, or else this one."""
         self.say(
             f"{why}. All processes end. What was committed is untouched: run the same command again to "
             "continue."
@@ -164,7 +163,7 @@ class Heartbeat:
 
 
 def _is_sibling(number: int) -> bool:
-    """Whether a process has the parent of this one, torchrun: no other is ended by its number alone."""
+    """Whether a process is torchrun's, as this one is: the number alone might be another program's."""
     try:
         # After the name in brackets, which may have spaces: state, number of the parent, ... (man proc).
         status = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()

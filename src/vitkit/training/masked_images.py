@@ -191,16 +191,17 @@ class MaskedPatches(MaskedImages):
         nn.init.zeros_(self.head.bias)
 
     def predict(self, model: ViT, images: Tensor) -> Hidden:
+        # The order of the draws decides the bits: patches, kinds, distances.
         config, index = self.config, self.draw_hidden(model, images)
-        count, patches = index.shape[1], math.prod(self.model_config.grid)
-        kind = draw(model, len(images), count, images.device)  # (B, M), from 0 to 1
+        num_hidden, num_patches = index.shape[1], math.prod(self.model_config.grid)
+        kind = draw(model, len(images), num_hidden, images.device)  # (B, M), from 0 to 1
         # Any other patch with the same probability: 1 to N - 1 places further on, where the first patch
         # follows the last. The clamp below is for an image of one patch, and for a product that is rounded up
         # to N - 1.
-        steps = 1 + (draw(model, len(images), count, images.device) * (patches - 1)).long()
+        distance = 1 + (draw(model, len(images), num_hidden, images.device) * (num_patches - 1)).long()
         is_mask = kind < config.token_fraction
         is_other = ~is_mask & (kind < config.token_fraction + config.other_fraction)
-        shown = torch.where(is_other, (index + steps.clamp(max=patches - 1)) % patches, index)
+        shown = torch.where(is_other, (index + distance.clamp(max=num_patches - 1)) % num_patches, index)
         shown = torch.where(is_mask, -1, shown)
         embedded = model.patches(images)  # (B, N, D)
         corrupted = take_patches(embedded, shown.clamp(min=0))
@@ -212,10 +213,10 @@ class MaskedPatches(MaskedImages):
     def losses(self, hidden: Hidden) -> Tensor:
         if self.cells:
             # Flattened to a row for each prediction: with the classes along another axis than the last, the
-            # cross entropy takes half as long again.
+            # cross entropy is slower.
             logits = hidden.outputs.float().reshape(-1, self.num_classes)
-            rows = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
-            losses = rows.view_as(hidden.targets)  # (B, M, cells**2)
+            entropies = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
+            losses = entropies.view_as(hidden.targets)  # (B, M, cells**2)
         else:
             losses = (hidden.outputs.float() - hidden.targets) ** 2
         return losses.mean(2)
@@ -257,7 +258,8 @@ class SimMIM(MaskedImages):
     def __init__(self, config: SimMIMConfig, model_config: ViTConfig) -> None:
         super().__init__(config, model_config)
         self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
-        nn.init.trunc_normal_(self.mask_token, std=0.02, a=-0.02, b=0.02)  # its `models/simmim.py`
+        # Cut at a single deviation, as the authors' `models/simmim.py` does.
+        nn.init.trunc_normal_(self.mask_token, std=0.02, a=-0.02, b=0.02)
         self.head = nn.Linear(
             model_config.width, model_config.in_channels * math.prod(model_config.patch_size)
         )
@@ -300,7 +302,7 @@ class MAE(MaskedImages):
             Block(
                 width,
                 Attention(width, config.decoder_heads),
-                MLP(width, 4 * width, gelu=model_config.gelu),
+                MLP(width, 4 * width, gelu=model_config.gelu),  # `mlp_ratio` of MAE `models_mae.py`
                 norm_eps=model_config.norm_eps,
             )
             for _ in range(config.decoder_depth)
@@ -319,15 +321,15 @@ class MAE(MaskedImages):
     def predict(self, model: ViT, images: Tensor) -> Hidden:
         index, prefix = self.draw_hidden(model, images), self.model_config.prefix_tokens
         placed = model.place(model.patches(images))  # (B, T, D), with positions
-        patches = math.prod(self.model_config.grid)
-        is_hidden = torch.zeros(len(images), patches, dtype=torch.bool, device=images.device)
+        num_patches = math.prod(self.model_config.grid)
+        is_hidden = torch.zeros(len(images), num_patches, dtype=torch.bool, device=images.device)
         is_hidden = is_hidden.scatter(1, index, torch.ones_like(index, dtype=torch.bool))
         # False sorts before True, and `stable` leaves the patches in raster order.
-        visible = is_hidden.long().argsort(dim=1, stable=True)[:, : patches - index.shape[1]]
+        visible = is_hidden.long().argsort(dim=1, stable=True)[:, : num_patches - index.shape[1]]
         tokens = torch.cat([placed[:, :prefix], take_patches(placed[:, prefix:], visible)], dim=1)
         encoded = self.project(normed(model, model.encode(tokens)))  # (B, P + N - M, width)
         positions = cast("Tensor", self.position).to(encoded.dtype)
-        masks = self.mask_token.to(encoded.dtype).expand(len(images), patches, -1)
+        masks = self.mask_token.to(encoded.dtype).expand(len(images), num_patches, -1)
         decoded = put_patches(masks, visible, encoded[:, prefix:]) + positions  # (B, N, width)
         decoded = torch.cat([encoded[:, :prefix], decoded], dim=1)
         for block in self.blocks:
@@ -443,11 +445,11 @@ class AbsoluteBaseline:
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
         fractions = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)
-        median = (fractions.cumsum(1) < 0.5).sum(1, keepdim=True)
-        levels = torch.arange(256, dtype=torch.float64)
-        nothing = (fractions * (levels - self.mean).abs() / self.std).sum(1).mean()
-        constant = (fractions * (levels - median).abs() / self.std).sum(1).mean()
-        return float(nothing), float(constant)
+        median = (fractions.cumsum(1) < 0.5).sum(1, keepdim=True)  # the lowest value that reaches one half
+        values = torch.arange(256, dtype=torch.float64)
+        loss_of_zeros = (fractions * (values - self.mean).abs() / self.std).sum(1).mean()
+        loss_of_median = (fractions * (values - median).abs() / self.std).sum(1).mean()
+        return float(loss_of_zeros), float(loss_of_median)
 
 
 def draw(model: ViT, images: int, count: int, device: torch.device) -> Tensor:
@@ -467,8 +469,8 @@ def encode(model: ViT, patches: Tensor) -> Tensor:
 
 
 def normed(model: ViT, encoded: Tensor) -> Tensor:
-    """Apply the model's last norm to encoded tokens, unless `encode` has: some models norm after pooling,
-    which is left out here."""
+    """Apply the model's final norm to encoded tokens, where `encode` leaves it to the pooling; nothing is
+    pooled here."""
     return model.norm(encoded) if model.config.norm_after_pooling else encoded
 
 

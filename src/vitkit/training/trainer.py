@@ -122,10 +122,10 @@ def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Te
     skips steps by the same attribute. Here it is never set back to 0, since the step after is launched before
     anybody has read that this one was not finite.
     """
-    bad = ~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())
-    before = getattr(optimizer, "found_inf", None)
-    flag = bad.float() if before is None else torch.maximum(before, bad.float())
-    setattr(optimizer, "found_inf", flag)  # noqa: B010 (PyTorch's fused optimisers look for it, undeclared)
+    not_finite = (~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())).float()
+    earlier = getattr(optimizer, "found_inf", None)
+    skips = not_finite if earlier is None else torch.maximum(earlier, not_finite)
+    setattr(optimizer, "found_inf", skips)  # noqa: B010 (PyTorch's fused optimisers look for it, undeclared)
 
 
 def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, float]) -> NonFiniteError:
@@ -284,9 +284,11 @@ class Trainer:
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
-        head = head_parameters(model) if optimizer_config.head_first else []
+        head = set(head_parameters(model)) if optimizer_config.head_first else set()
         # The parameters that are not trained in the first `head_first` steps, which train the head alone.
-        self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
+        self.waiting = [
+            weights for weights, scale in scales.items() if head and scale and weights not in head
+        ]
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
         self.environment = environment(self.device, world.size)
@@ -409,6 +411,7 @@ class Trainer:
                 # A step that improved is saved too: the best weights must reach the disk, since the next
                 # update overwrites them in memory.
                 if done or improved or stop or due:
+                    # At once where the loop ends, so that the last report names the checkpoint.
                     self._save(step, log, finished=done, at_once=done or stop)
                     saved_at = time.monotonic()
                 checkpoint = self.writer.take_committed()
@@ -462,7 +465,7 @@ class Trainer:
         )
         if self.world.writes:
             self.writer.save(self.state, self.environment, self.configuration, at_once)
-        else:
+        else:  # process 0 collects the parts of a sharded state meanwhile, in `save`
             with self.world.activity.together():
                 give_parts(self.state)
 
@@ -526,7 +529,11 @@ class Trainer:
         return autocast(self.device, self.precision)
 
     def _count(self, numbers: StepNumbers, log: Log) -> float:
-        """Count a step, write a line of the log if it is due, and return the last loss that was read."""
+        """Count a step and write a line of the log if it is due.
+
+        Returns:
+            The last loss that was read.
+        """
         step = numbers.step + 1
         self.state.progress = replace(self.state.progress, step=step)
         self.unread.append(numbers)

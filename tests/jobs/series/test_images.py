@@ -204,6 +204,6 @@ def test_a_start_on_the_same_images_brings_no_early_folds(tmp_path: Path, preten
 
 def test_the_rule_of_dealing_is_about_folds_alone() -> None:
     """A start of an early version held the same images out, so that a sweep can be trusted."""
-    compare = job._holding_out
+    compare = job._held_out_fields
     assert compare(Splits(rule=2)) == compare(Splits(rule=3)) != compare(Splits(rule=1))
     assert compare(Splits(fold=0, folds=2, rule=2)) != compare(Splits(fold=0, folds=2, rule=3))

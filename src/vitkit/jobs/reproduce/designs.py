@@ -1,6 +1,6 @@
 """The arms of the paper's studies, made from a base run, and the conclusions that they test.
 
-A design is a function of the base. Its arms are named like folders.
+Each design is made by a function of the base, such as `positions`. An arm has the name of its folder.
 """
 
 import itertools
@@ -30,7 +30,7 @@ class Base:
     num_images: int
     """Training images."""
     tested: float
-    """Images that a finished run is evaluated on, over the validation images."""
+    """Ratio of the images that a finished run is evaluated on to the validation images."""
     folder: Path
     """The study's folder, absolute: arms may begin from others."""
 
@@ -137,8 +137,7 @@ WIDTHS = (0.5, 1.0)
 SCALES = (1, 2)
 """Units by stage and widths of ResNets, and factors by which images are enlarged for them, because their root
 leaves a quarter of each side. Of the models that keep at least half of the ViT's positions along each side,
-the
-one of the nearest cost is taken: on images so small a usual ResNet would end with a single position."""
+the model of the nearest cost is taken: on images so small a usual ResNet would end with a single position."""
 
 
 def _families(base: Base) -> dict[str, tuple[str, Run]]:
@@ -151,7 +150,7 @@ def _families(base: Base) -> dict[str, tuple[str, Run]]:
     height, width = shape.image_size
     resnets, hybrids = [], []
     for units, factor, scale in itertools.product(UNITS, WIDTHS, SCALES):
-        stride = 4 * 2 ** (len(units) - 1)
+        stride = 4 * 2 ** (len(units) - 1)  # 4 of the root, and 2 of each stage after the first
         if any(
             2 * (scale * side // stride) < cells
             for side, cells in zip((height, width), shape.grid, strict=True)
@@ -159,7 +158,9 @@ def _families(base: Base) -> dict[str, tuple[str, Run]]:
             continue
         trunk = f"R{'-'.join(map(str, units))}x{factor:g}"
         resnets.append(_model(base, f"BiT-{trunk}", scale))
-        hybrids += [  # one position of the ResNet's map is a token
+        # One position of the ResNet's map is a token. Half of the blocks may come nearer to the ViT's cost,
+        # since the ResNet costs something too.
+        hybrids += [
             _model(base, f"{trunk}+{named(replace(shape, depth=depth), str(stride))}", scale)
             for depth in sorted({shape.depth, max(1, shape.depth // 2)})
         ]
@@ -202,7 +203,12 @@ def _on_subset(run: Run, fraction: float) -> Run:
 
 
 def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...]:
-    """Make the claims of Figures 3 and 4: ResNets are ahead on little data, ViTs gain more with more."""
+    """Make the claims of Figures 3 and 4: ResNets are ahead on little data, ViTs gain more with more.
+
+    Args:
+        smallest, largest: the parts of the images, as they stand in the names of the arms.
+        end: the end of these names.
+    """
     small, large = (
         {family: f"{family}-{part}{end}" for family in ("vit", "bit")} for part in (smallest, largest)
     )
@@ -232,11 +238,11 @@ def data_size_regularised(base: Base) -> Design:
                     settings["dropout"] = dropout
                 tuned = with_options(_on_subset(run, fraction), settings)
                 choice = f"decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}"
-                text = f"{label}, {fraction:.3g} of the images, decay {decay:g}, dropout {dropout:g}, "
                 variants.append(
                     Variant(
                         f"{family}-{fraction:g}-{choice}",
-                        f"{text}smoothing {smoothing:g}",
+                        f"{label}, {fraction:.3g} of the images, decay {decay:g}, dropout {dropout:g}, "
+                        f"smoothing {smoothing:g}",
                         tuned,
                         LINES[family],
                         fraction,
@@ -281,8 +287,7 @@ def data_size(base: Base) -> Design:
 
 
 LENGTHS = (1, 2, 4)
-"""Compute of the trainings of Figure 5, over the shortest: in Table 6 the longer training is twice the other.
-"""
+"""Compute of each training of Figure 5 over the shortest: each doubles the one before, as in Table 6."""
 
 
 def matched_compute(base: Base) -> Design:
@@ -317,7 +322,7 @@ def matched_compute(base: Base) -> Design:
 
 
 def _multiples(run: Run, factors: Sequence[float]) -> tuple[float, ...]:
-    # Three digits, so that a folder is called rate-0.000667.
+    """Multiply a run's learning rate, to three digits: a folder is then called rate-0.000667."""
     return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in factors)
 
 
@@ -349,9 +354,9 @@ def positions(base: Base) -> Design:
 
 
 RATES_7 = {"sgd": (0.03, 0.1, 0.3)}
-"""Rates that SGD tries; the other optimisers try 1/3, 1 and 3 times the base's rate. Weight decay is
-decoupled, so that SGD's higher rates would decay more: its weight decay is a hundredth of the base's."""
+"""Learning rates that an optimiser tries in place of multiples of the base's rate."""
 MULTIPLES_7 = (1 / 3, 1.0, 3.0)
+"""Learning rates that the other optimisers try, over the base's."""
 
 
 def optimisers(base: Base) -> Design:
@@ -367,6 +372,7 @@ def optimisers(base: Base) -> Design:
         model, run = families[family]
         settings: dict[str, str | float] = {"optimizer": optimizer}
         if optimizer == "sgd":
+            # Weight decay is decoupled, so that SGD's higher rates would decay more.
             settings["weight_decay"] = run.optimizer.weight_decay / 100
         rates = RATES_7.get(optimizer) or _multiples(run, MULTIPLES_7)
         name = f"{family}-{optimizer}"
@@ -428,6 +434,7 @@ def _scaled(
 
 def shapes(base: Base) -> Design:
     """Make Figure 8: from a small base, depth, width, MLP and patches are scaled, alone and together."""
+    # Half of the base, so that an arm of 4 times is twice the base.
     small = _scaled(base.shape, 1 / 2, 1 / 2, 1 / 2)
     scaled = {"base": ("the base", "base", small)}
     for factor in (2, 4):
@@ -436,7 +443,7 @@ def shapes(base: Base) -> Design:
             f"width-{factor}": (f"width times {factor}", "width", _scaled(small, width=factor)),
             f"mlp-{factor}": (f"MLP times {factor}", "MLP", _scaled(small, mlp=factor)),
         }
-    if not any(side % 2 for side in small.patch_size):
+    if not any(side % 2 for side in small.patch_size):  # else `judge` leaves out the claims about these arms
         scaled["patch-2"] = ("patches of half the side", "patch", _scaled(small, finer=2))
         scaled["all-2"] = ("all of them by 2", "all", _scaled(small, 2, 2, 2, 2))
     runs = {
@@ -510,6 +517,7 @@ def self_supervision(base: Base) -> Design:
     # The prediction of patches teaches the class token nothing: all arms read the mean of the patches.
     run = with_options(base.run, {"pool": "mean"})
     labelled = replace(run, splits=replace(run.splits, subset=f"{LABELLED:g}"))
+    # Pre-training keeps the base's weight decay and rate: B.1.2 has its own for a long training.
     before = [
         Variant(
             f"pretrain-{name}",
@@ -518,7 +526,6 @@ def self_supervision(base: Base) -> Design:
                 run,
                 task="masked-patches",
                 objective=objective,
-                # The decay and rate of B.1.2 are for a long training; this short one has the base's.
                 training=replace(run.training, select="last", evaluate_test=False),
             ),
             "pretrain",

@@ -96,7 +96,8 @@ def train_series(
         InterruptedTraining: a signal stopped it, as in `vitkit.train`.
     """
     listener = hushed(listener, quiet)
-    options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    options = options or SeriesOptions(sweep=True)
+    given = None if out is None else Path(out)
     if options.sweep_data:
         options = replace(options, sweep_data=absolute_spec(options.sweep_data))
     if given is not None:
@@ -126,7 +127,7 @@ def train_series(
             write_series(folder, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
         _refuse_uneven_folds(folder, run, series, request)
-        if series.ended:
+        if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
             series = _train_members(folder, run, series, resume, device, threads, listener)
@@ -204,22 +205,24 @@ def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whos
     if not is_new_folder(folder):
         return VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
     if resume:
-        return VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+        return VitkitError(
+            f"{folder} is no series of runs: it has no {RECORD}. Give the folder of a series that has begun."
+        )
     return "new"
 
 
 def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
-    """List the options that differ from the series in a folder; with `moved`, none of images and start."""
-    there = read_series(folder)
-    changed: Sequence[str] = difference(to_json(there.options), to_json(options))
-    return [*changed, *changed_options(to_json(there.run), str(folder / RECORD), run, moved)]
+    """List the options that differ from the series in a folder; with `moved`, images and start may differ."""
+    begun = read_series(folder)
+    changed: Sequence[str] = difference(to_json(begun.options), to_json(options))
+    return [*changed, *changed_options(to_json(begun.run), str(folder / RECORD), run, moved)]
 
 
 def _plan(run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener) -> Series:
     """Plan the runs of a series that begins.
 
     Raises:
-        VitkitError: the images do not allow them.
+        VitkitError: the images or the options do not allow them.
     """
     run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
     _refuse_folds(run, options, request, listener)
@@ -283,7 +286,7 @@ def _refuse_sweep(
             "because the last run trains on all of them: leave --patience out."
         )
     # Any rate will do here, and any choice of weights: neither changes the images.
-    tried = _run_of_sweep(run, options, False, run.optimizer.learning_rate)
+    tried = _run_of_sweep(run, options, validates=False, rate=run.optimizer.learning_rate)
     held_out = request.images(tried)
     if held_out.class_names != data.class_names:
         raise VitkitError(
@@ -297,7 +300,11 @@ def _refuse_sweep(
         )
     start_splits = _splits_of_start(run, request)
     # A validation split that the data has itself is never trained on, so no start has seen its images.
-    if start_splits is not None and "val" not in data.splits and start_splits != _holding_out(tried.splits):
+    if (
+        start_splits is not None
+        and "val" not in data.splits
+        and start_splits != _held_out_fields(tried.splits)
+    ):
         listener.warn(
             f"{run.start.start} was trained on these images, held-out images probably among them: do not "
             "trust the choice of the sweep."
@@ -310,10 +317,10 @@ def _splits_of_start(run: Run, request: Request) -> Splits | None:
     card = request.start(run).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
-    return _holding_out(card.data.splits)
+    return _held_out_fields(card.data.splits)
 
 
-def _holding_out(splits: Splits) -> Splits:
+def _held_out_fields(splits: Splits) -> Splits:
     """Keep the fields of splits that decide which images are held out, to compare two splits by them."""
     rule = splits.rule or FIRST_RULE
     # Without folds, `DEALT_RULE` cuts as the rule before it does.
@@ -398,7 +405,13 @@ def _train_members(
     threads: int | None,
     listener: Listener,
 ) -> Series:
-    """Train the members that have not ended, one after another, and record the result of each."""
+    """Train the members that have not ended, one after another, and record the result of each.
+
+    Raises:
+        NonFiniteError: training diverged in every run after the sweep.
+        VitkitError: the images have changed, or as `vitkit.train`.
+        InterruptedTraining: a signal stopped it.
+    """
     base = _run_for_members(run, series)
     total = len(series.all_members)
     for number in range(total):
@@ -494,6 +507,7 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
     for cut in cuts:
         digest.update(cut.fingerprint().encode())
         if cut.folds is not None:
+            # Little-endian, so that all machines hash the same bytes.
             digest.update(cut.folds.fold_of.astype("<i8").tobytes())
     if read_record(folder) is None:
         _compare_with_members(folder, base, series, request, listener)
@@ -542,7 +556,10 @@ def _refuse_uneven_folds(folder: Path, run: Run, series: Series, request: Reques
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:
-    """Write the record of a series that has ended, the model to predict with, and the page."""
+    """Write the record of a series that has ended, the model to predict with, and the page.
+
+    The model is the first finished run's after the sweep; a cross-validation has none for all folds.
+    """
     write_series(folder, series)
     if series.options.cross_validate is None:
         first = next(member for member in series.members if member.finished)

@@ -20,7 +20,7 @@ Axis: TypeAlias = Literal["data", "steps", "size"]
 FEWEST_POINTS, MOST_POINTS = 5, 30
 """A law has three numbers, and five points leave two residuals; beyond thirty, neighbouring points are nearly
 the same."""
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS_OF = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 
@@ -82,12 +82,13 @@ class ScaleOptions(StudyOptions):
     proposes for these images. From Python also a Run."""
     _: KW_ONLY
     along: Axis = "data"
-    """quantity that grows from point to point. data: the training images, a third of them at most, and then
-    all. steps: the updates of the weights, each point a complete training of its own. size: width and depth
-    of the model, in constant proportion, against the FLOPs of its training."""
+    """quantity that grows from point to point. data: the training images; the law is fitted on a third of
+    them at most, and its prediction tested on all. steps: the updates of the weights, each point a complete
+    training of its own. size: width and depth of the model, in constant proportion, against the FLOPs of its
+    training."""
     points: int = 6
-    """points that the law is fitted to, evenly spaced over a factor of 30; another point, three times beyond
-    the last, is predicted and then trained."""
+    """points that the law is fitted to, over a factor of 30 and by equal factors; another point, three times
+    beyond the last, is predicted and then trained."""
     seeds: int = 1
     """runs at each point, with seeds that follow one another from --seed."""
     hold: Literal["steps", "epochs"] = "steps"
@@ -126,8 +127,7 @@ class ScaleOptions(StudyOptions):
         """
         if self.budget is None:
             return None
-        text = self.budget.strip()
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _TIME.findall(text))
-        if re.sub(r"\s", "", _TIME.sub("", text)) or not seconds > 0:
+        seconds = sum(float(number) * _SECONDS_OF[unit] for number, unit in _TIME.findall(self.budget))
+        if _TIME.sub("", self.budget).strip() or not seconds > 0:
             raise VitkitError(f"budget is a time such as 45m, 2h or 1h30m, found {self.budget!r}.")
         return seconds

@@ -65,17 +65,18 @@ from vitkit.text import format_duration, join_names
 KIND = "scale"
 PREDICTION = "prediction.json"
 SPAN = 10**1.5
-"""The largest fitted x over the smallest. `benchmarks/power_law.py` measured for this factor and the next how
-often the interval of a prediction holds the error."""
+"""The largest fitted x over the smallest. `benchmarks/power_law.py` simulates how often the interval of a
+prediction holds the error, for this factor and for `BEYOND`."""
 BEYOND = 3.0
 """The held-out x over the largest fitted one."""
 FINISHING = 4.0
 """Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
 on two cores."""
 FEWEST_STEPS = 10
-"""The fewest updates that a budget may choose, for the shortest point along steps, else for the held-out one:
-fewer are no training."""
-NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
+"""The fewest updates that a budget may choose: along steps those of the shortest point, else those of the
+held-out one. Fewer are no training."""
+NORMAL_95 = 1.959963984540054
+"""The standard normal's 97.5% point. The number stands here again because jobs import no intervals."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def run_scale(
     out = scale_folder(options, run, data.name)
     plan = _plan(options, run, data, request, _read_budget(out, options))
     study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
-    if not (out / RECORD).exists():
+    if not (out / RECORD).exists():  # a study that has begun was checked then
         check_arms(study.arms, options, request)
     *fitted, last = study.arms
     with study.claim(out) as folder:
@@ -130,12 +131,12 @@ def run_scale(
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
         place = f"the held-out point, {last.label}"
         try:
-            held = complete_arm(last, folder, place, options, command)
+            series = complete_arm(last, folder, place, options, command)
         except NonFiniteError as error:  # a result too: the law is then said not to hold
             listener.warn(str(error))
-            held = read_series(folder / last.folder)
-        outcome = _measure(plan.places[-1], last, held)
-        result = _conclude(folder, options, plan, measured, fit, prediction, outcome)
+            series = read_series(folder / last.folder)
+        held_out = _measure(plan.places[-1], last, series)
+        result = _conclude(folder, options, plan, measured, fit, prediction, held_out)
         listener.show([("report", [str(write_result(result, command))])])
     return result
 
@@ -180,6 +181,11 @@ def base_run(options: ScaleOptions) -> Run:
 def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> str:
     """Name the recipe that suits the size of the images, as `vitkit data check` does.
 
+    Args:
+        data: the images, as for --data.
+        listener: hears that they are looked at.
+        has_model: whether a model is chosen already, which a recipe with a model of its own would replace.
+
     Raises:
         VitkitError: there are no such images.
     """
@@ -193,7 +199,8 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
     """List the images, and refuse images and options that do not allow a law of scale.
 
     Raises:
-        VitkitError: there are no test images, or options that the points themselves decide.
+        VitkitError: there are no test images; an option is given that the points themselves decide; the task
+            measures no error; or the number of threads is impossible.
     """
     require_threads(options.threads)
     if run.splits.subset is not None:
@@ -203,7 +210,7 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
     if run.training.minutes is not None:
         raise VitkitError("--minutes is the length of one run: give --budget, the time of all points.")
     curve, monitor = find_task(run.task).learning.curve, find_task(run.task).learning.monitor
-    # An error is 1 minus a fraction that is right, for which the monitor maximises, or it is a loss.
+    # The curve must be an error: 1 minus a fraction that is right (maximised), or a loss (minimised).
     if curve.is_fraction != (monitor.direction == "max"):
         raise VitkitError(
             f"A law of scale is one of errors, and {run.task} is judged by {monitor.metric}: neither "
@@ -258,6 +265,14 @@ def _plan(
 ) -> ScalePlan:
     """Choose the points; a new study with a budget times its steps first.
 
+    Args:
+        options: of the study.
+        run: the run that the points are variants of.
+        data: its images.
+        request: the images and starts that were read already.
+        recorded: the steps and seconds of a study that has begun with a budget.
+        measure: whether to time the points without a budget too.
+
     Raises:
         VitkitError: the images, the model or the budget are too small for such points.
     """
@@ -286,10 +301,9 @@ def _plan(
             f"Two of the {len(places)} points are the same: {few[options.along]} for points over a factor of "
             f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
         )
-    several = SeriesOptions(runs=options.seeds)
+    series = SeriesOptions(runs=options.seeds)
     arms = tuple(
-        Arm(f"{options.along}-{n:02d}", label, point, several)
-        for n, (_, label, point) in enumerate(points, 1)
+        Arm(f"{options.along}-{n:02d}", label, point, series) for n, (_, label, point) in enumerate(points, 1)
     )
     return ScalePlan(tuple(places), arms, steps, seconds)
 
@@ -309,11 +323,13 @@ def _make_points(
         VitkitError: there are too few images, or the model has no shape to keep.
     """
     count = len(data.splits["train"])
+    # Fractions of the held-out x: the fitted points, at equal factors, and that point itself.
     fractions = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, options.points).tolist(), 1.0]
     if options.along == "steps":
         lengths = [max(1, round(fraction * steps)) for fraction in fractions]
         return [(float(n), f"{n:,} steps", _with_length(run, n, steps, count)) for n in lengths]
     if options.along == "size":
+        # `BEYOND`: the run's own model is the largest that the law is fitted to.
         configs = [_scaled(run, len(data.class_names), BEYOND * fraction) for fraction in fractions]
         return [
             (
@@ -343,8 +359,8 @@ def _make_points(
 def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
     """Give a point its number of steps, and as many validations as the held-out point.
 
-    With more validations a point would have more chances of a lucky one. The best weights are tested,
-    whatever the recipe selects.
+    With more validations a point would have more chances of a lucky one. If images are held out for
+    validation, the best weights are tested, whatever the recipe selects.
 
     Args:
         run: the run of the point.
@@ -376,34 +392,34 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         VitkitError: it is no Vision Transformer on patches of pixels.
     """
     size, architecture = run.preprocessing.image_size, run.architecture
-    named = model_config(run.model, num_classes, size)
+    model = model_config(run.model, num_classes, size)
     stem = architecture.stem_channels
     if stem is None:
-        stem = getattr(named, "stem_channels", ())
-    if not hasattr(named, "depth") or getattr(named, "backbone", None) is not None or stem:
+        stem = getattr(model, "stem_channels", ())
+    if not hasattr(model, "depth") or getattr(model, "backbone", None) is not None or stem:
         raise VitkitError(
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
             "convolutions before it. Give another --model, such as ViT-192x6x3/4."
         )
-    named = vit_config(run.model, num_classes, size)
+    vit = vit_config(run.model, num_classes, size)
     if factor != 1:
-        depth = max(1, round(named.depth * factor ** (1 / 3)))
-        width = named.width * math.sqrt(factor * named.depth / depth)
-        num_heads = max(1, round(width * named.num_heads / named.width))
+        depth = max(1, round(vit.depth * factor ** (1 / 3)))
+        width = vit.width * math.sqrt(factor * vit.depth / depth)
+        num_heads = max(1, round(width * vit.num_heads / vit.width))
         multiple = 4 * num_heads  # sines and cosines of two coordinates need a width that 4 divides
         width = max(1, round(width / multiple)) * multiple
-        mlp_dim = max(1, round(width * (architecture.mlp_dim or named.mlp_dim) / named.width))
-        grown = replace(named, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
+        mlp_dim = max(1, round(width * (architecture.mlp_dim or vit.mlp_dim) / vit.width))
+        grown = replace(vit, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
         # The new name has the width of the MLP. The layer before the head, where there is one, stays as wide
         # as the model.
-        before_head = width if architecture.representation_size else architecture.representation_size
+        before_head = None if architecture.representation_size is None else width
         architecture = replace(architecture, mlp_dim=None, representation_size=before_head)
         run = replace(run, model=changed_name(run.model, grown), architecture=architecture)
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
 def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Request) -> list[Pace]:
-    """Time a step of each point; only along size they differ."""
+    """Time a step and a validation of each point; a single time for all, unless their models differ."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)  # as in training: the speed depends on them
     steps = run.training.total_steps(len(data.splits["train"]))
@@ -422,7 +438,7 @@ def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
 def _seconds(
     points: Sequence[tuple[float, str, Run]], paces: Sequence[Pace], data: ImageData, seeds: int
 ) -> float:
-    """Add up the seconds of all points: steps, validations, the test and `FINISHING`."""
+    """Estimate the seconds of all points: steps, validations, the test and `FINISHING`."""
     validated, tested = (len(data.splits.get(split, ())) for split in ("val", "test"))
     total = 0.0
     for (_, _, run), pace in zip(points, paces, strict=True):
@@ -460,6 +476,7 @@ def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> i
     most = fewest
     while cost(most) <= budget and most < 10**9:  # an end where steps take no time that could be measured
         most *= 2
+    # The costs of the range rise, and the first fits: the last that fits stands before where the budget goes.
     return fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
 
 
@@ -490,8 +507,9 @@ def _measure(x: float, arm: Arm, series: Series) -> Measured:
         if score.split != "test":
             raise VitkitError(f"{arm.label}: expected a score on test images, found {score.split} images.")
         errors.append(1 - score.value if is_fraction else score.value)
-        if score.interval is not None:
+        if score.interval is not None:  # of 95 %: its half is so many standard errors
             noises.append((score.interval[1] - score.interval[0]) / (2 * NORMAL_95))
+    # Without a noise for a loss: `LawFit.is_fraction` tells fractions by it.
     noise = math.fsum(noises) / len(noises) if is_fraction and noises else None
     point = Point(x, tuple(errors), noise) if errors else None
     return Measured(arm.label, arm.folder, x, point, diverged)
@@ -503,8 +521,8 @@ def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
     Raises:
         VitkitError: training diverged at so many that too few are left.
     """
-    points = [place.point for place in measured if place.point is not None]
-    diverged = [place.label for place in measured if place.point is None]
+    points = [outcome.point for outcome in measured if outcome.point is not None]
+    diverged = [outcome.label for outcome in measured if outcome.point is None]
     try:
         return fit_power_law(points)
     except VitkitError as error:
@@ -551,13 +569,14 @@ def _is_same_prediction(recorded: Any, record: dict[str, Any]) -> bool:
     """
     if not isinstance(recorded, dict) or recorded.get("points") != record["points"]:
         return False
-    there, here = recorded.get("prediction"), record["prediction"]
-    if not isinstance(there, dict) or there.keys() != here.keys():
+    before, now = recorded.get("prediction"), record["prediction"]
+    if not isinstance(before, dict) or before.keys() != now.keys():
         return False
     return all(
-        isinstance(there[name], int | float)
-        and math.isclose(there[name], here[name], rel_tol=1e-6, abs_tol=1e-9)
-        for name in here
+        isinstance(before[name], int | float)
+        # 1e-9 for an interval that begins at 0, to which no other number is close by a relative tolerance.
+        and math.isclose(before[name], now[name], rel_tol=1e-6, abs_tol=1e-9)
+        for name in now
     )
 
 

@@ -28,7 +28,8 @@ MAX_HEADER = 100 << 20
 """Bytes of a safetensors header; the largest real ones are a few MB."""
 
 MAX_JSON = 16 << 20
-"""Bytes of one JSON file beside the weights: twice the class names of ImageNet-21k are 2 MB."""
+"""Bytes of one JSON file beside the weights: ImageNet-21k's class names, which config.json holds twice, are
+2 MB."""
 
 SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
 """Files beside the weights that describe them: of Hugging Face and timm, and vitkit's own."""
@@ -50,6 +51,7 @@ class Source:
     path: Path
     """The file of weights."""
     shapes: Mapping[str, tuple[int, ...]]
+    """The shape of each tensor by its name."""
     read: Callable[[str], Tensor]
     """One tensor by name, writable, in memory of its own or mapped from the file (changes stay in memory,
     and its first number may be at any byte); bfloat16 and float16 as they are."""
@@ -106,7 +108,7 @@ class SettingsFiles(Mapping[str, dict[str, Any]]):
 
 @contextmanager
 def open_source(path: Path) -> Iterator[Source]:
-    """Open a checkpoint: a folder with weights in it, or a file of any kind we know.
+    """Open a checkpoint: a folder with weights in it, or a file of one of the kinds in `ENDINGS`.
 
     A file's tensors can be read until the context ends. Names and shapes come from headers; only a PyTorch
     file of the time before 1.6 (no zip archive) is read whole at once.
@@ -115,7 +117,7 @@ def open_source(path: Path) -> Iterator[Source]:
         VitkitError: there is no such file; or it is no checkpoint, is damaged, or claims impossible sizes.
     """
     if path.is_dir():
-        path = path / _weights_of(path)
+        path = path / _name_weights(path)
     if not path.exists():
         raise missing_checkpoint(path)
     settings = SettingsFiles(path.parent)
@@ -171,7 +173,7 @@ def explain_no_weights(path: Path) -> str | None:
             "it is a web page or a server's message saved under this name, not the weights: open it in a "
             "browser to see what it says, and fetch the weights again"
         )
-    if size < len(head) + 1 and _is_text(head):
+    if size == len(head) and _is_text(head):  # read to its end
         start = head.decode()[:80].strip()
         return f"it is a text ('{start}'), not the weights: fetch them again"
     return None
@@ -192,7 +194,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return data
 
 
-def _weights_of(folder: Path) -> str:
+def _name_weights(folder: Path) -> str:
+    """Name the weight file of a folder.
+
+    Raises:
+        VitkitError: there is none, or several have an equal claim.
+    """
     names = [entry.name for entry in folder.iterdir()]
     chosen = choose_weights(names)
     if chosen is not None:
@@ -219,7 +226,7 @@ def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
     reason = explain_no_weights(path)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
-    kind = _kind(path)
+    kind = _recognise(path)
     if kind == ".npz":
         return open_npz(path, stack)
     if kind == ".safetensors":
@@ -242,10 +249,10 @@ def _check_regular(path: Path) -> None:
         raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {kind}.")
 
 
-def _kind(path: Path) -> str:
+def _recognise(path: Path) -> str:
     """Recognise a file's kind by its contents, else by its name: many files are renamed on their way."""
     with path.open("rb") as file:
-        head = file.read(9)
+        head = file.read(9)  # of safetensors: 8 bytes with the header's length, and the header's first
     if head[:4] == b"PK\x03\x04":
         # zipfile raises many kinds for a damaged archive; opening it will say which.
         with suppress(Exception), zipfile.ZipFile(path) as archive:
@@ -261,12 +268,12 @@ def _kind(path: Path) -> str:
 
 def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
     """Open several files as one: `weight_map` of the index names the file beside it that holds a tensor."""
-    where = read_json_object(index).get("weight_map")
-    if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
+    files = read_json_object(index).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
         raise VitkitError(f"{index}: expected a 'weight_map' of tensor names to file names, found none.")
     shapes: dict[str, tuple[int, ...]] = {}
     readers: dict[str, Callable[[str], Tensor]] = {}
-    for name in sorted(set(where.values())):
+    for name in sorted(set(files.values())):
         if not durable.is_file_name(name) or not name.endswith(ENDINGS):
             raise VitkitError(
                 f"{index} points to {name!r}: expected the name of a file of weights in the same folder. "
@@ -274,13 +281,13 @@ def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
             )
         if not index.with_name(name).is_file():
             raise VitkitError(f"{index} needs the file {name}, which is not beside it: fetch it as well.")
-        part, read = _open_file(index.with_name(name), stack, notes)
-        twice = sorted(part.keys() & shapes.keys())
-        if twice:
-            raise VitkitError(f"{index}: two of its files hold a tensor named {twice[0]}.")
-        shapes |= part
-        readers |= dict.fromkeys(part, read)
-    absent = [f"{key} ({name})" for key, name in where.items() if key not in shapes]
+        shard, read = _open_file(index.with_name(name), stack, notes)
+        repeated = sorted(shard.keys() & shapes.keys())
+        if repeated:
+            raise VitkitError(f"{index}: two of its files hold a tensor named {repeated[0]}.")
+        shapes |= shard
+        readers |= dict.fromkeys(shard, read)
+    absent = [f"{key} ({name})" for key, name in files.items() if key not in shapes]
     if absent:
         raise VitkitError(
             f"{index}: {len(absent)} tensors are not in the files it names, first {absent[0]}: these are not "
@@ -290,7 +297,14 @@ def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
 
 
 def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
-    """Open a safetensors file; the library checks that the tensors fill the file, we the header's length."""
+    """Open a safetensors file.
+
+    The library checks that the tensors fill the file. The header's length is checked here, before
+    memory is set aside for it.
+
+    Raises:
+        VitkitError: it is damaged, or its header claims an impossible length.
+    """
     try:
         with path.open("rb") as raw:
             start = raw.read(8)
@@ -301,7 +315,7 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
             raise ValueError(f"its header claims {length:,} bytes; at most {MAX_HEADER:,} are read")
         file = stack.enter_context(safe_open(path, framework="pt"))
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except Exception as error:  # the library's own error type and OSError
+    except Exception as error:  # the library's own error type, OSError and the two above
         raise VitkitError(
             f"{path} is no whole safetensors file: {first_line(error)}. If it was downloaded, fetch it again."
         ) from error
