@@ -412,7 +412,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         grown = replace(vit, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
         # The new name has the width of the MLP. The layer before the head, where there is one, stays as wide
         # as the model.
-        before_head = width if architecture.representation_size else architecture.representation_size
+        before_head = None if architecture.representation_size is None else width
         architecture = replace(architecture, mlp_dim=None, representation_size=before_head)
         run = replace(run, model=changed_name(run.model, grown), architecture=architecture)
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
