@@ -162,7 +162,7 @@ def difference(before: Any, after: Any, prefix: str = "") -> list[str]:
 
 def _shown(value: Any) -> str:
     """Write an option whole, unless it has more than 500 characters, which nobody types."""
-    whole = repr(value)
+    whole = "left out" if value is None else repr(value)
     return whole if len(whole) <= 500 else describe_value(value)
 
 

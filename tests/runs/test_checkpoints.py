@@ -185,7 +185,8 @@ def test_edited_options_are_named_and_refused(half: Path, capsys: pytest.Capture
     ):
         edit(half / "config.json", lambda c: c["run"][section].update({option: value}))  # noqa: B023
         message = refused(capsys, half)
-        assert f"{section}.{option}:" in message and f"-> {value!r}" in message and "config.json" in message
+        shown = "left out" if value is None else repr(value)
+        assert f"{section}.{option}:" in message and f"-> {shown}" in message and "config.json" in message
         (half / "config.json").write_bytes(whole)
     edit(half / "config.json", lambda c: c["run"]["loading"].update({"workers": 0}))
     edit(half / "config.json", lambda c: c["run"]["training"].update({"micro_batch_size": 8}))

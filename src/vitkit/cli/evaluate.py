@@ -71,7 +71,12 @@ def main(arguments: list[str]) -> None:
     evaluation = run_evaluate(options)
     path = keep_evaluation(options, evaluation)
     if options.json_output:
-        record = {"split": evaluation.split, "rejects": evaluation.rejects}
+        record = {
+            "model": str(evaluation.model.path),
+            "data": evaluation.data.name,
+            "split": "all" if evaluation.whole else evaluation.split,
+            "rejects": evaluation.rejects,
+        }
         console.print_json({**record, **evaluation.result.to_json()})
         return
     _print(evaluation)

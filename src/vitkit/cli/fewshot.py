@@ -112,8 +112,8 @@ def _print_remarks(measured: "FewShot") -> None:
     """Print the accuracy of guessing, the hardest classes, and the images that could not be read."""
     console.out.print(
         f"On {measured.test_images:,} {measured.test_split} images of {measured.data_name} in "
-        f"{len(measured.class_names):,} classes: guessing is right for {measured.chance:.1%}, always naming "
-        f"the most frequent class for {measured.majority:.1%}.",
+        f"{len(measured.class_names):,} classes: a class drawn at random is right for {measured.chance:.1%}, "
+        f"always naming the most frequent class for {measured.majority:.1%}.",
         markup=False,
     )
     if len(measured.class_names) > 2:

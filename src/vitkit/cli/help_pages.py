@@ -54,7 +54,7 @@ PAGES = {
     "card": HelpPage(
         "CHECKPOINT [OPTIONS]",
         "--image-size --num-heads --json",
-        ("vitkit card runs/digits-ViT-96x6x3-4", "vitkit card vit-ti16-augreg-in21k --json"),
+        ("vitkit card runs/digits", "vitkit card vit-ti16-augreg-in21k --json"),
     ),
     "compare": HelpPage(
         "FIRST SECOND [OPTIONS]",
@@ -77,7 +77,7 @@ PAGES = {
         "--to --against --num-classes --head --image-size --interpolation --image-mean "
         "--image-std --accept-change --num-heads",
         (
-            "vitkit convert runs/digits-ViT-96x6x3-4 digits_hf --to huggingface",
+            "vitkit convert runs/digits digits_hf --to huggingface",
             "vitkit convert ViT-B_16.npz vit_b16 --num-classes 10",
         ),
     ),
@@ -103,7 +103,7 @@ PAGES = {
         "--out --batch-size --image-size --precision --device --workers --on --processes --num-heads",
         (
             "vitkit embed my_photos/ vit-ti16-augreg-in21k",
-            "vitkit embed digits runs/digits-ViT-96x6x3-4 --out features.npy",
+            "vitkit embed digits runs/digits --out features.npy",
         ),
     ),
     "evaluate": HelpPage(
@@ -111,8 +111,8 @@ PAGES = {
         "--data --split --protocol --batch-size --image-size --precision --device "
         "--workers --processes --json",
         (
-            "vitkit evaluate runs/digits-ViT-96x6x3-4",
-            "vitkit evaluate runs/my_photos-ViT-Ti-16 --data new_photos/ --json",
+            "vitkit evaluate runs/digits",
+            "vitkit evaluate runs/my_photos --data new_photos/ --json",
         ),
     ),
     "export": HelpPage(
@@ -120,7 +120,7 @@ PAGES = {
         "--engine --precision --calibration --calibration-images --check-images "
         "--accept-change --image-size --num-heads",
         (
-            "vitkit export runs/digits-ViT-96x6x3-4 digits_graph --engine onnxruntime",
+            "vitkit export runs/digits digits_graph --engine onnxruntime",
             "vitkit export runs/mine mine_int8 --precision int8",
         ),
     ),
@@ -136,7 +136,7 @@ PAGES = {
         "MODEL [OPTIONS]",
         "--images --out --image-size --num-heads --quiet",
         (
-            "vitkit inspect runs/digits-ViT-96x6x3-4",
+            "vitkit inspect runs/digits",
             "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",
         ),
     ),
@@ -149,8 +149,8 @@ PAGES = {
         "MODEL IMAGE... [OPTIONS]",
         "--top --csv --json --out --batch-size --image-size --engine --precision --device --max-pixels",
         (
-            "vitkit predict runs/digits-ViT-96x6x3-4 photo.jpg",
-            "vitkit predict runs/my_photos-ViT-Ti-16 holiday/ --csv",
+            "vitkit predict runs/digits photo.jpg",
+            "vitkit predict runs/my_photos holiday/ --csv",
         ),
     ),
     "recipes": HelpPage(
@@ -161,7 +161,7 @@ PAGES = {
     "report": HelpPage(
         "RUN",
         "",
-        ("vitkit report runs/digits-ViT-96x6x3-4", "vitkit report runs/my_photos-ViT-Ti-16-runs"),
+        ("vitkit report runs/digits", "vitkit report runs/my_photos-runs"),
     ),
     "reproduce": HelpPage(
         "ITEM [OPTIONS]",

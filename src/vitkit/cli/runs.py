@@ -38,7 +38,9 @@ def main(arguments: list[str]) -> None:
         return
     if rows:
         console.print_table(
-            ("folder", "data", "model", "result", "time", "state"), map(_cells, rows), text=(0, 1, 2, 3, 5)
+            ("folder", "data", "model", "result", "training", "state"),
+            map(_cells, rows),
+            text=(0, 1, 2, 3, 5),
         )
     else:
         console.print_lines(f"There are no runs in {options.folder}.")

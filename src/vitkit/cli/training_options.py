@@ -154,7 +154,7 @@ trains with three seeds.""",
         "--learning-rate --out --resume",
         (
             "vitkit finetune my_photos/  # from a published start that suits them",
-            "vitkit finetune runs/digits-ViT-96x6x3-4 --data my_photos/ --minutes 20",
+            "vitkit finetune runs/digits --data my_photos/ --minutes 20",
         ),
         (START, RECIPE, RESUME),
         has_defaults=False,

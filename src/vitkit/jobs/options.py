@@ -456,7 +456,10 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
 
     def __post_init__(self) -> None:
         if not self.images:
-            raise VitkitError("Which images? Give files, folders, or - to read paths from standard input.")
+            raise VitkitError(
+                "Which model, and which images? The model stands first: vitkit predict MODEL IMAGE... Images "
+                "are files, folders, or - to read paths from standard input."
+            )
         for name in ("top", "batch_size", "processes"):
             if getattr(self, name) < 1:
                 raise VitkitError(f"{name} is at least 1, found {getattr(self, name)}.")

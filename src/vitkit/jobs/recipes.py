@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from vitkit.config import nearest
@@ -344,6 +345,10 @@ def recipe(name: str, /, **options: Any) -> Run:
         VitkitError: there is no such recipe or option, and the nearest one is named; or no such value.
     """
     if name not in RECIPES:
+        if Path(name).is_dir():
+            raise VitkitError(
+                f"{name} is a folder and no recipe: name a recipe, and give images with --data."
+            )
         raise VitkitError(f"No recipe is named '{name}'. {nearest(name, RECIPES)}")
     return with_options(replace(RECIPES[name](), recipe=name), options)
 

@@ -224,9 +224,9 @@ def _training(run: Run, data: ImageData) -> str:
     epochs = steps * training.batch_size / len(data.splits["train"])
     select = "best" if training.select == "best" and "val" in data.splits else "last"
     return (
-        f"{steps:,} steps of {training.batch_size} images ({epochs:.1f} epochs), {optimizer.optimizer}, "
-        f"learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with "
-        f"the {select} weights"
+        f"{pluralize(steps, 'step')} of {training.batch_size} images ({epochs:.1f} epochs), "
+        f"{optimizer.optimizer}, learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed "
+        f"{training.seed}; it ends with the {select} weights"
     )
 
 
@@ -269,6 +269,8 @@ def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
     interval = run.training.evaluation_interval(len(data.splits["train"]))
     every = run.training.checkpoint_every or interval
     often = "every step" if every == 1 else f"every {every} steps"
+    if every >= _total_steps(run, data):
+        often = "at the end"
     return f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"
 
 

@@ -25,7 +25,7 @@ def test_one_checkpoint_at_the_command_line(
         "knn",
         "logistic",
         "95 % over draws",
-        "guessing is right for 33.3%",
+        "a class drawn at random is right for 33.3%",
         "Hardest",
         "Next: ",
     ):

@@ -297,7 +297,7 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
     assert first.steps > job.FEWEST_STEPS
     monkeypatch.setattr(job, "_measure_pace", None)  # whoever measured again would fail
     assert run_scale(options(tmp_path / "law", budget="36s", recipe=run)) == first
-    with pytest.raises(VitkitError, match="budget: '36s' -> None"):
+    with pytest.raises(VitkitError, match="budget: '36s' -> left out"):
         run_scale(options(tmp_path / "law", recipe=run))
 
 
@@ -320,7 +320,7 @@ def test_points_that_were_changed_are_refused(copied: Path) -> None:
     record["arms"][5]["run"]["splits"]["subset"] = "[:100]"
     (copied / "study.json").write_text(json.dumps(record))
     with pytest.raises(
-        VitkitError, match=r"(?s)begun with other options:.*--splits.subset '\[:100\]' -> None"
+        VitkitError, match=r"(?s)begun with other options:.*--splits.subset '\[:100\]' -> left out"
     ):
         run_scale(options(copied))
 

@@ -345,7 +345,7 @@ def _make_points(
         raise VitkitError(
             f"The smallest point would have {sizes[0]} of {count:,} training images, fewer than one for each "
             f"of {len(data.class_names)} classes: expected {least:,} training images or more. Give more "
-            "images, or look --along steps."
+            "images, or measure what more training would buy: --along steps."
         )
     points = []
     for size in sizes:

@@ -217,7 +217,7 @@ def _name_weights(folder: Path) -> str:
         )
     raise VitkitError(
         f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
-        f"{', '.join(sorted(names)[:5]) or 'nothing'}."
+        f"{', '.join(sorted(names)[:5]) or 'nothing'}. Images are given with --data, or after the model."
     )
 
 
