@@ -338,6 +338,7 @@ def _check_size(width: int, height: int, rule: DecodeRule) -> None:
 
 def _check_memory(image: Image.Image | ArrayFile | SamplesFile, needed: int, rule: DecodeRule) -> None:
     if needed > rule.max_bytes:
+        # The message gives the smallest max_pixels whose `max_bytes` is enough, by its formula backwards.
         width, height = image.size
         raise DecodeError(
             f"decoding this {image.format} file of {width} x {height} pixels would take "

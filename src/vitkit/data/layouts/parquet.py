@@ -64,7 +64,7 @@ class _File:
     """A pyarrow Schema."""
 
     def shown_type(self, column: str) -> str:
-        """Return the type of a column for a message."""
+        """Return the type of a column for a message, cut short: a nested type may be long."""
         return visible(str(self.schema.field(column).type)[:80])
 
     @property

@@ -53,7 +53,8 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
-    # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
+    # Straight to the size, by torchvision's resizing of PIL images; then mean and std 0.5, which gives pixels
+    # from -1 to 1 (big_transfer bit_pytorch/train.py:59-63).
     card = ModelCard(preprocessing=Preprocessing(config.image_size))
     return table.Translation(config, name_table(config), card, source=source)
 
