@@ -117,14 +117,14 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, str):
         items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
         plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
-    error = None
+    errors = []
     # The text itself is tried first: `none` is also a kind of position, and then not a missing value.
     for reading in (value, plain, items, items * 2):
         try:
             return _typed(hint, reading, where)
-        except VitkitError as refused:
-            error = error or refused
-    raise error or VitkitError(f"{where}: expected {_name(hint)}.")
+        except VitkitError as error:
+            errors.append(error)
+    raise errors[0]  # which shows the value as it was typed
 
 
 def _number(text: str) -> Any:
@@ -143,14 +143,19 @@ def describe_value(value: Any) -> str:
 
 
 def nearest(wrong: str, right: typing.Iterable[str]) -> str:
-    """Return a sentence with the valid name nearest to a wrong one, or with all of them."""
+    """Return a sentence with the valid name nearest to a wrong one; with all of them where none is near."""
     names = list(right)
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
 
 
 def difference(before: Any, after: Any, prefix: str = "") -> list[str]:
-    """List the fields in which two configurations differ, as lines "field: before -> after"."""
+    """List the fields in which two configurations differ, as lines "field: before -> after".
+
+    Args:
+        before, after: configurations as plain data, as `to_json` gives them.
+        prefix: the path of the fields in the whole configuration, such as "training.".
+    """
     lines: list[str] = []
     for key, value in before.items():
         if isinstance(value, dict) and isinstance(after.get(key), dict):
@@ -218,10 +223,12 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 for key, item in value.items()
             }
         raise VitkitError(f"{where}: expected an object, found {describe_value(value)}.")
+    # In Python a truth value is a whole number, in a configuration it is not.
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
         return value
     raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
 
 
 def _name(hint: Any) -> str:
+    """Name a type for an error message: "int", or "tuple[int, int]" with its arguments."""
     return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)

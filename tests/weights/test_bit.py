@@ -59,7 +59,7 @@ def test_numbered_convolutions_are_the_same(tmp_path: Path) -> None:
     renumbered = load_model(write_npz(tmp_path / "b.npz", numbered), image_size=48)
     assert same_bits(plain, renumbered)
     twice = {**parameters, **numbered}
-    with pytest.raises(VitkitError, match="share one name"):
+    with pytest.raises(VitkitError, match="found a second of resnet"):
         load_model(write_npz(tmp_path / "c.npz", twice), image_size=48)
 
 

@@ -35,7 +35,7 @@ class SplitAttention(Attention):
 
     def __init__(self, attention: Attention) -> None:
         width = attention.out.in_features
-        with torch.device("meta"):  # weights come below
+        with torch.device("meta"):  # the weights come below, parts of those of `attention.qkv`
             super().__init__(width, attention.num_heads, rotary=attention.rotary)
             self.projections = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         self.qkv, self.out = attention.qkv, attention.out
@@ -65,13 +65,13 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
     Returns:
         A module from uint8 images `(B, C, H, W)` to logits `(B, K)`, in evaluation mode.
     """
-    # `deepcopy` takes these tensors for copied already.
+    # `deepcopy` takes these tensors for copied already: the copy shares them.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     gelu = computed_gelu(model.config, precision)
     graph: ImageModel = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))
-    # A block that computes the class token alone needs the fused product: it takes keys and values of it.
+    # A block that computes the class token alone reads the weights of `qkv` itself (`fast.attend_first`).
     find_shortened = getattr(graph, "shortened_block", None)
     shortened = None if find_shortened is None else find_shortened()
     for module in list(graph.modules()):
@@ -92,6 +92,7 @@ def _fold_normalisation(graph: ImageModel, stem: PatchStem) -> None:
     These are whole numbers from -128 to 127, which bfloat16 and int8 hold exactly. Stems of several layers
     keep the normalisation: around an image they see zeros, which are its mean.
     """
+    # In float64, so that the folded weights are rounded once.
     mean, std = graph.pixel_mean.double(), graph.pixel_std.double()
     weight = stem.weight.double() / std
     bias = stem.bias.double() + (weight * (CENTRE - mean)).sum((1, 2, 3))
@@ -101,9 +102,9 @@ def _fold_normalisation(graph: ImageModel, stem: PatchStem) -> None:
 
 
 def example_images(model: ImageModel, count: int = 2) -> Tensor:
-    """Make images of the size of a model, `(B, C, H, W)` uint8, the same at every call.
+    """Make images of the size of a model, `(count, C, H, W)` uint8, the same at every call.
 
-    Two, because tracing takes one for a number that never changes.
+    Two unless asked otherwise, because tracing takes a batch of one for a number that never changes.
     """
     generator = torch.Generator().manual_seed(0)
     shape = (count, model.config.in_channels, *model.config.image_size)

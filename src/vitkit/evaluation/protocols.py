@@ -23,7 +23,7 @@ ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
 """Words in the names of three classes, as all lists of ImageNet's class names have them."""
 
 BACKGROUND = 1001
-"""Outputs of models of TensorFlow's old tools: the first one stands for no class."""
+"""Outputs of models of TensorFlow's old tools: a background, which is no class, then the 1,000 classes."""
 
 TOP = 5
 """Guesses of which any may be right, as in the paper's results on ObjectNet (D.9)."""
@@ -97,18 +97,22 @@ def outputs_of_classes(
     """
     wnids, names = imagenet_wnids(), given
     if given is not None and len(given) != outputs:
-        raise VitkitError(f"{path} has {outputs:,} outputs, and --wnids lists {len(given):,} classes.")
+        raise VitkitError(
+            f"{path} has {outputs:,} outputs, and --wnids lists {len(given):,} classes. List the WordNet id "
+            "of every output, in the order of the outputs."
+        )
     if names is None and class_names and all(map(is_wnid, class_names)):
         names = class_names
     if names is not None:
-        place = {name: number for number, name in enumerate(names)}
-        missing = [wnid for wnid in wnids if wnid not in place]
+        output_of = {name: number for number, name in enumerate(names)}
+        missing = [wnid for wnid in wnids if wnid not in output_of]
         if missing:
             raise VitkitError(
                 f"{path}: expected a model with all 1,000 classes of ImageNet, found a model without "
-                f"{len(missing):,} of them, {missing[0]} first."
+                f"{len(missing):,} of them, {missing[0]} first. Choose another model, or correct the list "
+                "that --wnids gives."
             )
-        return np.array([place[wnid] for wnid in wnids]), "outputs are matched to classes by WordNet ids"
+        return np.array([output_of[wnid] for wnid in wnids]), "outputs are matched to classes by WordNet ids"
     if outputs not in (len(wnids), BACKGROUND):
         raise VitkitError(
             f"{path} has {outputs:,} outputs: expected the 1,000 classes of ImageNet (or 1,001 with a "
@@ -125,19 +129,19 @@ def outputs_of_classes(
                 f"{ANCHORS[wrong[0]]}, found {class_names[first + wrong[0]]!r}. Give the WordNet ids of its "
                 "outputs with --wnids."
             )
-        how = "as the names of three of them confirm"
+        reason = "as the names of three of them confirm"
     else:
-        how = "because it names no classes"
+        reason = "because it names no classes"
     order = "in the order of WordNet ids" + (", after a background" if first else "")
-    return np.arange(first, outputs), f"outputs are taken for ImageNet's classes {order}, {how}"
+    return np.arange(first, outputs), f"outputs are taken for ImageNet's classes {order}, {reason}"
 
 
 def five_likeliest(predictions: Predictions) -> NDArray[np.int64]:
     """Return the five classes with the largest logits of each image, `(N, 5)`, the largest first."""
     # The logits are mapped from a file where there are many: some rows at a time.
     logits, guesses = predictions.logits, np.empty((len(predictions), TOP), np.int64)
-    for at in range(0, len(guesses), ROWS):
-        guesses[at : at + ROWS] = likeliest(logits[at : at + ROWS], TOP)
+    for first in range(0, len(guesses), ROWS):
+        guesses[first : first + ROWS] = likeliest(logits[first : first + ROWS], TOP)
     return guesses
 
 
@@ -160,10 +164,15 @@ def count_right(
         candidates: `(C,)` ImageNet classes that the model chose among.
         note: how the model's outputs were matched to classes.
         class_names: the model's names of the 1,000 classes, shown beside WordNet ids.
+
+    Raises:
+        VitkitError: there are no images that could be read.
     """
     if not len(ids):
-        raise VitkitError("None of the images could be read: there is nothing to count.")
-    counts, hits = np.zeros(len(images.groups), np.int64), np.zeros(len(images.groups), np.int64)
+        raise VitkitError(
+            "None of the images could be read: there is nothing to count. Check the folder of the images."
+        )
+    counts, hits = np.zeros((2, len(images.groups)), np.int64)
     correct = top5 = 0
     for image, chosen in zip(ids.tolist(), candidates[guesses].tolist(), strict=True):
         right = images.right(image)
@@ -180,17 +189,17 @@ def count_right(
         if count
     ]
     return ProtocolResult(
-        protocol,
-        len(ids),
-        len(candidates),
-        correct,
-        correct / len(ids),
-        wilson_interval(correct, len(ids)),
-        top5,
-        top5 / len(ids),
-        wilson_interval(top5, len(ids)),
-        len(images.members) - len(ids),
-        images.left_out,
-        tuple(sorted(scores, key=lambda score: (score.accuracy, -score.count, score.name))),
-        note,
+        protocol=protocol,
+        count=len(ids),
+        candidates=len(candidates),
+        correct=correct,
+        accuracy=correct / len(ids),
+        accuracy_interval=wilson_interval(correct, len(ids)),
+        top5_correct=top5,
+        top5_accuracy=top5 / len(ids),
+        top5_accuracy_interval=wilson_interval(top5, len(ids)),
+        unreadable=len(images.members) - len(ids),
+        left_out=images.left_out,
+        per_class=tuple(sorted(scores, key=lambda score: (score.accuracy, -score.count, score.name))),
+        note=note,
     )

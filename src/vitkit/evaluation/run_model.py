@@ -193,10 +193,10 @@ def predict_labels(
     model: Model,
     batches: Iterable[Batch],
     *,
+    folder: Path | None = None,
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
     progress: Callable[[int], None] | None = None,
-    folder: Path | None = None,
     world: World = ALONE,
 ) -> LabelPredictions:
     """Run a model over images of several labels each, and keep the logits of every label of every image.

@@ -457,8 +457,7 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
     def __post_init__(self) -> None:
         if not self.images:
             raise VitkitError(
-                "Which model, and which images? The model stands first: vitkit predict MODEL IMAGE... Images "
-                "are files, folders, or - to read paths from standard input."
+                "Which model, and which images? vitkit predict MODEL IMAGE..., or - for a list."
             )
         for name in ("top", "batch_size", "processes"):
             if getattr(self, name) < 1:

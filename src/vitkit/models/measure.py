@@ -10,7 +10,8 @@ that are not built.
 A multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix products and
 convolutions, as the paper's Table 6 does; norms, softmax, activations, pooling and additions are below one
 percent. A convolution near the edge multiplies zeros of the padding: by default these products do not count,
-which reproduces the paper's ResNets; counting them (`padding=True`) gives 3 to 4 percent more.
+which reproduces the paper's ResNets; counting them (`padding=True`) gives 3.6 (R50x1) to 4.4 (R152x2)
+percent more.
 """
 
 import functools
@@ -127,12 +128,13 @@ def executed_flops(compute: Callable[[], object]) -> int:
 
 
 def _weights(*modules: nn.Module | None) -> int:
-    """Count the weights of dense layers, each of which multiplies once for a row."""
+    """Count the weights of dense layers: the multiply-accumulates of one row of their input."""
     layers = (layer for module in modules if module for layer in module.modules())
     return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
 
 
 def _vit_macs(model: ViT, padding: bool) -> int:
+    """Count the MACs of a ViT without its head, for one image."""
     config, stem = model.config, model.stem
     tokens, width = config.num_tokens, config.width
     cells = config.grid[0] * config.grid[1]
@@ -140,8 +142,8 @@ def _vit_macs(model: ViT, padding: bool) -> int:
         macs = _resnet_macs(stem, config.image_size, padding) + cells * stem.projection.weight.numel()
     elif isinstance(stem, ConvStem):
         macs = cells * stem.projection.weight.numel()
-        (high, wide), (rows, columns) = config.image_size, config.patch_size
-        size = (high // rows * rows, wide // columns * columns)  # pixels that no patch covers are cut off
+        # Pixels that no patch covers are cut off.
+        size = (config.grid[0] * config.patch_size[0], config.grid[1] * config.patch_size[1])
         for convolution in stem.convolutions:
             assert isinstance(convolution, nn.Conv2d)
             macs += _convolution_macs(convolution, size, padding)
@@ -163,8 +165,8 @@ def _vit_macs(model: ViT, padding: bool) -> int:
 
 
 def _block_macs(block: Block, tokens: int, keys: int) -> int:
-    """Count a block's MACs: its dense layers, and QK^T and attention times V of each token with `keys`
-    tokens."""
+    """Count a block's MACs: its dense layers, and the two products of attention (QK^T, and its softmax times
+    V), in which each of `tokens` tokens attends to `keys` tokens."""
     attention, width = block.attention, block.norm1.weight.numel()
     # Relative positions multiply every query with the embedding of every offset.
     offsets = len(attention.relative) if isinstance(attention, RelativeAttention) else 0
@@ -183,9 +185,8 @@ def _resnet_macs(model: ResNet | ResNetStem, image_size: Size, padding: bool) ->
             macs += _convolution_macs(unit.proj, size, padding)
         if isinstance(middle, AxialMixing):
             channels, (rows, columns) = middle.rows.qkv.in_channels, size
-            # In each of two directions: qkv has 2C outputs. The products of query and key, query and
-            # position, key and position are over C/2 channels; the sums of values and of their positions are
-            # over C.
+            # Along each of the two axes qkv has 2C outputs. Three products are over C/2 channels: query and
+            # key, query and position, key and position. Two sums are over C: values and their positions.
             attention = (rows + columns) * (3 * (channels // 2) + 2 * channels)
             macs += rows * columns * (2 * 2 * channels**2 + attention)
         else:
@@ -206,13 +207,15 @@ def _convolution_macs(convolution: Any, size: Size, padding: bool) -> int:
 def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: bool) -> int:
     """Count the pairs of an output and a weight of the kernel that lies on the input, along one axis.
 
-    Rows and columns are independent: the pairs of both axes are multiplied.
+    Rows and columns are independent: the pairs of both axes are multiplied. `symmetric` and `padding` are as
+    for `StdConv2d` and `forward_macs`.
     """
     outputs = -(-size // stride)
     if padding:
         return outputs * kernel
-    total = max((outputs - 1) * stride + kernel - size, 0)
-    before = kernel // 2 if symmetric else total // 2
+    # TensorFlow's SAME pads only as much as the outputs need, and an odd zero comes after the input.
+    needed = max((outputs - 1) * stride + kernel - size, 0)
+    before = kernel // 2 if symmetric else needed // 2
     starts = (output * stride - before for output in range(outputs))
     return sum(min(start + kernel, size) - max(start, 0) for start in starts)
 
@@ -283,7 +286,7 @@ def training_memory(
         recompute: whether layers are computed again in the backward pass.
 
     Raises:
-        VitkitError: not even the addresses of a few layers can be had.
+        VitkitError: memory for a few layers, which is never written, cannot even be reserved.
     """
     observed = _observe(config, batch_size, compute, block, training=True, recompute=recompute)
     count = parameters(config)
@@ -292,7 +295,7 @@ def training_memory(
     if accumulate:
         highest = gradients + observed.most(batch_size, gradients=False)
     else:
-        highest = max(observed.most(batch_size), gradients)
+        highest = max(observed.most(batch_size), gradients)  # the update begins with all gradients
     if state_bytes < FLOAT:  # SGD's momentum in bfloat16: all of it is float32 during the update
         highest = max(highest, gradients + weights)
     lasting = weights + count * state_bytes + (weights if average else 0) + images
@@ -332,11 +335,13 @@ BatchBytes = tuple[int, int]
 
 @dataclass
 class Span:
-    """A storage, from the operation that made it to the one after which it was gone; None: it stayed."""
+    """The time in which a storage was there, by the numbers of operations."""
 
     born: int
+    """The operation that made it."""
     bytes: int
     died: int | None = None
+    """The last operation before it was freed; None where it stayed."""
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -409,7 +414,7 @@ def address(tensor: Tensor) -> int:
 
 
 ShapeRule = Callable[..., Any]
-"""A function of an operation's arguments that makes its result without the numbers, as those below do."""
+"""A function of an operation's arguments that makes its result without the numbers."""
 
 
 def _convolved(
@@ -440,8 +445,8 @@ def _gradients(mask: Sequence[bool], *like: Tensor | None) -> tuple[Tensor | Non
 
 def _attended(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     batch, heads, tokens = q.shape[:3]
-    sums = q.new_empty(batch, tokens, heads, dtype=torch.float32)
-    return torch.empty_like(q), sums.transpose(1, 2)  # in memory as PyTorch's kernel lays them out
+    logsumexp = q.new_empty(batch, tokens, heads, dtype=torch.float32)
+    return torch.empty_like(q), logsumexp.transpose(1, 2)  # in memory as PyTorch's kernel lays it out
 
 
 def _attention_backward(
@@ -452,26 +457,25 @@ def _attention_backward(
 
 def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
     rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
-    made = torch.empty_like(x, memory_format=torch.contiguous_format)
+    output = torch.empty_like(x, memory_format=torch.contiguous_format)
     # Mean and deviation have the type of the weights, here and below: float32 beside images in bfloat16.
     dtype = x.dtype if weight is None else weight.dtype
-    return made, x.new_empty(rows, dtype=dtype), x.new_empty(rows, dtype=dtype)
+    return output, x.new_empty(rows, dtype=dtype), x.new_empty(rows, dtype=dtype)
 
 
-def _group_normed(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    weight, batch, groups = rest[0], rest[2], rest[5]
+def _group_normed(
+    x: Tensor, weight: Tensor, _bias: Tensor, batch: int, _channels: int, _pixels: int, groups: int, *_: Any
+) -> tuple[Tensor, ...]:
     mean, deviation = (x.new_empty(batch, groups, dtype=weight.dtype) for _ in range(2))
     return torch.empty_like(x), mean, deviation
 
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
-    gone = {dim % x.ndim for dim in (dims or range(x.ndim))}
-    sides = (
-        (1 if number in gone else side)
-        for number, side in enumerate(x.shape)
-        if keepdim or number not in gone
+    reduced = {dim % x.ndim for dim in (dims or range(x.ndim))}
+    shape = (
+        (1 if dim in reduced else size) for dim, size in enumerate(x.shape) if keepdim or dim not in reduced
     )
-    return x.new_empty(tuple(sides))
+    return x.new_empty(tuple(shape))
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -489,8 +493,8 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def _padded(x: Tensor, pad: Sequence[int], *_: Any) -> Tensor:
     shape = list(x.shape)
-    for number in range(len(pad) // 2):  # PyTorch lists the last axis first
-        shape[-1 - number] += pad[2 * number] + pad[2 * number + 1]
+    for axis in range(len(pad) // 2):  # PyTorch lists the last axis first
+        shape[-1 - axis] += pad[2 * axis] + pad[2 * axis + 1]
     return x.new_empty(shape)
 
 
@@ -504,8 +508,9 @@ SHAPES: dict[Any, ShapeRule] = {
     _aten.addmm.default: lambda _, a, b, **__: a.new_empty(len(a), b.shape[1]),
     _aten.bmm.default: lambda a, b: a.new_empty(len(a), a.shape[1], b.shape[2]),
     _aten.convolution.default: _convolved,
-    _aten.convolution_backward.default: lambda grad, x, weight, bias, *rest: _gradients(
-        rest[-1], x, weight, None if bias is None else grad.new_empty(bias)
+    # The last argument of a backward pass says which gradients are needed.
+    _aten.convolution_backward.default: lambda grad, x, weight, bias_shape, *rest: _gradients(
+        rest[-1], x, weight, None if bias_shape is None else grad.new_empty(bias_shape)
     ),
     _aten._scaled_dot_product_flash_attention_for_cpu.default: _attended,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
@@ -514,6 +519,7 @@ SHAPES: dict[Any, ShapeRule] = {
         mask, x if x.is_contiguous() else x.new_empty(x.shape), weight, bias
     ),
     _aten.native_group_norm.default: _group_normed,
+    # The bias has the weight's shape.
     _aten.native_group_norm_backward.default: lambda _, x, mean, std, weight, *rest: _gradients(
         rest[-1], x, weight, weight
     ),
@@ -542,24 +548,25 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Make an operation's result, without computing its numbers where nothing depends on them."""
     first = args[0] if args else None
     # Whole numbers are computed, since they are indices; uint8 numbers are pixels.
-    numbers = isinstance(first, Tensor) and (first.is_floating_point() or first.dtype == torch.uint8)
-    listed = isinstance(first, list | tuple) and all(isinstance(x, Tensor) for x in first)
-    if not (numbers or listed):
+    has_values = isinstance(first, Tensor) and (first.is_floating_point() or first.dtype == torch.uint8)
+    are_tensors = isinstance(first, list | tuple) and all(isinstance(x, Tensor) for x in first)
+    if not (has_values or are_tensors):
         return func(*args, **kwargs)
-    shape = SHAPES.get(func)
-    if shape is not None:
-        return shape(*args, **kwargs)
+    rule = SHAPES.get(func)
+    if rule is not None:
+        return rule(*args, **kwargs)
     if func._schema.is_mutable:  # an operation in place gives the tensor that it changes
         return first
     if torch.Tag.pointwise in func.tags:
         tensors = [argument for argument in args if isinstance(argument, Tensor)]
         # `broadcast_shapes` would import sympy.
-        sides = torch.broadcast_tensors(*tensors)[0].shape  # type: ignore[no-untyped-call]
+        shape = torch.broadcast_tensors(*tensors)[0].shape  # type: ignore[no-untyped-call]
+        # One number of each tensor is computed, for PyTorch's own rule of types.
         small = [a.new_empty((1,) * a.ndim) if isinstance(a, Tensor) else a for a in args]
-        dtype = func(*small, **kwargs).dtype  # PyTorch's own rule of types
-        like = next((tensor for tensor in tensors if tensor.shape == sides), None)
+        dtype = func(*small, **kwargs).dtype
+        like = next((tensor for tensor in tensors if tensor.shape == shape), None)
         if like is None:
-            return tensors[0].new_empty(sides, dtype=dtype)
+            return tensors[0].new_empty(shape, dtype=dtype)
         return torch.empty_like(like, dtype=dtype)
     return func(*args, **kwargs)
 
@@ -598,6 +605,7 @@ class Observed:
     end: int
     """The last operation of all."""
     spans: list[tuple[Span, BatchBytes]]
+    """Every storage of the built layers, with its bytes for any batch."""
     repeated: list[Repeated] = field(default_factory=list)
 
     def saved(self, batch: int) -> int:
@@ -607,8 +615,9 @@ class Observed:
 
     def temporaries(self, batch: int) -> int:
         """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""
-        passing = ((s, b) for s, b in self.spans if s.born > self.forward_end and s.died is not None)
-        return max(self._alive(passing, batch))
+        # A gradient of weights stays to the end.
+        freed = ((s, b) for s, b in self.spans if s.born > self.forward_end and s.died is not None)
+        return max(self._alive(freed, batch))
 
     def most(self, batch: int, gradients: bool = True) -> int:
         """Count the most bytes that are alive at one time.
@@ -639,8 +648,8 @@ class Observed:
         return max(alive)
 
     def _is_saved(self, span: Span) -> bool:
-        # In prediction no operation follows the forward pass: storages that go with its last one count too,
-        # as autocast's copies of weights do.
+        # In prediction the forward pass ends with the last operation of all. Storages that are freed with
+        # that operation, such as autocast's copies of weights, count too.
         return span.born <= self.forward_end and (
             span.died is None or span.died > min(self.forward_end, self.end - 1)
         )
@@ -696,6 +705,7 @@ def _observe(
             "patches, images or layers."
         ) from error
     (forward_end, ledger), (_, larger) = passes
+    # One image more adds the bytes of each image; what is left of the smaller batch belongs to no image.
     assert [span.born for span in ledger.spans] == [span.born for span in larger.spans]
     spans = [
         (a, (b.bytes - a.bytes, a.bytes - batch * (b.bytes - a.bytes)))
@@ -707,6 +717,7 @@ def _observe(
 
 
 def _of_few_layers(config: ModelConfig) -> ModelConfig:
+    """Give the configuration of the layers that are built: `LAYERS` blocks, and `UNITS` units a stage."""
     if not isinstance(config, ViTConfig):
         return replace(config, layers=tuple(min(units, UNITS) for units in config.layers))
     backbone = config.backbone

@@ -1,7 +1,7 @@
 """Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
 speed.jsonl   images/s and memory by the clock, at the steps of the metrics log; of several processes also the
-              slowest one, and the fraction of the time that another one waits
+              slowest, and the fraction of the time that another waits for it
 """
 
 import json
@@ -62,7 +62,7 @@ def fit(
     lines = dict.fromkeys(trainer.evaluators, "")  # the last result of each evaluator, as a short text
     with (
         listener.progress("training", trainer.total_steps) as progress,
-        listener.run(trainer.run, start, trainer.total_steps) as measured,
+        listener.run(trainer.run, start, trainer.total_steps) as hear_metrics,
         stop.held(),
         speed_log(trainer.run) if world.writes else nullcontext(_write_nothing) as log,
         ExitStack() as stack,
@@ -71,7 +71,8 @@ def fit(
             progress(start)
         else:
             position.point = "before the first checkpoint was committed"
-        seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
+        seconds, steps = 0.0, 0  # since the last line of the speed log
+        began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.
         reports = stack.enter_context(closing(trainer.fit(lambda: stop.number is not None)))
         for report in reports:
@@ -80,9 +81,9 @@ def fit(
             for name, numbers in report.measured.items():
                 lines[name] = trainer.evaluators[name].line(numbers)
             for logged in report.logged:
-                measured(logged)
+                hear_metrics(logged)
             shown = "".join(f"  {line}" for line in lines.values() if line)
-            speed = steps * batch_size / max(seconds, 1e-9)
+            speed = steps * batch_size / max(seconds, 1e-9)  # never a division by zero
             memory = memory_used(device)
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             progress(
@@ -102,8 +103,10 @@ def fit(
                     rejects.write()
             if report.step % log_every == 0 or report.finished:
                 line = {"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory}
-                log(line | _waiting(world, *began))
-                seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
+                # By all processes, also where the log goes nowhere: each must give its waiting time.
+                log(line | _waiting(world, began, waited_before))
+                seconds, steps = 0.0, 0
+                began, waited_before = time.monotonic(), world.activity.waited
 
 
 def _best_so_far(trainer: Trainer) -> str:
@@ -131,21 +134,21 @@ def _measured_next(trainer: Trainer, step: int) -> str:
     return f"  {' and '.join(due)} next" if due and step < trainer.total_steps else ""
 
 
-def _waiting(world: World, began: float, waited: float) -> dict[str, float]:
+def _waiting(world: World, began: float, waited_before: float) -> dict[str, float]:
     """Find the slowest of several processes, and the time that others wait for it.
 
     Args:
         world: the processes.
-        began: when the time began, by `time.monotonic`.
-        waited: seconds that this process had waited by then.
+        began: the start of the time that is looked at, by `time.monotonic`.
+        waited_before: seconds that this process had waited for others by then.
 
     Returns:
-        The number of the slowest process, and the largest fraction of the time that another one waited for
-        sums; nothing for a process alone.
+        The number of the slowest process, which waits least, and the largest fraction of the time that
+        another waited; nothing for a process alone.
     """
     if world.size == 1:
         return {}
-    waits = world.gather(world.activity.waited - waited)
+    waits = world.gather(world.activity.waited - waited_before)
     fraction = max(waits) / max(time.monotonic() - began, 1e-9)
     return {"slowest_process": waits.index(min(waits)), "waiting": round(min(fraction, 1.0), 3)}
 
@@ -167,7 +170,7 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     started = time.monotonic()
     with open_to_append(folder / "speed.jsonl") as file:
         if file.tell():
-            file.write("\n")  # the last line may have been cut short by a crash
+            file.write("\n")  # the last line may have been cut short by a crash; empty lines mean nothing
 
         def log(line: dict[str, Any]) -> None:
             line["seconds"] = round(time.monotonic() - started, 3)

@@ -6,10 +6,9 @@
         manifest.json      size and SHA-256 of each of these files, the run's options and its environment
         COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
 
-A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place. A
-large one is written from a copy, while training goes on.
+A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place.
 Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is
-written twice.
+written twice. A large checkpoint is written from a copy of the state, while training goes on.
 
 A committed checkpoint is removed for one reason only: newer ones were committed after it. A checkpoint
 that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
@@ -59,8 +58,9 @@ FOLDER = "checkpoints"
 _REQUIRED = ("model.safetensors", "optimizer.safetensors", "state.json")
 """The files of every checkpoint; an average and an objective's state are there where the run has them."""
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""The system's errors when nothing, or a folder, has a file's name. Any other error (no permission, a disk
-that fails, too many open files) says nothing about the file, which may be whole."""
+"""The system's errors when there is no such file: nothing has its name, its folder is a file, or it is itself
+a folder. Any other error (no permission, a disk that fails, too many open files) says nothing about the file,
+which may be whole."""
 _EDITED = (
     "Was config.json edited? Put back what it was when the run began, or start a new run with another --out."
 )
@@ -155,6 +155,10 @@ def environment(device: torch.device, processes: int = 1) -> dict[str, Any]:
     """List the versions, processor, device and threads, which decide the last bits of results too.
 
     Every checkpoint records it, and a resumed run names what has changed.
+
+    Args:
+        device: the device that the model is trained on.
+        processes: the processes that train it together.
     """
     return {
         "vitkit": __version__,
@@ -163,7 +167,7 @@ def environment(device: torch.device, processes: int = 1) -> dict[str, Any]:
         "machine": processor_name(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "world_size": processes,  # recorded because sums over several of them round otherwise
+        "world_size": processes,  # sums over another number of processes are rounded differently
     }
 
 
@@ -282,7 +286,7 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"  # hidden: nothing looks for checkpoints there
     try:
         os.makedirs(folder, exist_ok=True)
-        remove(temporary)  # a killed process may have had the same number
+        remove(temporary)  # left by a killed process that had the same process number
         os.mkdir(temporary)
         # `write_file` hashes the bytes in memory, before the disk can damage them.
         written = {
@@ -429,7 +433,7 @@ def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> N
         raise VitkitError(
             f"The checkpoint of step {progress.step} is committed in {folder}, but an older one could "
             f"not be removed: {error.strerror or error}. Mend that, then run the same command again; "
-            f"the next one needs {needed:,} bytes, {_free(folder)}."
+            f"the next checkpoint needs {needed:,} bytes; {_free(folder)}."
         ) from error
 
 
@@ -501,11 +505,12 @@ def find_damage(checkpoint: Path) -> str | None:
 
 def _compare_hashes(checkpoint: Path) -> str | None:
     """Compare all files with their hashes: COMMIT holds the manifest's, the manifest every other file's."""
-    commit = read_regular_file(checkpoint / "COMMIT", 1000)  # bytes at most: it holds 64
-    if not commit:
+    # 1,000 bytes at most: a SHA-256 in hexadecimal has 64.
+    manifest_hash = read_regular_file(checkpoint / "COMMIT", 1000)
+    if not manifest_hash:
         return "its COMMIT is empty"
     content = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
-    if hashlib.sha256(content).hexdigest().encode() != commit:
+    if hashlib.sha256(content).hexdigest().encode() != manifest_hash:
         return "manifest.json is damaged"
     manifest = read_manifest(checkpoint)
     missing = [name for name in _REQUIRED if name not in manifest.files]
@@ -543,7 +548,7 @@ def read_progress(checkpoint: Path) -> Progress:
         VitkitError: `state.json` is damaged.
         UnreadableError: it cannot be read.
     """
-    # In early versions the loss alone could decide between equal accuracies.
+    # Early versions knew no tie breaker but the loss, and named the field after it.
     return _read(Progress, checkpoint / "state.json", {"best_loss": "best_tie"})
 
 
@@ -569,24 +574,24 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         VitkitError: it is of another model or optimiser, or was damaged in the meantime.
     """
     manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
-    # All is checked before it is loaded: with an average or an objective that is missing, or that is there
-    # without being asked for, training would go on as another run.
-    averaged = "average.safetensors" in manifest.files
-    if averaged != (state.average is not None):
-        has, wants = ("a", "none") if averaged else ("no", "one")
+    # Compared before anything is loaded: without an average or an objective's state that the run has, or with
+    # one that it has not, training would go on as another run.
+    has_average = "average.safetensors" in manifest.files
+    if has_average != (state.average is not None):
+        has, wants = ("a", "none") if has_average else ("no", "one")
         raise VitkitError(
             f"{checkpoint} holds {has} Polyak average of the weights, but polyak asks for {wants}. {_EDITED}"
         )
-    stored, needed = "objective.safetensors" in manifest.files, bool(state.objective.state_dict())
-    if stored != needed:
-        has, wants = ("a", "one without any") if stored else ("no", "one that has some")
+    has_objective = "objective.safetensors" in manifest.files
+    if has_objective != bool(state.objective.state_dict()):
+        has, wants = ("a", "one without any") if has_objective else ("no", "one that has some")
         raise VitkitError(
             f"{checkpoint} holds {has} state of an objective (parameters or buffers of the loss), but the "
             f"run's options describe {wants}. {_EDITED}"
         )
-    objective_averaged = "averaged_objective.safetensors" in manifest.files
-    if objective_averaged != (state.averaged_objective is not None):
-        has, wants = ("an", "needs none") if objective_averaged else ("no", "needs one")
+    has_averaged_objective = "averaged_objective.safetensors" in manifest.files
+    if has_averaged_objective != (state.averaged_objective is not None):
+        has, wants = ("a", "needs none") if has_averaged_objective else ("no", "needs one")
         raise VitkitError(
             f"{checkpoint} holds {has} Polyak average of the objective's parameters, but the run {wants}. "
             f"{_EDITED}"
@@ -597,7 +602,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             state.average.load_state_dict(_read_model(checkpoint / "average.safetensors", state.average))
     except RuntimeError as error:
         raise _misfit_error(checkpoint, "weights of another model", error) from error
-    if needed:
+    if has_objective:
         try:
             state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
             if state.averaged_objective is not None:
@@ -606,15 +611,16 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         except RuntimeError as error:
             raise _misfit_error(checkpoint, "state of another objective", error) from error
     parameters = {str(index): parameter for index, parameter in enumerate(_parameters(state.optimizer))}
-    optimizer = read_safetensors(
+    tensors = read_safetensors(
         checkpoint / "optimizer.safetensors",
+        # "12.exp_avg" is divided between the processes as parameter 12 is.
         lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
     )
-    if not _fits(state.optimizer, optimizer):
+    if not _fits(state.optimizer, tensors):
         raise VitkitError(
             f"{checkpoint} holds the state of another optimiser than the run's options describe. {_EDITED}"
         )
-    _load_optimizer(state.optimizer, optimizer)
+    _load_optimizer(state.optimizer, tensors)
     state.progress = progress
     return manifest
 
@@ -679,9 +685,9 @@ def load_objective(checkpoint: Path) -> dict[str, Tensor]:
 
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
     """Read a model's parameters under their names of today; of a sharded `module`, this process's parts."""
-    divided = {} if module is None else module.state_dict()
-    read = read_safetensors(path, lambda name, value: divide_like(value, divided.get(current_name(name))))
-    return {current_name(name): value for name, value in read.items()}
+    owners = {} if module is None else module.state_dict()
+    tensors = read_safetensors(path, lambda name, value: divide_like(value, owners.get(current_name(name))))
+    return {current_name(name): value for name, value in tensors.items()}
 
 
 def weights_file(checkpoint: Path) -> Path:
@@ -726,8 +732,8 @@ def newest_first(folder: Path) -> list[Path]:
         ) from None
     except OSError as error:
         raise _unreadable_error(folder, error) from error
-    # Eight digits are what `step_name` pads to, and no run reaches a number of more than 15 (`MOST_STEPS`).
-    # The last condition drops names with more zeros than `step_name` writes.
+    # `step_name` pads to eight digits, and no run reaches a step of more than 15 (`MOST_STEPS` has 13). The
+    # last condition drops names with more zeros than `step_name` writes.
     steps = sorted({int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{8,15})", name))})
     return [folder / step_name(step) for step in reversed(steps) if step_name(step) in names]
 
@@ -831,13 +837,16 @@ def remove(path: Path) -> None:
 
     It is renamed first and then removed: a process that is killed in between leaves a hidden folder, which
     the next run removes, and never half a checkpoint under a checkpoint's name.
+
+    Raises:
+        OSError: the disk refused.
     """
     mode = _mode(path)
     if mode is None:
         return
     trash = path if path.name.startswith(".") else path.with_name(f".{path.name}.{os.getpid()}.removed.tmp")
     if trash != path:  # a hidden name is no checkpoint's, and need not be taken away first
-        shutil.rmtree(trash, ignore_errors=True)
+        shutil.rmtree(trash, ignore_errors=True)  # left by a killed process that had the same process number
         os.rename(path, trash)
     if stat.S_ISDIR(mode):
         shutil.rmtree(trash)

@@ -77,10 +77,12 @@ class _Ico(IcoImagePlugin.IcoImageFile):
         if self._im is None:
             entry = self.ico.entry[self.ico.getentryindex(self.size)]
             self.ico.buf.seek(entry.offset)
-            start = self.ico.buf.read(24)
+            start = self.ico.buf.read(24)  # bytes, to the end of a PNG's width and height, which begin at 16
             if start.startswith(b"\x89PNG"):
                 inside = struct.unpack_from(">II", start, 16)
-            else:  # a bitmap, of the first kind or a later: its height is that of colours and mask together
+            else:
+                # A bitmap's header of 12 bytes has its size in 16 bits, a later header in 32; the height is
+                # that of colours and mask together, and negative where the top row is stored first.
                 inside = struct.unpack_from("<HH" if start[:4] == b"\x0c\0\0\0" else "<ii", start, 4)
                 inside = (inside[0], abs(inside[1]) // 2)
             if inside != self.size:
@@ -124,6 +126,8 @@ _FORMATS: dict[str, _Opener] = {
     "SGI": SgiImagePlugin.SgiImageFile,
     "HEIF": _open_heif,
 }
+_ORIENTATION = 0x0112
+"""The tag of the orientation, in TIFF and in EXIF."""
 _HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"})
 """The brands of files of HEVC images (ISO/IEC 23008-12, B.4); mif1 and msf1 leave the codec open."""
 
@@ -193,6 +197,7 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
         if isinstance(image, ArrayFile | SamplesFile):
             return Header(image.format, image.mode, (height, width), needed)
         turned, turn = orientation_of(image)
+        # A reader that turns the image gives the size after the turn, even where the rule wants none.
         swapped = turn >= 5 and turned != rule.apply_exif
         size = (width, height) if swapped else (height, width)
         return Header(image.format or "", image.mode, size, needed)
@@ -220,7 +225,7 @@ def _opened(
         raise DecodeError(str(error)) from error
     if len(data) > rule.max_bytes:  # the cell of a Parquet file, say, which a few bytes can unpack to
         raise DecodeError(f"the image has {len(data):,} bytes, more than the {rule.max_bytes:,} allowed")
-    held = 0 if isinstance(file, bytes) else len(data)
+    file_bytes = 0 if isinstance(file, bytes) else len(data)  # the caller's bytes are not memory of decoding
     name = _recognise(data)
     # Inside a PNG only the animation chunk has a check that warns.
     talkative = name in _TALKATIVE or (name == "PNG" and b"acTL" in data)
@@ -228,7 +233,7 @@ def _opened(
         array = _array(name, data, rule)
         if array is not None:
             _check_size(*array.size, rule)
-            needed = held + array.decoding_bytes
+            needed = file_bytes + array.decoding_bytes
             _check_memory(array, needed, rule)
             yield array, io.BytesIO(), needed
             return
@@ -237,7 +242,8 @@ def _opened(
         del data  # so that closing the stream frees the bytes
         with _FORMATS[name](stream, b"") as image:
             _check_size(*image.size, rule)
-            needed = decoding_bytes(image, held, buffered)
+            needed = decoding_bytes(image, file_bytes, buffered)
+            # It counts pixels of three bytes.
             needed += max(0, rule.channels - 3) * image.size[0] * image.size[1]
             _check_memory(image, needed, rule)
             yield image, stream, needed
@@ -288,7 +294,7 @@ def _recognise(data: bytes) -> str:
     """Return the name of the format by its first bytes."""
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
-    start = data[:16]
+    start = data[:16]  # as many as `Image.open` gives the accept functions
     if start.startswith(MAGIC):
         return "NPY"
     if _is_heif(data):
@@ -313,6 +319,7 @@ def _is_heif(data: bytes) -> bool:
     """Whether a file holds HEVC images, by the brands in its first box, which AVIF has too."""
     if data[4:8] != b"ftyp":
         return False
+    # The compatible brands stand from byte 16 to the end of the box, which may claim any length.
     brands = [data[place : place + 4] for place in range(16, min(int.from_bytes(data[:4]), 256), 4)]
     return data[8:12] in _HEIF_BRANDS or (
         data[8:12] in (b"mif1", b"msf1") and not {b"avif", b"avis"} & {*brands}
@@ -331,6 +338,7 @@ def _check_size(width: int, height: int, rule: DecodeRule) -> None:
 
 def _check_memory(image: Image.Image | ArrayFile | SamplesFile, needed: int, rule: DecodeRule) -> None:
     if needed > rule.max_bytes:
+        # The message gives the smallest max_pixels whose `max_bytes` is enough, by its formula backwards.
         width, height = image.size
         raise DecodeError(
             f"decoding this {image.format} file of {width} x {height} pixels would take "
@@ -361,7 +369,7 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         raise DecodeError(_other_size(size, image.size))
     if stream is not None:
         stream.close()  # frees the file before the array is made
-    if turned == rule.apply_exif:
+    if turned == rule.apply_exif:  # turned already, or not to be turned
         turn = 1
     elif turned:  # undo what the TIFF reader did: only the quarter turns are not their own inverse
         turn = INVERSE.get(turn, turn)
@@ -385,12 +393,13 @@ def orientation_of(image: Image.Image) -> tuple[bool, int]:
     An orientation that stands in XMP alone is not read.
     """
     if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return True, _plausible(image.tag_v2.get(0x0112))
+        return True, _plausible(image.tag_v2.get(_ORIENTATION))
     exif = image.info.get("exif")
-    return False, _plausible(_exif_tag(exif, 0x0112)) if isinstance(exif, bytes) else 1
+    return False, _plausible(_exif_tag(exif, _ORIENTATION)) if isinstance(exif, bytes) else 1
 
 
 def _plausible(orientation: object) -> int:
+    """Give an orientation that EXIF knows; 1, upright as stored, in place of anything else."""
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 

@@ -37,12 +37,14 @@ _PARQUET_IMAGE_COLUMNS = (
     *("jpg", "jpeg", "png", "webp"),  # the names in shards of WebDataset, whose label is "cls"
 )
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *LABEL_COLUMNS)
-_PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
+_PARQUET_IN_MEMORY = 2 << 30
+"""Bytes of encoded images that are read into memory at once; more are read by row group, which is slower."""
 _LARGEST_PAGE = 128 << 20
 """Bytes of an unpacked page that is always read. Writers aim at 1 MB, but pyarrow looks at the size only
 after 1,024 images. A larger page is read too, unless it is much smaller in the file: images are compressed
 already, so that a page of images hardly shrinks."""
-_LARGEST_RATIO = 16  # of a larger page's unpacked bytes to its bytes in the file
+_LARGEST_RATIO = 16
+"""The most unpacked bytes of such a larger page for each of its bytes in the file."""
 _ROWS_OF_ANY_FILE = 1 << 20
 """Rows that a file of any size may promise. One that promises more must have a byte for each."""
 _BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
@@ -62,7 +64,7 @@ class _File:
     """A pyarrow Schema."""
 
     def shown_type(self, column: str) -> str:
-        """Return the type of a column for a message."""
+        """Return the type of a column for a message, cut short: a nested type may be long."""
         return visible(str(self.schema.field(column).type)[:80])
 
     @property
@@ -95,16 +97,15 @@ class _File:
 
         with _explained(self.path):
             largest = self._largest_page(leaf, groups)
-        # No value is larger than the largest page, so that a batch has at most `_BATCH_BYTES`, or one value.
-        size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
-        with _explained(self.path):
+            # No value is larger than the largest page, so a batch has at most `_BATCH_BYTES`, or one value.
+            size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
             # Read through a buffer, so that the packed column is not in memory too.
             file = pq.ParquetFile(self.path, metadata=self.metadata, buffer_size=1 << 20, pre_buffer=False)
         with file:
             # One thread: Arrow's own would not survive the fork of a worker process.
             reader = file.iter_batches(size, list(groups), [leaf], use_threads=False)
             while True:
-                with _explained(self.path):
+                with _explained(self.path):  # not around `yield`: the caller's errors are not the file's
                     batch = next(reader, None)
                     if batch is None:
                         return
@@ -153,6 +154,7 @@ def _explained(path: Path) -> Iterator[None]:
     except MemoryError as error:
         raise VitkitError(f"{path} cannot be read: there is not enough memory.") from error
     except Exception as error:
+        # Our own errors name the file already, but for an UnreadableFileError, which is the reason alone.
         if isinstance(error, VitkitError) and not isinstance(error, UnreadableFileError):
             raise
         reason = visible(str(error)[:300] or type(error).__name__).rstrip(".")
@@ -162,12 +164,12 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 class _OpenGroup:
-    """The images of a row group that have been read so far."""
+    """The images of a row group that have been read so far. Rows are counted from the group's first."""
 
     def __init__(self, batches: Iterator[Any], keep: int | None) -> None:
         self.batches = batches
         self.keep = keep  # bytes that stay in memory; None: all
-        self.process = os.getpid()
+        self.process = os.getpid()  # the process that reads `batches`
         self.first = 0  # the first row in memory
         self.parts: list[Any] = []  # the batches in memory
         self.ends: list[int] = []  # for each of them, the row after its last one
@@ -175,7 +177,8 @@ class _OpenGroup:
 
     @property
     def end(self) -> int:
-        return self.ends[-1] if self.ends else 0
+        """The row after the last one in memory."""
+        return self.ends[-1] if self.ends else self.first
 
     def read_on(self) -> bool:
         """Read the next batch, and drop earlier ones where they are too large together; False at the end."""
@@ -187,7 +190,7 @@ class _OpenGroup:
             self.first, self.bytes = self.end, part.nbytes
             self.parts, self.ends = [], []
         self.parts.append(part)
-        self.ends.append((self.ends[-1] if self.ends else self.first) + len(part))
+        self.ends.append(self.end + len(part))
         return True
 
     def cell(self, row: int) -> bytes:
@@ -195,9 +198,9 @@ class _OpenGroup:
         while row >= self.end:
             if not self.read_on():
                 raise VitkitError(f"the file has no row {row} of a row group, which it promises.")
-        place = bisect_right(self.ends, row)
-        part = self.parts[place]
-        value = part[row - (self.ends[place] - len(part))].as_py()
+        index = bisect_right(self.ends, row)
+        part = self.parts[index]
+        value = part[row - (self.ends[index] - len(part))].as_py()
         return value if isinstance(value, bytes) else b""
 
 
@@ -205,12 +208,11 @@ class _ParquetRows:
     """Encoded images in a column of Parquet files: all in memory, or read by row group on demand."""
 
     def __init__(self, root: Path, files: Sequence[_File], leaf: str) -> None:
-        self.paths = tuple(file.path for file in files)
-        self.names = tuple(path.relative_to(root).as_posix() for path in self.paths)
-        self.metadata = tuple(file.metadata for file in files)
+        self.files = tuple(files)
+        self.names = tuple(file.path.relative_to(root).as_posix() for file in files)
         self.leaf = leaf
         counts = [[file.rows(group) for group in file.groups] for file in files]
-        self.groups = [(number, group) for number, rows in enumerate(counts) for group in range(len(rows))]
+        self.groups = [(file, group) for file, rows in enumerate(counts) for group in range(len(rows))]
         self.group_starts = np.cumsum([0, *(rows for file in counts for rows in file)])
         self.file_starts = np.cumsum([0, *map(sum, counts)])
         self.opened: dict[int, _OpenGroup] = {}
@@ -221,8 +223,8 @@ class _ParquetRows:
     def _read_all(self) -> None:
         """Read every image; read by row group if they take more memory than the metadata promised."""
         total = 0
-        for number in range(len(self.groups)):
-            group = self.opened[number] = self._open(number)
+        for index in range(len(self.groups)):
+            group = self.opened[index] = self._open(index)
             while group.read_on():
                 if total + group.bytes > _PARQUET_IN_MEMORY:
                     self.in_memory, self.opened = False, {}
@@ -243,19 +245,19 @@ class _ParquetRows:
         return f"{self.names[file]} row {number - self.file_starts[file]}"
 
     def file(self, number: int) -> bytes:
-        place = int(np.searchsorted(self.group_starts, number, side="right")) - 1
-        row = number - int(self.group_starts[place])
-        group = self.opened.get(place)
+        index = int(np.searchsorted(self.group_starts, number, side="right")) - 1
+        row = number - int(self.group_starts[index])
+        group = self.opened.get(index)
         # Opened anew too for a row that was dropped, and for one still to be read in a forked process, which
         # would share the open file with the other.
         if group is None or row < group.first or (row >= group.end and group.process != os.getpid()):
-            if not self.in_memory:
+            if not self.in_memory:  # one group at a time
                 self.opened.clear()
-            group = self.opened[place] = self._open(place)
+            group = self.opened[index] = self._open(index)
         try:
             return group.cell(row)
         except VitkitError as error:
-            del self.opened[place]  # its reader stands in the middle of the group
+            del self.opened[index]  # its reader stands in the middle of the group
             raise DecodeError(str(error).rstrip(".")) from error
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -263,12 +265,12 @@ class _ParquetRows:
         return numbers[np.sort(np.unique(files, return_index=True)[1])]
 
     def path(self, number: int) -> Path:
-        return self.paths[self._file_of(number)]
+        return self.files[self._file_of(number)].path
 
-    def _open(self, number: int) -> _OpenGroup:
-        file, group = self.groups[number]
+    def _open(self, index: int) -> _OpenGroup:
+        file, group = self.groups[index]
         # Larger batches than 64 images gain no speed, because images are large.
-        batches = _File(self.paths[file], self.metadata[file], None).batches(self.leaf, [group], 64)
+        batches = self.files[file].batches(self.leaf, [group], 64)
         return _OpenGroup(batches, None if self.in_memory else _GROUP_BYTES)
 
 
@@ -289,15 +291,18 @@ def list_parquet(
         class_names: the names of the classes where the files have none.
         group: the column whose equal values keep images in one split.
         labelled: whether labels are read; if not, rows without a label count like all others.
+
+    Raises:
+        VitkitError: a file is damaged, columns or labels are missing or differ between files, or a label has
+            no name.
     """
     files = [_read_metadata(path) for path in paths]
     header = files[0].schema.names
     # Columns are found by plain names. "label" wins over "Label", whose plain name is the same.
     columns = {plain_name(name): name for name in header} | {name: name for name in header}
     image_column = find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
-    needed = [image_column]
-    if labelled:
-        needed.append(find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label"))
+    label_column = find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label") if labelled else None
+    needed = [column for column in (image_column, label_column) if column is not None]
     for file in files:
         if not all(file.schema.names.count(name) == 1 for name in needed):
             raise VitkitError(
@@ -307,7 +312,8 @@ def list_parquet(
     leaves = {_image_leaf(file, image_column) for file in files}
     if len(leaves) > 1:
         raise VitkitError(
-            f"{root}: the column {image_column} is of other types in other files. Make them one."
+            f"{root}: expected the images of all files in one column, found them in "
+            f"{join_names(sorted(leaves))}. Write all files with the same columns."
         )
     rows = _ParquetRows(root, files, leaves.pop())
     split_of = np.repeat(split_of_file or _parquet_splits(root, paths), np.diff(rows.file_starts))
@@ -316,16 +322,19 @@ def list_parquet(
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
     groups = None if group is None else _parquet_groups(files, group)
-    if not labelled:
+    if label_column is None:
         no_labels = np.zeros((len(split_of), 0), dtype=bool)
         return Listing("Parquet", (), rows, by_split(split_of, no_labels), tuple(notes), groups)
-    declared = _declared_names(root, files, needed[1])
-    values = _read_labels(files, needed[1])
+    declared = _declared_names(root, files, label_column)
+    values = _read_labels(files, label_column)
     splits, unlabelled = _labelled(split_of, values)
     if unlabelled:
         notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")
     if not splits:
-        raise VitkitError(f"{root}: no labelled images in {pluralize(len(paths), 'Parquet file')}.")
+        raise VitkitError(
+            f"{root}: expected labels in the column {label_column}, found none in "
+            f"{pluralize(len(paths), 'Parquet file')}. Fill that column, or give other files."
+        )
     declared = declared or class_names
     if declared is None or any(isinstance(value, str) for value in values):
         names, listed = named_by_value(root, splits)
@@ -350,8 +359,8 @@ def _numbered(
     numbers = [int(label) for _, labels in splits.values() for label in labels]
     if min(numbers) < 0 or max(numbers) >= len(names):
         raise VitkitError(
-            f"{root}: labels from {min(numbers)} to {max(numbers)}, but {len(names)} class names "
-            f"({join_names(names)}). The metadata does not belong to these files."
+            f"{root}: expected labels from 0 to {len(names) - 1} for the class names ({join_names(names)}), "
+            f"found {min(numbers)} to {max(numbers)}. Correct the labels, or the names."
         )
     return {split: (rows, labels.astype(np.int64)) for split, (rows, labels) in splits.items()}
 
@@ -428,13 +437,15 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
                     )
                 value = int(value)
             values.append(value)
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
+    return np.array(values, dtype=object)
 
 
 def _label_kind(file: _File, column: str) -> str:
-    """Name the kind of the labels of a file. Raises VitkitError: the column has no type of labels."""
+    """Name the kind of the labels of a file: "text", "truth values" or "numbers"; "none" if all are null.
+
+    Raises:
+        VitkitError: the column has no type of labels.
+    """
     import pyarrow as pa
 
     plain, types = _value_type(file.schema.field(column).type), pa.types
@@ -446,10 +457,10 @@ def _label_kind(file: _File, column: str) -> str:
         return "truth values"
     if types.is_integer(plain) or types.is_floating(plain):
         return "numbers"
-    several = types.is_nested(plain) and not types.is_struct(plain)
+    is_list = types.is_nested(plain) and not types.is_struct(plain)
     hint = (
         "If an image has several labels, list them in a .csv or in text files, and give --task multi-label."
-        if several
+        if is_list
         else "Write the labels as numbers or names."
     )
     raise VitkitError(
@@ -481,8 +492,10 @@ def _image_leaf(file: _File, column: str) -> str:
 def _labelled(
     split_of: NDArray[Any], values: NDArray[Any]
 ) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
-    """Group the rows that have a label by split, and count the rows without one: null, or -1 as many
-    published test splits have."""
+    """Group the rows that have a label by split, and count the rows without one.
+
+    Null is no label, nor is -1, which many published test splits have in its place.
+    """
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     splits = {}
     for split, (numbers, _) in by_split(split_of, values).items():

@@ -98,7 +98,11 @@ class Length:
 
     def __post_init__(self) -> None:
         if self.length < 1 or not all(0 < speed < math.inf for speed in self.speed.values()):
-            raise VitkitError("expected a length of 1 step or more, and speeds above 0.")
+            raise VitkitError(
+                f"expected a length of 1 step or more and speeds above 0, found {self.length} and "
+                f"{describe_value(dict(self.speed))}. Put the original file back, or begin again with "
+                "another --out."
+            )
 
 
 def run_reproduce(
@@ -133,8 +137,8 @@ reproduce = from_options(ReproduceOptions)(run_reproduce)
 def study_folder(options: ReproduceOptions) -> Path:
     """Return the path of a study's folder, absolute because some arms start from the runs of others in it."""
     name = Path(str(options.starts[0] if options.starts else options.data)).name or "data"
-    given = options.out if options.out is not None else Path("runs") / f"reproduce-{options.item}-{name}"
-    return Path(given).absolute()
+    out = options.out if options.out is not None else Path("runs") / f"reproduce-{options.item}-{name}"
+    return Path(out).absolute()
 
 
 def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
@@ -186,26 +190,24 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     length = _recorded_length(options, design, folder)
     if length is None:
         arms = make_arms(options, item, base, design, 1)  # their length is not chosen yet
-        check_arms(
-            [arm for arm in arms if not begins_within(arm.run, folder)],
-            options,
-            request,
-        )
+        # The start of an arm that begins from another arm is not there yet.
+        check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, request)
         paces = measure(options, design, request)
         length = _choose_length(options, item, base, design, paces)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
     arms = make_arms(options, item, base, design, length.length)
-    given = {
+    recorded = {
         "item": options.item,
         "minutes": options.minutes if options.steps is None else None,
         "steps": options.steps,
         "seeds": _seeds(options, item),
         "only": list(options.only),
     }
-    study = new_study(_kind(options), command, {**given, **to_json(length)}, arms)
+    study = new_study(_kind(options), command, {**recorded, **to_json(length)}, arms)
     with study.claim(folder):
         completed = complete_arms(study.arms, folder, options, command)
+        # Arms that learn without labels are compared by the few-shot accuracy of their features.
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
@@ -253,6 +255,7 @@ def _kind(options: ReproduceOptions) -> str:
 
 
 def _seeds(options: ReproduceOptions, item: Item) -> int:
+    """Count the seeds that each arm is trained with, unless the arm says otherwise."""
     return options.seeds or item.seeds
 
 
@@ -277,8 +280,8 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
     # Every run ends with an evaluation on all of these images, which takes `tested` times a validation.
     validated = len(data.splits.get("val", data.splits.get("test", ())))
     tested = sum(len(data.splits.get(split, ())) for split in ("val", "test")) / validated
-    sizes = (len(data.class_names), len(data.splits["train"]), tested, folder)
-    base = Base(run, *sizes) if item.needs_start else base_of(run, *sizes)
+    make_base = Base if item.needs_start else base_of  # only a base without a start must be a plain ViT
+    base = make_base(run, len(data.class_names), len(data.splits["train"]), tested, folder)
     design = item.design(base)
     names = [variant.name for variant in design.variants]
     for name in options.only:
@@ -294,18 +297,18 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
     Raises:
         VitkitError: there is no such recipe, or it does not suit a study.
     """
-    given = options.recipe
+    recipe = options.recipe
     run = (
-        given
-        if isinstance(given, Run)
-        else named_recipe(given or ("paper" if item.needs_start else "digits"))
+        recipe
+        if isinstance(recipe, Run)
+        else named_recipe(recipe or ("paper" if item.needs_start else "digits"))
     )
     if item.needs_start:
         run = replace(run, data=options.data, start=StartConfig(options.starts[0]))
         if options.item == "table2" and run.recipe == "finetune-imagenet":
             run = _at_higher_resolution(run, request)
         return run
-    if given is None:
+    if recipe is None:
         run = replace(
             run,
             # The recipe's model with the width of its MLP in the name: the arms change all of the shape.
@@ -316,19 +319,20 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
         if options.data != "digits":
             run = replace(run, preprocessing=Preprocessing(image_size=(SMALL_SIDE, SMALL_SIDE)))
     if run.start.start or find_task(run.task).answering is None:
+        obstacle = f"the start {run.start.start}" if run.start.start else f"the task {run.task}"
         raise VitkitError(
-            "The base of a study is trained from scratch on images with labels: give a --recipe without a "
-            "start."
+            f"The base of a study is trained from scratch on images with labels, found {obstacle}: give a "
+            "--recipe without a start, of a task with labels."
         )
-    if not isinstance(given, Run) or not run.data:
+    if not isinstance(recipe, Run) or not run.data:  # a Run has images of its own
         run = replace(run, data=options.data)
     return run
 
 
 def _at_higher_resolution(run: Run, request: Request) -> Run:
-    """Give a run Table 2's fine-tuning on ImageNet: 512 pixels, 518 for patches of 14; Polyak averaging."""
+    """Give a run Table 2's fine-tuning on ImageNet (4.1): 512 or, by patches of 14, 518 pixels; averaging."""
     model = resolve_start(run, request.images(run).class_names, None, request)[0].model
-    patch = getattr(model_config(model), "patch_size", (16, 16))
+    patch = getattr(model_config(model), "patch_size", None)  # a ResNet has none
     side = 518 if patch == (14, 14) else 512
     return replace(
         run,
@@ -416,8 +420,8 @@ def _choose_length(
         return Length(options.steps, speed if item.timed else {})
     expected = list(_expected(options, item, base, design, paces))
     fixed = sum(arm.runs * arm.overhead for arm in expected)
-    each = sum(arm.runs * arm.length * arm.step for arm in expected)
-    steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / each))
+    of_each_step = sum(arm.runs * arm.length * arm.step for arm in expected)  # seconds, of the base's steps
+    steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / of_each_step))
     if steps < FEW_STEPS:
         options.listener.warn(
             f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach little: "
@@ -447,7 +451,7 @@ def _expected(
     for variant, timed in _with_timed_arms(design):
         pace = paces[timed]
         runs = _seeds(options, item) if variant.seeds is None else variant.seeds
-        runs += len(variant.rates) if len(variant.rates) > 1 else 0
+        runs += len(variant.rates) if len(variant.rates) > 1 else 0  # a single rate needs no sweep
         overhead = (_validations(variant.run) + base.tested) * pace.validation + FINISHING
         yield Expected(runs, variant.length, pace.step, overhead)
 
@@ -543,6 +547,7 @@ def _analyse(
 
 
 def _is_tested(arm: Arm) -> bool:
+    """Whether an arm answers test images, as it does if it learns from labels."""
     return find_task(arm.run.task).answering is not None
 
 
@@ -554,7 +559,8 @@ def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
     for member in series.members:
         path = folder / arm.folder / member.folder / "evaluation" / "val.json"
         if member.score is not None and path.exists():
-            means.append(float(answering.score_images(answering.read_evaluation(path)[1]).mean()))
+            _, predictions = answering.read_evaluation(path)
+            means.append(float(answering.score_images(predictions).mean()))
     return float(np.mean(means)) if means else -1.0
 
 
@@ -576,18 +582,18 @@ def _arm_row(
         mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
     cost = flops(arm.run, base.num_classes) if arm.run.model else None
     return ArmRow(
-        arm.folder,
-        arm.label,
-        variant.line,
-        variant.x,
-        arm.run.training.total_steps(base.num_images),
-        series.chosen,
-        cost,
-        speed,
-        {str(seed): float(row.mean()) for seed, row in scores.items()},
-        mean,
-        interval,
-        validation,
+        name=arm.folder,
+        label=arm.label,
+        line=variant.line,
+        x=variant.x,
+        steps=arm.run.training.total_steps(base.num_images),
+        learning_rate=series.chosen,
+        flops=cost,
+        images_per_second=speed,
+        scores={str(seed): float(row.mean()) for seed, row in scores.items()},
+        mean=mean,
+        interval=interval,
+        validation=validation,
     )
 
 

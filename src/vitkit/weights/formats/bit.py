@@ -11,7 +11,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.text import format_size
+from vitkit.text import format_size, join_names
 from vitkit.weights import table
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
@@ -48,12 +48,13 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         image_size=hints.image_size,
         layers=table.count_units(source, "resnet/"),
         num_classes=table.count_outputs(source, HEAD) or 0,
-        width_factor=root_channels / 64,
+        width_factor=root_channels / 64,  # 64 channels times the factor, as in `ResNetConfig.root_channels`
         in_channels=in_channels,
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
-    # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
+    # Straight to the size, by torchvision's resizing of PIL images; then mean and std 0.5, which gives pixels
+    # from -1 to 1 (big_transfer bit_pytorch/train.py:59-63).
     card = ModelCard(preprocessing=Preprocessing(config.image_size))
     return table.Translation(config, name_table(config), card, source=source)
 
@@ -64,7 +65,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:
-    """Name the numerics that the format does not record: big_transfer's code is its only description."""
+    """Name what the format does not record: the image size, and numerics that big_transfer's code lacks."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
     size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
     return [size] + [
@@ -77,20 +78,20 @@ def lost_numerics(config: ResNetConfig) -> list[str]:
 def name_table(config: ResNetConfig) -> list[table.Row]:
     """List every parameter of a ResNet with its name and axes in BiT's release."""
     rows = [_convolution("root", "resnet/root_block")]
-    for s, units in enumerate(config.layers):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.{u}", f"resnet/block{s + 1}/unit{u + 1:02d}"
+    for stage, units in enumerate(config.layers):
+        for unit in range(units):
+            ours, theirs = f"stages.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
             for number, letter in enumerate("abc", start=1):
                 rows += _group_norm(f"{ours}.norm{number}", f"{theirs}/{letter}")
                 rows.append(_convolution(f"{ours}.conv{number}", f"{theirs}/{letter}"))
-            if u == 0:  # the channels change in every stage's first unit, in the first stage too
+            if unit == 0:  # the channels change in every stage's first unit, in the first stage too
                 rows.append(_convolution(f"{ours}.proj", f"{theirs}/a/proj"))
     rows += _group_norm("norm", "resnet")
     if config.num_classes:
         head = table.Row(
             "head.weight",
-            (f"{HEAD}/kernel",),  # (1, 1, C, K)
-            lambda arrays: arrays[0].permute(3, 2, 0, 1)[:, :, 0, 0],
+            (f"{HEAD}/kernel",),  # (1, 1, C, K): a convolution of one pixel, C channels to K classes
+            lambda arrays: arrays[0][0, 0].T,
             lambda tensor: [tensor.T[None, None]],
         )
         rows += [head, table.renamed("head.bias", f"{HEAD}/bias")]
@@ -113,7 +114,7 @@ def _without_numbers(source: Source) -> Source:
     names = {re.sub(r"/standardized_conv2d_\d+/", "/standardized_conv2d/", key): key for key in source.shapes}
     if len(names) < len(source.shapes):
         raise VitkitError(
-            f"{source.path}: two convolutions share one name but for a number: "
-            f"{', '.join(sorted(set(source.shapes) - set(names.values())))}."
+            f"{source.path}: expected convolutions whose names differ in more than a number, found a second "
+            f"of {join_names(sorted(set(source.shapes) - set(names.values())))}. Keep one of each."
         )
     return source.renamed(names)
