@@ -455,13 +455,11 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
     continues there."""
 
     def __post_init__(self) -> None:
-        if not self.images:
-            raise VitkitError(
-                "Which model, and which images? vitkit predict MODEL IMAGE..., or - for a list."
-            )
         for name in ("top", "batch_size", "processes"):
             if getattr(self, name) < 1:
                 raise VitkitError(f"{name} is at least 1, found {getattr(self, name)}.")
+        if not self.images:
+            raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
         self.refuse_processes()
         if self.out is not None and Path(self.out).suffix.lower() in SINGLE_FILES:
             raise VitkitError(
