@@ -146,7 +146,7 @@ def test_the_command_prints_a_table_and_what_comes_next(
     monkeypatch.chdir(runs.parent)
     assert run_command(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["folder", "data", "model", "result", "time", "state"]
+    assert lines[0].split() == ["folder", "data", "model", "result", "training", "state"]
     assert [line.split()[0] for line in lines[1:5]] == [
         *("runs/ended", "runs/order/interrupted", "runs/series", "runs/wild"),
     ]

@@ -425,7 +425,7 @@ def test_what_makes_the_two_losses_different_is_named() -> None:
     objective = {"loss": "softmax", "label_smoothing": 0.1, "mixup": 0.2}
     page = check_safe(render_report(content(count=12, config={"objective": objective})))
     assert "label smoothing 0.1 and mixup 0.2 and the validation loss without" in page.text
-    assert "which of them is the lower one says nothing" in page.text and "stays higher" not in page.text
+    assert "which of them is lower says nothing" in page.text and "stays higher" not in page.text
     assert "(with label smoothing 0.1 and mixup" in page.text  # in the figure, on lines of their own
     plain = check_safe(render_report(bare(metrics=content(count=12).metrics)))
     assert "validation loss without" not in plain.text and "cross entropy (nats)" in plain.text
