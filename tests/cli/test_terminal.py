@@ -225,6 +225,12 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
     assert not any(character in text for character in OBEYED) and text.count(SHOWN) == 2
 
 
+def test_a_table_takes_no_name_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["[red]dog[/red]", "[/]", "[bold"]
+    console.print_table(("class", "images"), [(name, "3") for name in names])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == names
+
+
 def test_colours_and_movements_of_the_cursor_stay() -> None:
     file = io.StringIO()
     terminal = console.Terminal(file=file, force_terminal=True, width=80, color_system="standard")
