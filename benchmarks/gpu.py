@@ -31,6 +31,7 @@ from vitkit.jobs.bench.contestants import (
     installed_peers,
     peer_contestants,
     step_of,
+    subject,
     timed_precisions,
 )
 from vitkit.jobs.bench.options import BenchOptions
@@ -173,10 +174,7 @@ def largest(
         way = " recomputed" if recompute else ""
         print(f"  largest batch, {phase}, {contestant.name}{way}: {batch.images:,}", flush=True)
         yield Largest(
-            model=name,
-            image_size=config.image_size,
-            name=contestant.name,
-            precision=contestant.precision,
+            **subject(contestant, name, config),
             phase=phase,
             recompute=recompute,
             images=batch.images,

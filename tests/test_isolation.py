@@ -68,7 +68,7 @@ def test_no_test_sees_the_home_of_the_caller() -> None:
 
 
 def test_no_test_file_is_imported_by_another() -> None:
-    """What several need stands in `tests/helpers` or in a `conftest.py`."""
+    """Find no import of a test file: shared code stands in `tests/helpers` or in a `conftest.py`."""
     tests = Path(__file__).parent
     imported = re.compile(r"^(?:from|import) (tests\.(?:\w+\.)*test_\w+)", re.MULTILINE)
     assert imported.findall("from tests.cli.test_options import COMMANDS\n") == ["tests.cli.test_options"]

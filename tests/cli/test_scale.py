@@ -115,6 +115,8 @@ def test_another_recipe_in_the_same_folder_is_refused(
     ("arguments", "message"),
     [
         (["scale", "--along", "data"], "Which images? They stand first"),
+        (["ablate", "--vary", "position=none"], "Which recipe? It stands first"),
+        (["predict", "photo.jpg"], "Which model, and which images?"),
         (["scale", "digits", "--runs", "3"], "give --seeds, without --runs"),
         (["scale", "digits", "--budget", "1m", "--steps", "5"], "give it without --steps"),
         (["scale", "digits", "--along", "size", "--start", "runs/x"], "leave --start out"),

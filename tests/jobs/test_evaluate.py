@@ -94,6 +94,7 @@ def test_other_data_is_matched_by_class_name(
     assert run(["evaluate", str(trained), "--data", "new", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert numbers["count"] == 3 and numbers["per_class"][1]["count"] == 3
+    assert (numbers["model"], numbers["data"], numbers["split"]) == (str(trained), "new", "all")
     (tmp_path / "new" / "sky").rename(tmp_path / "new" / "sea")
     assert run(["evaluate", str(trained), "--data", "new"]) == 1
     assert "sea" in capsys.readouterr().err

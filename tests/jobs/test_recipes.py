@@ -1,6 +1,7 @@
 """The recipes say what the paper's Table 3 says."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,3 +200,8 @@ def test_departures_from_the_paper_are_named() -> None:
         "steps of the head alone 7 (0)",
         "40 steps (500)",
     ]
+
+
+def test_a_folder_of_images_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"is a folder and no recipe: .* give images with --data"):
+        recipe(str(tmp_path))

@@ -72,6 +72,15 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
     ]
 
 
+def test_a_run_that_is_shorter_than_the_time_between_checkpoints(digits: ImageData) -> None:
+    run = vitkit.recipe("digits", steps=1)
+    rows = shown(run, digits)
+    assert rows["training"][0].startswith("1 step of 64 images")
+    assert rows["folder"] == ["runs/mine (checkpoints of 2.2 MB at the end)"]
+    rows = shown(vitkit.recipe("digits", steps=5, checkpoint_every=1), digits)
+    assert rows["folder"] == ["runs/mine (checkpoints of 2.2 MB every step)"]
+
+
 def test_a_resumed_run_counts_the_steps_that_are_left(digits: ImageData) -> None:
     resumed = replace(OUTLOOK, step=2095, checkpoint="step-00002095")
     rows = shown(vitkit.recipe("digits"), digits, resumed)

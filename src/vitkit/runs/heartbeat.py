@@ -116,7 +116,8 @@ class Heartbeat:
         """
         places = {rank: self._read(rank) for rank in self.seen}
         hanging = {rank for rank in self.seen if self._is_hanging(rank)}
-        first_well = next(rank for rank in range(self.world.size) if rank not in hanging)  # this process is
+        # There is one, for a process does not watch itself.
+        first_well = next(rank for rank in range(self.world.size) if rank not in hanging)
         delay = 0.0 if self.world.rank == first_well else GRACE_SECONDS
         for rank, (host, number) in places.items():
             seen = self.seen[rank]

@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# Its functions take the group of all processes as a default at the time of their import, which FSDP does too.
-# Imported after the group was made they would hold it, and its threads would outlive `leave_processes`.
-import torch.distributed.nn
 from torch.distributed import distributed_c10d
 
 from vitkit.config import to_json
@@ -79,6 +76,9 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     if world.size == 1:
         return world
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    # Before the group is made: the functions of this module, which FSDP imports, have the group that is there
+    # as a default of their arguments. They would hold it, and its threads would outlive `leave_processes`.
+    import_module("torch.distributed.nn")
     try:
         dist.init_process_group(backend, timeout=LONGEST_WAIT)
         ranks = torch.full((3,), world.rank + 1.0)

@@ -42,7 +42,7 @@ class LabelledLearning(ABC):
         """Measure the monitor's metric and the loss on the validation images."""
 
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
-            predictions = self.predicting(validation)(
+            predictions = self.predictor(validation)(
                 model,
                 validation.batches(validation.world),
                 device=validation.device,
@@ -54,7 +54,7 @@ class LabelledLearning(ABC):
         return {self.monitor.evaluator: Evaluator(measure, line=self.line, together=True)}
 
     @abstractmethod
-    def predicting(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+    def predictor(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
         """Give the function of `vitkit.evaluation.run_model` that predicts the validation images."""
 
     @abstractmethod

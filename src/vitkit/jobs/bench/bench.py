@@ -27,6 +27,7 @@ from vitkit.jobs.bench.contestants import (
     installed_peers,
     peer_contestants,
     step_of,
+    subject,
     timed_precisions,
     vitkit_contestants,
 )
@@ -332,7 +333,7 @@ class _Case:
             step = step_of(contestant, "inference", image, {})
             contestant.prepare()
             times = latency(step, self.device, seconds / len(contestants), self.budget.tick)
-            yield Response(**self._names(contestant), latency=times)
+            yield Response(**subject(contestant, self.model, self.config), latency=times)
 
     def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int, seconds: float) -> Memory:
         """Measure the memory of a step, and find the largest batch."""
@@ -362,7 +363,7 @@ class _Case:
             largest = largest_batch(at, self.device, room - lasting, seconds, small)
         self.budget.tick()
         return Memory(
-            **self._names(contestant),
+            **subject(contestant, self.model, self.config),
             phase=phase,
             batch_size=batch,
             peak=lasting + peak,
@@ -370,15 +371,6 @@ class _Case:
             largest_batch=None if largest is None else largest.images,
             tried=largest is not None and largest.tried,
         )
-
-    def _names(self, contestant: Contestant) -> dict[str, Any]:
-        """Return the fields of a `Record` that say what was measured."""
-        return {
-            "model": self.model,
-            "image_size": self.config.image_size,
-            "name": contestant.name,
-            "precision": contestant.precision,
-        }
 
     def _small_batch(self, phase: BenchPhase, precision: EnginePrecision) -> int:
         """Count the images that need as much memory as is allocated for any batch: in training the gradients

@@ -53,6 +53,16 @@ class Contestant:
     """Have the model, which other contestants share, compute in this way."""
 
 
+def subject(contestant: Contestant, model: str, config: ModelConfig) -> dict[str, Any]:
+    """Return the fields of a `Record` that say which model was measured, and how it was computed."""
+    return {
+        "model": model,
+        "image_size": config.image_size,
+        "name": contestant.name,
+        "precision": contestant.precision,
+    }
+
+
 def step_of(
     contestant: Contestant,
     phase: BenchPhase,

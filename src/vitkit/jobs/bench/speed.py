@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.libraries import EnginePrecision
-from vitkit.jobs.bench.contestants import Contestant, step_of
+from vitkit.jobs.bench.contestants import Contestant, step_of, subject
 from vitkit.jobs.bench.records import Speed
 from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
@@ -110,10 +110,7 @@ def compare(
             for count in (flops, executed[contestant.name])
         )
         yield Speed(
-            model=model,
-            image_size=config.image_size,
-            name=contestant.name,
-            precision=contestant.precision,
+            **subject(contestant, model, config),
             phase=phase,
             library=contestant.library,
             batch_size=batch,

@@ -58,7 +58,7 @@ class MultiLabelLearning(LabelledLearning):
 
         return MultiLabel(config)
 
-    def predicting(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+    def predictor(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
         """Predict the labels; their loss is the sigmoid's."""
         from vitkit.evaluation.run_model import predict_labels
 
