@@ -28,7 +28,9 @@ def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     assert (logits - expected).abs().max() < 2e-5 * expected.abs().max()
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace:FutureWarning", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize("name", ["", "-gap", "-map", "-reg4"])
 def test_the_number_of_images_is_not_traced(name: str) -> None:
     """An engine is handed batches of any size, though the graph is made of two images."""
