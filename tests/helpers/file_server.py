@@ -51,6 +51,8 @@ class Hosted:
     """Whether it comes ten bytes at a time, with pauses."""
     raw: bytes = b""
     """All that is answered, in place of HTTP."""
+    repeated: bytes = b""
+    """What follows `raw` again and again, `DRIPS` times at most."""
     elsewhere: str = ""
     """The address to which the server redirects."""
 
@@ -103,6 +105,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if file.raw:
             self.wfile.write(file.raw)
+            for _ in range(DRIPS if file.repeated else 0):
+                self.wfile.write(file.repeated)
+                time.sleep(0.02)
             return
         if file.statuses:
             self.send_error(file.statuses.pop(0))

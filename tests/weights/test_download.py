@@ -19,6 +19,7 @@ from safetensors.torch import save
 
 from tests.helpers.file_server import Hosted, Server, npz, refused, running_server
 from vitkit import load_model
+from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
 from vitkit.weights.files import download
@@ -142,6 +143,17 @@ def test_a_changed_file_of_another_length_under_one_mark(server: Server) -> None
     after = Hosted(npz(300_000, 2.0))
     server.files["/x.npz"] = Hosted(npz(), cuts=[100_000], after_cut=after)
     assert fetch(server.url("/x.npz")).path.read_bytes() == npz(300_000, 2.0)
+
+
+def test_a_rest_that_begins_elsewhere_is_not_appended(server: Server) -> None:
+    """The server answers a request for the bytes from 100,000 with as many bytes from 50,000."""
+    data, rest = npz(), npz()[50_000:-50_000]
+    header = f"Content-Range: bytes 50000-{len(data) - 50_001}/{len(data)}\r\nContent-Length: {len(rest)}"
+    answer = f'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\n{header}\r\n\r\n'.encode() + rest
+    server.files["/x.npz"] = Hosted(data, cuts=[100_000], after_cut=Hosted(b"", raw=answer))
+    refused(server.url("/x.npz"), "the file changed on the server while it was fetched")
+    server.files["/x.npz"] = Hosted(data)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == data
 
 
 @pytest.mark.parametrize(
@@ -328,6 +340,58 @@ def test_a_drip_ends_and_what_came_is_kept(server: Server, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
+    ("raw", "repeated", "message"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"a", "the server sends bytes, but no answer in 0.2 s"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "the server sends bytes, but no answer in 0.2 s"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n",
+            b"X: y\r\n",
+            "fewer than 30,720 bytes came in 0.2 s",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;",
+            b"x",
+            "fewer than 30,720 bytes came in 0.2 s",
+        ),
+    ],
+    ids=["header", "interim answers", "trailers", "length of a chunk"],
+)
+def test_an_answer_that_never_begins_or_ends(
+    raw: bytes, repeated: bytes, message: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "WINDOW", 0.2)
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    server.files["/x.npz"] = Hosted(b"", raw=raw or b"HTTP/1.1 100 Continue\r\n\r\n", repeated=repeated)
+    refused(server.url("/x.npz"), f"x.npz cannot be fetched: {message}.", "Nothing was changed")
+
+
+def test_what_comes_with_a_redirection_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "WINDOW", 0.5)
+    server.files["/store.npz"] = Hosted(npz())
+    redirection = f"HTTP/1.1 302 Found\r\nLocation: {server.url('/store.npz')}\r\n\r\n".encode()
+    server.files["/x.npz"] = Hosted(b"", raw=redirection, repeated=b"x" * 1000)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+
+
+BROKEN = ("http://[::1/x.npz", "http://a..b/x.npz", f"http://{'a' * 70}.org/x.npz")
+
+
+@pytest.mark.parametrize("target", BROKEN)
+def test_a_redirection_to_a_broken_address(target: str, server: Server) -> None:
+    server.files["/x.npz"] = Hosted(b"", elsewhere=target)
+    refused(server.url("/x.npz"), "where the server sends it on to, is no address (", "Nothing was changed")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("address", BROKEN)
+def test_a_broken_address(address: str, server: Server) -> None:
+    refused(address, address, "no address")
+    with pytest.raises(VitkitError, match="no address"):
+        load_model(address)
+
+
+@pytest.mark.parametrize(
     ("answer", "shown"),
     [
         (b"\x1b]0;owned\x07 hello\r\n\r\n", r"\x1b]0;owned\x07"),
@@ -384,6 +448,13 @@ def test_settings_that_are_too_large_are_left_out_with_words(
     path = fetch(server.url("/model.safetensors")).path
     assert "config.json beside the weights is left out: the server announces 2,009 bytes" in caplog.text
     assert not (path.parent / "config.json").exists()
+
+
+def test_settings_have_a_few_megabytes_at_most(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.files["/model.safetensors"] = Hosted(save({"x": torch.ones(3)}))
+    server.files["/config.json"] = Hosted(b"{}", length=9_000_000)
+    fetch(server.url("/model.safetensors"))
+    assert "the server announces 9,000,000 bytes, and at most 8,388,608 are read" in caplog.text
 
 
 @pytest.mark.parametrize("target", ["ftp://127.0.0.1/x.npz", "gopher://127.0.0.1/x.npz"])

@@ -3,6 +3,7 @@
 import fnmatch
 import hashlib
 import json
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -224,6 +225,23 @@ def test_a_file_that_was_damaged_in_the_hubs_cache_is_fetched_again(
     refused("hf:org/name", "fetched twice", hashlib.sha256(WEIGHTS).hexdigest())
 
 
+def test_a_file_that_was_damaged_in_the_hubs_cache_is_not_used_without_a_network(hub: Hub) -> None:
+    """Nobody announces its SHA-256 then: the Hub's cache names a large file by it."""
+    hub.files = {"model.safetensors": WEIGHTS}
+    path = fetch("hf:org/name").path
+    shutil.rmtree(cache_folder())  # as where another program fetched it
+    path.resolve().write_bytes(WEIGHTS[:-1] + b"!")
+    hub.failure = RuntimeError("no route to the Hub")
+    refused("hf:org/name", "is not the file that the Hub says it has", hashlib.sha256(WEIGHTS).hexdigest())
+
+
+def test_names_that_lead_out_of_the_folder_are_not_listed(hub: Hub) -> None:
+    hub.files = {"../model.safetensors": WEIGHTS, "a/../../x.npz": WEIGHTS}
+    refused("hf:org/name/../model.safetensors", "found none")
+    refused("hf:org/name/a/../../x.npz", "found none")
+    assert not hub.downloads
+
+
 def test_what_a_commit_of_the_hub_holds_never_changes(hub: Hub) -> None:
     hub.files = {"model.safetensors": WEIGHTS}
     address = f"hf:org/name@{hub.commit}"
@@ -312,6 +330,7 @@ def test_without_a_network_what_was_fetched_is_used(hub: Hub) -> None:
         (GatedError(), "accepted its terms"),
         (NotFoundError(), "no public model org/name"),
         (NoRevisionError(), "no revision v9"),
+        (TypeError("'int' object is not iterable"), "not what the Hub's library expects ('int' object"),
     ],
 )
 def test_the_hubs_answers(failure: Exception, message: str, hub: Hub) -> None:

@@ -9,6 +9,7 @@ SHA-256 of a downloaded file is recorded: the file must keep it.
 
 import hashlib
 import http.client
+import io
 import json
 import logging
 import os
@@ -40,7 +41,8 @@ PAUSE = 1.0
 TIMEOUT = 30.0
 """Seconds of silence after which a connection counts as cut."""
 WINDOW = 30.0
-"""Seconds in which `LEAST` bytes must come: `TIMEOUT` alone would wait for ever for a byte now and then."""
+"""Seconds in which an answer must begin, and then `LEAST` bytes of the file must come: `TIMEOUT` alone would
+wait for ever for a byte now and then."""
 LEAST = 30 << 10
 """Bytes that must come in a window: 1 KiB a second."""
 CHUNK = 1 << 20
@@ -78,6 +80,10 @@ class _RefusedError(Exception):
 
 class _AbsentError(_RefusedError):
     """There is no such file, or none for us."""
+
+
+class _SlowError(OSError):
+    """The server does send bytes, but what must come in `WINDOW` seconds did not."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +185,18 @@ def _hub_address(text: str) -> str:
     return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}" + (f"#{fragment}" if fragment else "")
 
 
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:  # brackets that do not close, say
+        raise VitkitError(
+            f"{visible(address[:200])} is no address that can be fetched: {first_line(error)}."
+        ) from error
+
+
 def _target(address: str) -> Path:
     """Return the file of the cache for an address without a fragment."""
-    name = PurePosixPath(unquote(urlsplit(address).path)).name
+    name = PurePosixPath(unquote(_split(address).path)).name
     return cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
 
 
@@ -189,7 +204,7 @@ def _target(address: str) -> Path:
 
 
 def _from_server(address: str, progress: Progress | None) -> Fetched:
-    parts = urlsplit(address)
+    parts = _split(address)
     expected = _digest_in(parts.fragment, address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     name = PurePosixPath(unquote(parts.path)).name
@@ -412,11 +427,62 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
     ) -> urllib.request.Request | None:
+        file.close()  # or urllib reads what comes with the redirection, of any length, into memory
         if urlsplit(url).scheme != "https" and not (url.startswith("http:") and request.type == "http"):
-            file.close()
             shown = visible(url.split("?")[0][:200])
             raise _RefusedError(f"the server sends it on to {shown}, which is not encrypted")
         return super().redirect_request(request, file, code, message, headers, url)
+
+
+class _Deadline(io.RawIOBase):
+    """The bytes of a connection, which end with an error once a moment has passed.
+
+    Everything that a server sends is read through it: status line, interim answers, headers, the lengths of
+    chunks, trailers. The limits of `http.client` hold for one line or one wait, not for all of them together.
+    """
+
+    def __init__(self, connection: io.RawIOBase) -> None:
+        self.connection, self.moment = connection, time.monotonic() + WINDOW
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self.connection.readinto(buffer)
+        if time.monotonic() > self.moment:
+            raise _SlowError
+        return count
+
+    def close(self) -> None:
+        self.connection.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.deadline = _Deadline(self.fp.detach())
+        self.fp = io.BufferedReader(self.deadline)
+
+
+class _WithDeadline(urllib.request.AbstractHTTPHandler):
+    """Gives the answers of a handler of urllib their deadline."""
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
+        def connect(*arguments: Any, **options: Any) -> Any:
+            connection = http_class(*arguments, **options)
+            connection.response_class = _Response
+            return connection
+
+        return super().do_open(connect, req, **http_conn_args)
+
+
+class _Http(_WithDeadline, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_WithDeadline, urllib.request.HTTPSHandler):
+    pass
 
 
 def _request(address: str, start: int, version: str | None) -> Any:
@@ -429,7 +495,7 @@ def _request(address: str, start: int, version: str | None) -> Any:
     if start and version:
         headers |= {"Range": f"bytes={start}-", "If-Range": version}
     try:
-        opener = urllib.request.build_opener(_Redirects)
+        opener = urllib.request.build_opener(_Redirects, _Http, _Https)
         response = opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:
@@ -439,8 +505,11 @@ def _request(address: str, start: int, version: str | None) -> Any:
         reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
         again = error.code >= 500 or error.code in (408, 429)
         raise (_CutError if again else _AbsentError)(reason) from error
-    except http.client.InvalidURL as error:
-        raise _RefusedError(first_line(error)) from error
+    except (http.client.InvalidURL, ValueError) as error:
+        reason = first_line(error)
+        raise _RefusedError(f"it, or where the server sends it on to, is no address ({reason})") from error
+    except _SlowError as error:
+        raise _RefusedError(f"the server sends bytes, but no answer in {WINDOW:g} s") from error
     except (OSError, http.client.HTTPException) as error:
         reason = first_line(getattr(error, "reason", error))
         raise _CutError(f"the server cannot be reached ({reason})") from error
@@ -456,19 +525,20 @@ def _pieces(response: Any) -> Iterator[bytes]:
     Raises:
         _CutError: the connection was cut, or brings fewer than `LEAST` bytes in `WINDOW` seconds.
     """
-    since, count = time.monotonic(), 0
+    count = 0
+    response.deadline.moment = time.monotonic() + WINDOW
     while True:
         try:
             piece = response.read1(CHUNK)
+        except _SlowError as error:
+            raise _CutError(f"fewer than {LEAST:,} bytes came in {WINDOW:g} s") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _CutError(f"the connection was cut ({first_line(error)})") from error
         if not piece:
             return
         count += len(piece)
         if count >= LEAST:
-            since, count = time.monotonic(), 0
-        elif time.monotonic() - since > WINDOW:
-            raise _CutError(f"fewer than {LEAST:,} bytes came in {WINDOW:g} s")
+            response.deadline.moment, count = time.monotonic() + WINDOW, 0
         yield piece
 
 

@@ -79,8 +79,11 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     except VitkitError:
         raise
     except Exception as error:  # of the network, by any library below
+        reason = first_line(error)
+        if isinstance(error, AttributeError | KeyError | TypeError):
+            reason = f"the server's answer is not what the Hub's library expects ({reason})"
         raise VitkitError(
-            f"{address} cannot be fetched: {first_line(error)}. Nothing was changed. With no network here, "
+            f"{address} cannot be fetched: {reason}. Nothing was changed. With no network here, "
             f"fetch the files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and "
             "give the path of their folder."
         ) from error
