@@ -192,10 +192,10 @@ def test_a_record_of_another_number_of_rows_is_refused(
     before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
     capsys.readouterr()
     assert run(arguments) == 1
-    found = {"rows": IMAGES, "part_rows": 6, **edit}
+    numbers = {"rows": IMAGES, "part_rows": 6, **edit}
     assert capsys.readouterr().err.splitlines()[-1] == (
         "vitkit: out/_parts.json was edited, or another version of vitkit wrote it: expected 23 rows in "
-        f"parts of 6, found {found['rows']} in parts of {found['part_rows']}. Choose another --out, or "
+        f"parts of 6, found {numbers['rows']} in parts of {numbers['part_rows']}. Choose another --out, or "
         "remove the folder."
     )
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before

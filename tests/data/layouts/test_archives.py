@@ -278,6 +278,14 @@ def _has_content(image: NamedImage) -> bool:
     return True
 
 
+@pytest.mark.parametrize("place", [46, 50, 54])
+def test_a_zero_byte_in_a_name_does_not_hide_an_image(place: int, tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", {**PHOTOS, "cat/b.png": png(51)})
+    _edited(archive, b"cat/b.png", place, b"\0")
+    with pytest.raises(VitkitError, match="which leads out of it or is no plain name"):
+        open_data(str(archive))
+
+
 def test_a_promise_of_more_than_any_disk_is_refused(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", PHOTOS)
     content = bytearray(archive.read_bytes())

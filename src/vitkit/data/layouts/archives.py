@@ -145,10 +145,10 @@ def list_archive(
             out of it; or as `list_folders`.
     """
     with _explained(path):
-        found = list(_zip_members(path) if path.suffix.lower() == ".zip" else _tar_members(path))
-    members = [file for file in found if isinstance(file, _Member)]
+        contents = list(_zip_members(path) if path.suffix.lower() == ".zip" else _tar_members(path))
+    members = [file for file in contents if isinstance(file, _Member)]
     _check_names(path, members)
-    others = [visible(name[:80]) for name in found if isinstance(name, str)]
+    others = [visible(name[:80]) for name in contents if isinstance(name, str)]
     note = (
         f"{pluralize(len(others), 'link, device or sparse file', 'links, devices or sparse files')} in "
         f"{path.name} ignored: {join_names(others)}."
@@ -199,17 +199,18 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
     """Yield the files in a zip file, and the names of links in it."""
     with regular_file(path) as stream, zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
+            name = info.orig_filename  # `filename` ends at a zero byte, which is refused like other odd names
             kind = stat.S_IFMT(info.external_attr >> 16)
-            if info.is_dir():
+            if name.endswith("/") and not info.file_size:
                 continue
             if kind not in (0, stat.S_IFREG):  # a link's content is a path, not an image
-                yield info.filename
+                yield name
                 continue
             if info.flag_bits & 1:
                 raise VitkitError(f"{path} is encrypted: unpack it, and give the folder.")
-            if info.compress_type not in (_STORED, _DEFLATED) and _is_data(info.filename):
+            if info.compress_type not in (_STORED, _DEFLATED) and _is_data(name):
                 raise VitkitError(
-                    f"{path}: {visible(info.filename[:80])} is compressed in a way that is not read here. "
+                    f"{path}: {visible(name[:80])} is compressed in a way that is not read here. "
                     "Pack the folder again with deflate, or unpack it, and give the folder."
                 )
             if max(info.file_size, info.compress_size, info.header_offset) > _LARGEST_ARCHIVE:
@@ -217,13 +218,13 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
                     f"{path} promises files larger than any disk. Download it or pack it again."
                 )
             yield _Member(
-                info.filename,
+                name,
                 info.header_offset,
                 info.compress_size,
                 info.file_size,
                 info.compress_type,
                 info.CRC,
-                zlib.crc32(info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437")),
+                zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437")),
             )
 
 
@@ -299,9 +300,9 @@ def _check_names(path: Path, members: Sequence[_Member]) -> None:
     names: set[str] = set()
     for member in members:
         name = member.name
-        leads_out = name.startswith("/") or "\\" in name or bool({"", ".", ".."} & {*name.split("/")})
+        is_odd = name.startswith("/") or "\\" in name or "\0" in name or {"", ".", ".."} & {*name.split("/")}
         # A line break in the name of an image could pass for a line of ours.
-        if leads_out or (_is_data(name) and _CONTROL.search(name)):
+        if is_odd or (_is_data(name) and _CONTROL.search(name)):
             raise VitkitError(
                 f"{path} holds a file named '{visible(name[:80])}', which leads out of it or is no plain "
                 "name. Pack the folder of class folders again."
