@@ -286,6 +286,30 @@ def test_a_zero_byte_in_a_name_does_not_hide_an_image(place: int, tmp_path: Path
         open_data(str(archive))
 
 
+@pytest.mark.parametrize("comment", [b"", b"taken in spring"])
+def test_a_line_of_the_directory_does_not_swallow_the_lines_behind_it(comment: bytes, tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", PHOTOS)
+    with zipfile.ZipFile(archive, "a") as file:
+        file.comment = comment
+    assert sum(map(len, open_data(str(archive)).splits.values())) == len(PHOTOS)
+    _edited(archive, b"eel/2.png", 32, b"\xff\xff")  # the length of its comment
+    with pytest.raises(VitkitError, match="its end promises 12 files, and its directory names 5"):
+        open_data(str(archive))
+
+
+@pytest.mark.slow
+def test_a_zip_of_more_files_than_its_first_end_can_count_is_read(tmp_path: Path) -> None:
+    """The longer end of ZIP64 counts them."""
+    names = {f"cat/{i}.txt": b"" for i in range(65_530)}
+    archive = zipped(tmp_path / "a.zip", {**names, **PHOTOS}, zipfile.ZIP_STORED)
+    assert sum(map(len, open_data(str(archive)).splits.values())) == len(PHOTOS)
+    content = bytearray(archive.read_bytes())
+    content[content.rindex(b"PK\6\6") + 32] ^= 1
+    archive.write_bytes(content)
+    with pytest.raises(VitkitError, match="its end promises 7 files, and its directory names 65,542"):
+        open_data(str(archive))
+
+
 def test_a_promise_of_more_than_any_disk_is_refused(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", PHOTOS)
     content = bytearray(archive.read_bytes())

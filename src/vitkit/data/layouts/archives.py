@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ _LARGEST_ARCHIVE = 1 << 50
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _LOCAL_HEADER = 30
 """Bytes of the header before a member of a zip file, without its name and its extra field (APPNOTE 4.3.7)."""
+_LONGEST_ZIP_END = 65535 + 22 + 20 + 56
+"""Bytes of the end of a zip file: a comment, the end, and the locator and the longer end of ZIP64."""
 _LONGEST_NAME = 1 << 20
 """Bytes of the long name or attributes before a member of a tar file, which `tarfile` reads whole."""
 _LONG_TYPES = (b"x", b"g", b"X", b"L", b"K")
@@ -198,6 +201,7 @@ def _list_images(
 def _zip_members(path: Path) -> Iterator[_Member | str]:
     """Yield the files in a zip file, and the names of links in it."""
     with regular_file(path) as stream, zipfile.ZipFile(stream) as archive:
+        _check_count(stream, len(archive.infolist()))
         for info in archive.infolist():
             name = info.orig_filename  # `filename` ends at a zero byte, which is refused like other odd names
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -226,6 +230,25 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
                 info.CRC,
                 zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437")),
             )
+
+
+def _check_count(stream: BinaryIO, count: int) -> None:
+    """Refuse a zip file whose directory has another number of lines than its end says (APPNOTE 4.3).
+
+    `zipfile` does not look: a damaged length in one line can make the lines behind it part of its comment.
+
+    Raises:
+        BadZipFile: the numbers differ.
+    """
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LONGEST_ZIP_END))
+    end = stream.read()
+    place = end.rfind(b"PK\5\6") + 10
+    longer = end.rfind(b"PK\6\6")
+    if end[place : place + 2] == b"\xff\xff" and longer >= 0:
+        place = longer + 32
+    promised = int.from_bytes(end[place : place + 2], "little")
+    if promised != count % 65536:  # writers without the longer end leave out the upper digits
+        raise zipfile.BadZipFile(f"its end promises {promised:,} files, and its directory names {count:,}")
 
 
 class _Header(tarfile.TarInfo):
