@@ -8,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+from tests.faults.archives import Archives
 from tests.faults.checkpoints import Checkpoints
 from tests.faults.compiler import CompilerCache
 from tests.faults.engine_bundles import EngineBundles
 from tests.faults.entry import warm_up
 from tests.faults.evaluations import Evaluations
 from tests.faults.filesystem import Filesystem
+from tests.faults.given_folders import Benchmarks, Parts, RunLists
 from tests.faults.harness import GOOD, Kind, Tally, attack, describe_failure, try_case
 from tests.faults.images import Images
 from tests.faults.kernels import Kernels
@@ -35,6 +37,10 @@ KINDS: tuple[Kind, ...] = (
     ParquetTables(),
     Csv(),
     LabelFiles(),
+    Archives(),
+    RunLists(),
+    Parts(),
+    Benchmarks(),
     Filesystem(),
     Signals(),
     Options(),

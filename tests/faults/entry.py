@@ -14,16 +14,19 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a process that has started threads cannot
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 
 import vitkit
 from vitkit.cli import main as cli
+from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.data.decode import image as decoding
 from vitkit.data.sources import open_data
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
+from vitkit.jobs import parts
 from vitkit.jobs import train as training
 from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling
@@ -116,6 +119,37 @@ def read_labels(path: Path, several: bool) -> tuple[tuple[str, ...], NDArray[Any
         files += [file] if isinstance(file, Path) else []
     data.fingerprint()
     return data.class_names, np.asarray(samples.labels), files
+
+
+def read_archive(path: Path) -> tuple[dict[str, int | None], tuple[str, ...]]:
+    """Read the grey level of each image of an archive by its name, None if it is unreadable, and the notes.
+
+    Raises Refusal.
+    """
+    data = open_data(str(path), Splits(rule=2))  # which looks for repeats
+    images: dict[str, int | None] = {}
+    for samples in data.splits.values():
+        for index in range(len(samples)):
+            images[samples.key(index)] = None
+            with contextlib.suppress(DecodeError):
+                images[samples.key(index)] = int(samples.decode(index)[0, 0, 0])
+    return images, data.notes
+
+
+def listed_runs(folder: Path) -> list[Any]:
+    """List what was trained below a folder."""
+    return vitkit.list_runs(folder)
+
+
+def small_parts(rows: int) -> None:
+    """Let the parts of a table have so many rows in this process."""
+    parts.PART_ROWS = rows
+
+
+def sealed_part(path: Path) -> dict[str, Any]:
+    """Write what the record of a table keeps of a finished part."""
+    content = path.read_bytes()
+    return to_json(parts.PartFile(len(content), xxhash.xxh3_128_hexdigest(content)))
 
 
 def load(path: Path) -> torch.nn.Module:

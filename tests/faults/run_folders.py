@@ -169,7 +169,8 @@ def _right(verb: str, ended: Ended, run: Path, shared: Path, damage: tuple[str, 
     except ValueError as error:
         return Outcome("wrong", f"what --json prints is no JSON: {error}")
     # Who edits model.json or the data's description asks for something else; who damages weights does not.
-    if damage[0].endswith(".safetensors") and ended.out != (shared / verb / "out").read_text():
+    expected = (shared / verb / "out").read_text().replace(str(shared / "finished"), str(run))
+    if damage[0].endswith(".safetensors") and ended.out != expected:
         return Outcome("wrong", "exit code 0, but other numbers")
     return Outcome("right")
 

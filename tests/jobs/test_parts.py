@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import xxhash
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -135,6 +136,69 @@ def test_what_is_missing_or_damaged_is_computed_again(photos: Path, model: Path,
     assert vitkit.embed(photos, model, out, batch_size=3).continued == 2
     assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == whole
     assert {name: (out / name).stat().st_mtime_ns for name in times} == times
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["one flipped bit", "other answers", "other columns", "other rows", "a pipe", "6 GiB", "no checksum"],
+)
+def test_a_part_that_is_not_as_it_was_written_is_computed_again(
+    damage: str, photos: Path, model: Path, tmp_path: Path
+) -> None:
+    out = vitkit.embed(photos, model, tmp_path / "features", batch_size=3).out
+    path, record = out / "part-00001.parquet", out / "_parts.json"
+    whole, facts = path.read_bytes(), record.read_bytes()
+    table = pq.read_table(path)
+    match damage:
+        case "one flipped bit":
+            place = whole.index(np.float32(table["features"][0].as_py()[0]).tobytes()) + 3
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        case "other answers":
+            pq.write_table(table.slice(0, 1).take([0] * len(table)), path)
+        case "other columns":  # with the checksum of what stands there
+            pq.write_table(table.rename_columns(["image", "split", "classes", "error"]), path)
+            edited = json.loads(facts)
+            size, digest = path.stat().st_size, xxhash.xxh3_128_hexdigest(path.read_bytes())
+            edited["finished"][path.name] = {"bytes": size, "xxh3_128": digest}
+            record.write_text(json.dumps(edited))
+        case "other rows":
+            pq.write_table(table.slice(0, 2), path)
+            edited = json.loads(facts)
+            size, digest = path.stat().st_size, xxhash.xxh3_128_hexdigest(path.read_bytes())
+            edited["finished"][path.name] = {"bytes": size, "xxh3_128": digest}
+            record.write_text(json.dumps(edited))
+        case "a pipe":
+            path.unlink()
+            os.mkfifo(path)
+        case "6 GiB":
+            os.truncate(path, 6 << 30)
+        case _:  # as an earlier version wrote the record
+            record.write_text(json.dumps({**json.loads(facts), "finished": {}}))
+    assert vitkit.embed(photos, model, out, batch_size=3).continued == (0 if damage == "no checksum" else 3)
+    assert path.read_bytes() == whole and json.loads(record.read_bytes()) == json.loads(facts)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"rows": 12}, {"rows": 0}, {"rows": -1}, {"part_rows": 0}, {"rows": 10**15, "part_rows": 1}],
+)
+def test_a_record_of_another_number_of_rows_is_refused(
+    edit: dict[str, int], working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["predict", "model", "photos", "--out", "out", "--batch-size", "3"]
+    assert run(arguments) == 1  # one image cannot be read
+    record = Path("out/_parts.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), **edit}))
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    capsys.readouterr()
+    assert run(arguments) == 1
+    numbers = {"rows": IMAGES, "part_rows": 6, **edit}
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "vitkit: out/_parts.json was edited, or another version of vitkit wrote it: expected 23 rows in "
+        f"parts of 6, found {numbers['rows']} in parts of {numbers['part_rows']}. Choose another --out, or "
+        "remove the folder."
+    )
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
 
 
 def test_another_model_and_other_images_are_refused(photos: Path, model: Path, tmp_path: Path) -> None:
@@ -459,5 +523,6 @@ def test_a_process_of_a_cluster_reads_what_is_named_from_the_folder_of_the_comma
     Path("named/part-00001.parquet").unlink()
     monkeypatch.chdir("/")
     worker = parts._Worker(str(working / "named"), PredictionRows(options), str(working))
-    assert worker({"part": 1}) == {"part": 1}
+    facts = json.loads((working / "named" / "_parts.json").read_text())["finished"]["part-00001.parquet"]
+    assert worker({"part": 1}) == {"part": 1, **facts}
     assert rows(working / "named") == here

@@ -181,14 +181,11 @@ def content_of(samples: Samples, indices: NDArray[np.int64]) -> str:
     """Hash the bytes of image files, in order; an unreadable file counts as the word "unreadable"."""
     digest = hashlib.sha256()
     for index in indices.tolist():
-        file = samples.file(index)
-        if isinstance(file, bytes):
-            content = hashlib.sha256(file).hexdigest()
-        else:
-            try:
-                content = hash_file(file)[1]
-            except (OSError, VitkitError):
-                content = "unreadable"
+        try:
+            file = samples.file(index)  # of an archive, it may be damaged there
+            content = hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else hash_file(file)[1]
+        except (OSError, VitkitError):
+            content = "unreadable"
         digest.update(content.encode())
     return digest.hexdigest()
 

@@ -22,8 +22,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from vitkit.data.advice import suggest_recipe
 from vitkit.data.channels import from_units
+from vitkit.data.config import DEFAULT_RULE
 from vitkit.data.decode.image import header
-from vitkit.durable import replace_file
+from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.runs.config import Run, with_options
@@ -273,7 +274,7 @@ def _png(image: NDArray[np.uint8]) -> bytes:
 def _read(path: Path) -> bytes:
     """Read one image file."""
     try:
-        return path.read_bytes()
+        return read_regular_file(path, DEFAULT_RULE.max_bytes)
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
 

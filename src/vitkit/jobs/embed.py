@@ -19,16 +19,13 @@ from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_fe
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import EmbedOptions
-from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, remove_parts
+from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, read_part, remove_parts
 from vitkit.runs.destination import refuse_taken
 from vitkit.runs.folder import kind_of
 from vitkit.text import csv_line
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import preprocessing_of
 
-COLUMNS = ("image", "split", "features", "error")
-"""The name of an image, its split where there are several, its D features in float32, and the reason if it
-cannot be read."""
 NAMES = ".names.csv"
 """The ending of the file that names the rows of a .npy file; a Parquet file names them itself."""
 
@@ -58,7 +55,7 @@ class FeatureRows:
 
     options: EmbedOptions
 
-    def open(self) -> tuple[PartsRecord, ComputeRows]:
+    def open(self) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
         """Load the model and list the images.
 
         Raises:
@@ -89,6 +86,14 @@ class FeatureRows:
             rule = extractor.preprocessing.decode
             data = open_data(str(options.data), Splits(0, 0), rule, labelled=False)
         samples, splits = _all_images(data)
+        columns = pa.schema(
+            {
+                "image": pa.string(),
+                "split": pa.string(),
+                "features": pa.list_(pa.float32(), model.config.width),
+                "error": pa.string(),
+            }
+        )
 
         def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
             features = extractor.compute(
@@ -99,14 +104,14 @@ class FeatureRows:
                 progress=progress,
             )
             names = [samples.key(index) for index in range(first, last)]
-            return _table(names, splits[first:last], features)
+            return _table(names, splits[first:last], features, columns)
 
         facts = {
             "model": extractor.fingerprint(),
             "images": data.fingerprint(),
             "batch_size": options.batch_size,
         }
-        return PartsRecord(facts, len(samples), part_rows(options.batch_size)), compute
+        return PartsRecord(facts, len(samples), part_rows(options.batch_size)), columns, compute
 
 
 def run_embed(options: EmbedOptions) -> Embedded:
@@ -165,8 +170,9 @@ def _refuse_below(out: Path, data: str) -> None:
         )
 
 
-def _table(names: list[str], splits: list[str | None], features: Features) -> pa.Table:
-    """Put the features of images into a table."""
+def _table(names: list[str], splits: list[str | None], features: Features, columns: pa.Schema) -> pa.Table:
+    """Put the features of images into a table: the name of an image, its split where there are several, its D
+    features in float32, and the reason if it cannot be read."""
     width = features.rows.shape[1]
     rows = np.zeros((len(names), width), np.float32)
     rows[features.readable] = features.rows
@@ -174,18 +180,18 @@ def _table(names: list[str], splits: list[str | None], features: Features) -> pa
     for index, reason in zip(np.flatnonzero(~features.readable), features.reasons, strict=True):
         errors[index] = reason
     missing = pa.array(~features.readable)
-    columns = [
+    cells = [
         pa.array(names, pa.string()),
         pa.array(splits, pa.string()),
         pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=missing),
         pa.array(errors, pa.string()),
     ]
-    return pa.table(columns, names=list(COLUMNS))
+    return pa.table(cells, schema=columns)
 
 
 def _errors(part: Path) -> Iterator[tuple[str, str]]:
     """Yield name and reason of the images of a part that could not be read."""
-    table = pq.read_table(part, columns=["image", "error"])
+    table = read_part(part, ["image", "error"])
     for name, error in zip(table["image"].to_pylist(), table["error"].to_pylist(), strict=True):
         if error is not None:
             yield name, error
@@ -202,11 +208,11 @@ def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: 
         if names is None:
             with pq.ParquetWriter(temporary, pq.read_schema(parts[0]), compression="none") as writer:
                 for part in parts:
-                    writer.write_table(pq.read_table(part))
+                    writer.write_table(read_part(part))
         else:
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(images, width))
             for part in parts:
-                table = pq.read_table(part)
+                table = read_part(part)
                 at, features = len(lines) - 1, table["features"].combine_chunks()
                 array[at : at + len(table)] = features.values.to_numpy(zero_copy_only=False).reshape(
                     -1, width

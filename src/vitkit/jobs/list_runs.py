@@ -316,7 +316,7 @@ def _read_vtab(folder: Path) -> RunSummary:
     path = folder / VTAB
     try:
         scores = [float(task["accuracy"]) for task in read_json(path)["tasks"]]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):  # the last for an integer of 400 digits
         scores = []
     if not scores or not all(0 <= score <= 1 for score in scores):
         raise VitkitError(

@@ -1,33 +1,36 @@
 """Compute a table with a row for each image in parts, here or by the processes of a Ray cluster.
 
-A part is a Parquet file that is there whole or not at all, and its rows follow from its number alone. So the
-files are the only state: a command that was killed goes on with the missing parts, a part that a cluster
-computes twice is the same twice, and every image has one row. Ray's own checkpoint of a job would be a second
-state beside the files, and is not used.
+A part is a Parquet file that is there whole or not at all, and its rows follow from its number alone. So a
+command that was killed goes on with the missing parts, a part that a cluster computes twice is the same
+twice, and every image has one row. The record in the folder keeps a checksum of each finished part: a part
+without one, or of other bytes, is computed again. How many rows there are is never taken from the folder,
+which may be somebody else's. Ray's own checkpoint of a job would be a second state, and is not used.
 """
 
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from vitkit._version import __version__
-from vitkit.config import read_if_there, to_json
+from vitkit.config import describe_value, read_if_there, to_json
 from vitkit.data.listing import PARTS_RECORD
-from vitkit.durable import replace_file, replace_json
+from vitkit.durable import read_chunks, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import ClusterOptions, JobOptions
 from vitkit.listener import SILENT, Progress
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import lock_folder
+from vitkit.text import visible
 
 PART_ROWS = 4096
 """Approximate rows of a part: a few megabytes of features, and a minute of work for a ViT-B/16 on two
@@ -35,6 +38,15 @@ cores."""
 
 DIGESTS = {"model": "another model", "images": "other images"}
 """The facts of a table that are digests, and the phrase for another one."""
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """The file of a finished part."""
+
+    bytes: int
+    xxh3_128: str
+
 
 ComputeRows = Callable[[int, int, Callable[[int], None]], pa.Table]
 """A function `(first, last, progress)` that computes the rows `[first, last)`, and calls `progress` with the
@@ -50,6 +62,8 @@ class PartsRecord:
     rows: int
     part_rows: int
     vitkit: str = __version__
+    finished: Mapping[str, PartFile] = field(default_factory=dict)
+    """The finished parts by the names of their files."""
 
     def parts(self, folder: Path) -> list[Path]:
         """Name the files of all parts."""
@@ -68,8 +82,12 @@ class RowSource(Protocol):
     def options(self) -> JobOptions:
         """Return the options of the job."""
 
-    def open(self) -> tuple[PartsRecord, ComputeRows]:
-        """Load the model and list the images, once in each process that computes."""
+    def open(self) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
+        """Load the model and list the images, once in each process that computes.
+
+        Returns:
+            What decides the rows; their columns; and the function that computes them.
+        """
 
 
 def part_rows(batch_size: int) -> int:
@@ -99,26 +117,33 @@ def computed_parts(
     if cluster.on == "ray":
         _import_ray()
     listener = source.options.listener
-    record, compute = source.open()
+    record, columns, compute = source.open()
     with lock_folder(folder):
         record = _take_folder(folder, record)
         paths = record.parts(folder)
-        missing = [number for number, path in enumerate(paths) if not _is_whole(path, record.bounds(number))]
+        missing = [
+            number for number, path in enumerate(paths) if not _is_whole(path, number, record, columns)
+        ]
         done = record.rows - sum(last - first for first, last in map(record.bounds, missing))
+
+        def keep(number: int, part: PartFile) -> None:
+            nonlocal record, done
+            record = replace(record, finished={**record.finished, paths[number].name: part})
+            replace_json(folder / PARTS_RECORD, to_json(record))
+            first, last = record.bounds(number)
+            done += last - first
+            progress(done)
+
         with listener.progress("computing", record.rows) as progress:
             if done:
                 progress(done)
             if cluster.on == "ray" and missing:
-                for number in _on_ray(folder, source, missing, cluster.processes):
-                    first, last = record.bounds(number)
-                    done += last - first
-                    progress(done)
+                for number, part in _on_ray(folder, source, missing, cluster.processes):
+                    keep(number, part)
             else:
                 for number in missing:
-                    first, last = record.bounds(number)
-                    _write(paths[number], compute(first, last, partial(_tell, progress, done)))
-                    done += last - first
-                    progress(done)
+                    table = compute(*record.bounds(number), partial(_tell, progress, done))
+                    keep(number, _write(paths[number], table))
         yield paths, len(paths) - len(missing)
 
 
@@ -134,7 +159,7 @@ def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
     """Begin a folder of parts, or check that it holds parts of the same table.
 
     Returns:
-        The record in the folder, whose parts may be of another size.
+        The same record, with the finished parts that the folder's record lists.
 
     Raises:
         VitkitError: it holds other files, or parts of another table.
@@ -147,7 +172,7 @@ def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
         replace_json(folder / PARTS_RECORD, to_json(record))
         return record
     changes = [
-        DIGESTS.get(name, f"{name} {before.facts.get(name)!r}")
+        DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")
         for name, value in record.facts.items()
         if before.facts.get(name) != value
     ]
@@ -156,15 +181,44 @@ def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
             f"{folder} holds the results of {' and of '.join(changes)}. Choose another --out, or give the "
             "same model, images and options to continue."
         )
-    return before
+    if (before.rows, before.part_rows) != (record.rows, record.part_rows):
+        raise VitkitError(
+            f"{folder / PARTS_RECORD} was edited, or another version of vitkit wrote it: expected "
+            f"{record.rows:,} rows in parts of {record.part_rows:,}, found {describe_value(before.rows)} in "
+            f"parts of {describe_value(before.part_rows)}. Choose another --out, or remove the folder."
+        )
+    return replace(record, finished=before.finished)
 
 
-def _is_whole(path: Path, bounds: tuple[int, int]) -> bool:
-    """Whether a part is on the disk; a damaged one is computed again."""
+def _is_whole(path: Path, number: int, record: PartsRecord, columns: pa.Schema) -> bool:
+    """Whether a finished part is on the disk as it was written."""
+    part, (first, last) = record.finished.get(path.name), record.bounds(number)
     try:
-        return bool(pq.read_metadata(path).num_rows == bounds[1] - bounds[0])
-    except (OSError, pa.ArrowInvalid):
+        if part is None or path.stat().st_size != part.bytes:
+            return False
+        digest = xxhash.xxh3_128()
+        for chunk in read_chunks(path):
+            digest.update(chunk)
+        if digest.hexdigest() != part.xxh3_128:
+            return False
+        with pq.ParquetFile(path) as file:
+            return bool(file.metadata.num_rows == last - first and file.schema_arrow.equals(columns))
+    except Exception:  # of damaged files Arrow raises a dozen kinds
         return False
+
+
+def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read columns of a finished part, all of them if left out.
+
+    Raises:
+        VitkitError: it is damaged, though its checksum is right: it was written so.
+    """
+    try:
+        return pq.read_table(path, columns=columns)
+    except Exception as error:
+        raise VitkitError(
+            f"{path} is damaged: {visible(str(error)[:300])}. Remove it, and run the same command again."
+        ) from error
 
 
 def _tell(progress: Progress, before: int, done: int) -> None:
@@ -172,12 +226,14 @@ def _tell(progress: Progress, before: int, done: int) -> None:
     progress(before + done)
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def _write(path: Path, table: pa.Table) -> PartFile:
     """Write a part, which is there whole or not at all."""
     stream = io.BytesIO()
     # Features hardly become smaller: compression would cost more time than it is worth.
     pq.write_table(table, stream, compression="none")
-    replace_file(path, [stream.getvalue()])
+    content = stream.getvalue()
+    replace_file(path, [content])
+    return PartFile(len(content), xxhash.xxh3_128_hexdigest(content))
 
 
 class _Worker:
@@ -193,19 +249,21 @@ class _Worker:
             raise VitkitError(
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
-        record, self._compute = source.open()
+        record, _, self._compute = source.open()
         self._record = _take_folder(self._folder, record)  # refuses other images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Compute and write the part of a number, and return the number."""
+        """Compute and write the part of a number, and return the number and the facts of the file."""
         number = int(row["part"])
         table = self._compute(*self._record.bounds(number), lambda done: None)
-        _write(self._record.parts(self._folder)[number], table)
-        return {"part": number}
+        part = _write(self._record.parts(self._folder)[number], table)
+        return {"part": number, **to_json(part)}
 
 
-def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -> Iterator[int]:
-    """Have the processes of a Ray cluster compute parts; yield their numbers as they end.
+def _on_ray(
+    folder: Path, source: RowSource, missing: list[int], workers: int
+) -> Iterator[tuple[int, PartFile]]:
+    """Have the processes of a Ray cluster compute parts; yield their numbers and files as they end.
 
     Raises:
         VitkitError: Ray is not installed, or a part failed.
@@ -229,7 +287,7 @@ def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -
             num_gpus=1 if ray.cluster_resources().get("GPU") else None,
         )
         for row in done.iter_rows():
-            yield row["part"]
+            yield row["part"], PartFile(row["bytes"], row["xxh3_128"])
     except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
         raise VitkitError(_reason(error)) from error
 

@@ -39,6 +39,7 @@ from vitkit.text import format_size, pluralize
 from vitkit.weights.model_card import preprocessing_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
     from vitkit.jobs.parts import ComputeRows, PartsRecord
@@ -92,7 +93,8 @@ def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
     for note in predictor.notes:
         options.listener.note(f"{options.path}: {note}.")
     with options.listener.progress("listing images"):
-        return predictor, list(find_images(as_names(options.images)))
+        limit = predictor.preprocessing.decode.max_bytes
+        return predictor, list(find_images(as_names(options.images), limit))
 
 
 def _predict_batch(
@@ -118,7 +120,7 @@ class PredictionRows:
 
     options: PredictOptions
 
-    def open(self) -> "tuple[PartsRecord, ComputeRows]":
+    def open(self) -> "tuple[PartsRecord, pa.Schema, ComputeRows]":
         """Load the model and list the images.
 
         Raises:
@@ -164,7 +166,7 @@ class PredictionRows:
             "top": options.top,
             "batch_size": options.batch_size,
         }
-        return PartsRecord(facts, len(images), part_rows(options.batch_size)), compute
+        return PartsRecord(facts, len(images), part_rows(options.batch_size)), columns, compute
 
 
 def _hash_images(images: Sequence[NamedImage]) -> str:
@@ -209,12 +211,10 @@ def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
     Raises:
         VitkitError: as `predict_images`; or the folder holds something else.
     """
-    import pyarrow.parquet as pq
-
-    from vitkit.jobs.parts import computed_parts
+    from vitkit.jobs.parts import computed_parts, read_part
 
     with computed_parts(Path(options.out or ""), PredictionRows(options), options) as (parts, continued):
-        errors = [pq.read_table(part, columns=["error"])["error"] for part in parts]
+        errors = [read_part(part, ["error"])["error"] for part in parts]
     images = sum(len(column) for column in errors)
     return images, images - sum(column.null_count for column in errors), continued
 

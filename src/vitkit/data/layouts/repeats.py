@@ -63,7 +63,7 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
     if sum(map(len, parts)) > COMPARED_BELOW:
         return None
     images = [(part, index) for part in parts for index in range(len(part))]
-    sizes = [_size(part.file(index)) for part, index in images]
+    sizes = [_size(_file(part, index)) for part, index in images]
     if len(images) <= MOST_DECODED and sum(size for size in sizes if size > 0) <= DECODED_BELOW:
         decoded = {} if decoded is None else decoded
         digests = [_pixels_or_bytes(part, index, decoded) for part, index in images]
@@ -111,8 +111,18 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
     return f"{begin} in {where} too, pixel for pixel"
 
 
-def _size(file: bytes | Path) -> int:
+def _file(part: Images, index: int) -> bytes | Path | None:
+    """Return an encoded image; None where it is damaged in the archive or table that holds it."""
+    try:
+        return part.file(index)
+    except DecodeError:
+        return None
+
+
+def _size(file: bytes | Path | None) -> int:
     """Return the length of an encoded image in bytes; -1 where there is no such file."""
+    if file is None:
+        return -1
     if isinstance(file, bytes):
         return len(file)
     try:
@@ -122,7 +132,9 @@ def _size(file: bytes | Path) -> int:
 
 
 def _pixels_or_bytes(part: Images, index: int, decoded: Digests) -> bytes | None:
-    file = part.file(index)
+    file = _file(part, index)
+    if file is None:
+        return None
     key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
     if key not in decoded:
         try:
@@ -136,18 +148,20 @@ def _bytes_digests(images: Sequence[tuple[Images, int]], sizes: Sequence[int]) -
     """Hash the encoded images that agree with another one in size and last bytes; None for the others."""
     of_size = Counter(sizes)
     ends = [
-        (size, _end(part.file(index))) if size >= 0 and of_size[size] > 1 else None
+        (size, _end(_file(part, index))) if size >= 0 and of_size[size] > 1 else None
         for (part, index), size in zip(images, sizes, strict=True)
     ]
     alike = Counter(ends)
     return [
-        _bytes_digest(part.file(index)) if end is not None and alike[end] > 1 else None
+        _bytes_digest(_file(part, index)) if end is not None and alike[end] > 1 else None
         for (part, index), end in zip(images, ends, strict=True)
     ]
 
 
-def _end(file: bytes | Path) -> bytes:
+def _end(file: bytes | Path | None) -> bytes:
     """Return the last bytes of an encoded image; nothing of a file that cannot be read."""
+    if file is None:
+        return b""
     if isinstance(file, bytes):
         return file[-_END:]
     try:
@@ -158,8 +172,10 @@ def _end(file: bytes | Path) -> bytes:
         return b""
 
 
-def _bytes_digest(file: bytes | Path) -> bytes | None:
+def _bytes_digest(file: bytes | Path | None) -> bytes | None:
     """Hash an encoded image; None where it cannot be read."""
+    if file is None:
+        return None
     if isinstance(file, bytes):
         return hashlib.sha256(file).digest()
     try:

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vitkit.config import require_finite
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision
+from vitkit.errors import VitkitError
 from vitkit.jobs.bench.timing import BenchPhase, Latency
 
 
@@ -45,6 +47,12 @@ class BatchRecord(Record):
 
     phase: BenchPhase
     batch_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no measurement has: the file may be somebody else's."""
+        require_finite(self)
+        if self.batch_size < 1:
+            raise VitkitError(f"batch_size is at least 1, found {self.batch_size}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import from_json, to_json
-from vitkit.durable import read_json, refuse_link
+from vitkit.durable import read_json, read_regular_file, refuse_link
 from vitkit.jobs.bench.bench import bench, keep
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Memory, Speed
@@ -75,8 +75,13 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
     return collect
 
 
+_LARGEST_PICTURE = 32 << 20
+"""Bytes of a picture that a page takes in; those of vitkit have some hundred thousand."""
+
+
 def _picture(path: Path, alt: str) -> InlinePicture:
-    data = base64.b64encode(path.read_bytes()).decode()
+    """Read a picture of a folder that may be somebody else's."""
+    data = base64.b64encode(read_regular_file(path, _LARGEST_PICTURE)).decode()
     return InlinePicture(f"data:image/png;base64,{data}", alt)
 
 
