@@ -79,12 +79,12 @@ def name_other_images(run: Path, data: "ImageData") -> str:
     place = hashlib.sha256(os.fsencode(absolute_spec(data.spec))).hexdigest()
     for number in itertools.count(1):
         name = (data.name or "images") + (f"-{number}" if number > 1 else "")
-        folder, kept = run / "evaluation" / name, None
+        folder, record = run / "evaluation" / name, None
         with suppress(VitkitError, FileNotFoundError):  # a damaged record is another's
-            kept = read_json(folder / OTHER_IMAGES)
-        if kept is None and not folder.exists():
+            record = read_json(folder / OTHER_IMAGES)
+        if record is None and not folder.exists():
             folder.mkdir(parents=True)
-        elif not isinstance(kept, dict) or kept.get("place") != place:
+        elif not isinstance(record, dict) or record.get("place") != place:
             continue
         refuse_link(folder)
         remove_leftovers(folder)

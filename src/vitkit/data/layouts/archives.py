@@ -138,7 +138,7 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     if not labelled:
         return _list_images(path, f"{ending} of images", list(by_name), files_of)
     folders = sorted({name.split("/")[0] for name in by_name if "/" in name})
-    roots, not_splits = split_roots(path, folders, partial)
+    roots, not_splits = split_roots(path, folders)
     scans: dict[str, ClassImages] = {}
     for split, root in roots.items():
         above = "" if root == path else f"{root.name}/"
