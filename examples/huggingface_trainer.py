@@ -1,6 +1,6 @@
 """A model and the data of vitkit in the Trainer of Hugging Face (pip install transformers accelerate).
 
-python examples/huggingface_trainer.py [DATA] [STEPS]
+python examples/huggingface_trainer.py [DATA] [STEPS] [SIZE]     (SIZE: pixels, a multiple of 4)
 """
 
 import sys
@@ -33,8 +33,10 @@ def collate(rows: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     return {"pixel_values": torch.stack(images), "labels": torch.stack(labels)}
 
 
-def main(data: str = "digits", steps: str = "150") -> None:
-    model = vitkit.create_model("ViT-32x2x2/2", num_classes=10, image_size=8)
+def main(data: str = "digits", steps: str = "150", size: str = "8") -> None:
+    pixels = int(size)
+    train = vitkit.ImageDataset(data, "train", size=pixels)
+    model = vitkit.create_model(f"ViT-32x2x2/{pixels // 4}", len(train.class_names), image_size=pixels)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=WithLoss(model),
@@ -49,7 +51,7 @@ def main(data: str = "digits", steps: str = "150") -> None:
                 seed=0,
             ),
             data_collator=collate,
-            train_dataset=vitkit.ImageDataset(data, "train", model=model),
+            train_dataset=train,
             eval_dataset=vitkit.ImageDataset(data, "test", model=model),
             compute_metrics=lambda predicted: {
                 "accuracy": float(np.mean(predicted.predictions.argmax(-1) == predicted.label_ids))

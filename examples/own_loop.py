@@ -1,6 +1,6 @@
 """A model and the data of vitkit in a training loop of one's own.
 
-python examples/own_loop.py [DATA] [STEPS]
+python examples/own_loop.py [DATA] [STEPS] [SIZE]     (SIZE: pixels, a multiple of 4)
 """
 
 import sys
@@ -12,12 +12,14 @@ from torch.utils.data import DataLoader
 import vitkit
 
 
-def main(data: str = "digits", steps: str = "60") -> None:
+def main(data: str = "digits", steps: str = "60", size: str = "8") -> None:
     torch.manual_seed(0)
-    # In place of new weights: vitkit.load_model("runs/start", num_classes=10), or
-    # vitkit.create_model("vit_tiny_patch16_224", pretrained=True, num_classes=10).
-    model = vitkit.create_model("ViT-32x2x2/2", num_classes=10, image_size=8)
-    train = vitkit.ImageDataset(data, "train", model=model)
+    pixels = int(size)
+    train = vitkit.ImageDataset(data, "train", size=pixels)
+    classes = len(train.class_names)
+    # In place of new weights: vitkit.load_model("runs/start", num_classes=classes), or
+    # vitkit.create_model("vit_tiny_patch16_224", pretrained=True, num_classes=classes).
+    model = vitkit.create_model(f"ViT-32x2x2/{pixels // 4}", num_classes=classes, image_size=pixels)
     test = vitkit.ImageDataset(data, "test", model=model)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)

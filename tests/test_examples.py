@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.photos import picture
 from tests.peers import trainer
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
@@ -29,6 +30,18 @@ def test_an_example_runs(name: str) -> None:
     assert HERE[name] in result.stdout
     accuracy = re.search(r"accuracy ([0-9.]+)", result.stdout)
     assert accuracy is None or float(accuracy[1]) > 0.5  # a tenth would be chance
+
+
+def test_a_loop_of_ones_own_takes_any_classes_and_sizes(tmp_path: Path) -> None:
+    for name, colour in (("red fruit", (200, 60, 60)), ("sea", (60, 90, 220)), ("wood", (90, 160, 60))):
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            picture(colour, number).save(tmp_path / name / f"{number}.png")
+    command = [sys.executable, str(EXAMPLES / "own_loop.py"), str(tmp_path), "4", "16"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"accuracy [01]\.\d+ on \d images\n", result.stdout)
+    assert any(f"name='{name}'" in result.stdout for name in ("red fruit", "sea", "wood"))
 
 
 def test_every_example_is_run_somewhere() -> None:

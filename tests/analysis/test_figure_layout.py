@@ -135,7 +135,7 @@ def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
 
 def curves(word: str) -> list[Figure]:
     train, validation = columns(90, "loss", "learning_rate"), columns(60, "loss", "accuracy")
-    return list(figures.training_curves(train, validation, altered=word))
+    return list(figures.training_curves(train, validation, altered=word, best=40))
 
 
 def scores(word: str, classes: int) -> list[Figure]:

@@ -40,7 +40,9 @@ def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
 
 def curves(steps: int, validations: int) -> tuple[Figure, Figure, Figure]:
     train = columns(steps, "loss", "learning_rate")
-    return figures.training_curves(train, columns(validations, "loss", "accuracy"))
+    return figures.training_curves(
+        train, columns(validations, "loss", "accuracy"), best=validations // 2 or None
+    )
 
 
 def images(count: int, size: tuple[int, int]) -> list[np.ndarray]:

@@ -1,5 +1,7 @@
 """`vitkit data check`, as people read it."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,40 @@ def test_sizes_are_one_size_where_all_images_have_it(
         Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
     assert run(["data", "check", str(tmp_path)]) == 0
     assert sentence in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_check_lists_everything_and_then_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    for name, count in {"ants": 20, "bees": 20, "Bees": 1}.items():
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            pixels = draw.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    shutil.copy(tmp_path / "ants" / "3.png", tmp_path / "bees" / "mislabelled.png")
+    shutil.copy(tmp_path / "ants" / "3.png", tmp_path / "loose.png")
+    (tmp_path / "ants" / "page.jpg").write_text("<!DOCTYPE html>")
+    (tmp_path / "wasps").mkdir()
+    assert run(["data", "check", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    out, err = (" ".join(text.split()) for text in printed)
+    for sentence in (
+        "1 image outside any class folder ignored.",
+        "under several names, so that some are wrong: ants/3.png = bees/mislabelled.png.",
+        "ants/page.jpg: an HTML page",
+        "Files with the same pixels (1)",
+        "! 1 of 43 files cannot be read",
+        "! Classes with fewer than 10 training images: Bees (1), wasps (0).",
+        "! Names of classes differ in upper and lower case alone: Bees, bees.",
+        "! 1 group of equal images carries different labels: some of them are wrong.",
+    ):
+        assert sentence in out
+    assert "Nothing stands out" not in out and "Next" not in out
+    assert err.startswith("vitkit: Training refuses these images as they are:")
+    assert err.endswith("no images in the class folder wasps. Add images, or remove the folder.")
+    assert run(["data", "check", str(tmp_path), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    (tmp_path / "wasps").rmdir()
+    assert "class folder wasps" in problem and run(["data", "check", str(tmp_path)]) == 0
 
 
 def test_images_are_shown_as_the_options_of_training_make_them(

@@ -91,13 +91,56 @@ def test_other_data_is_matched_by_class_name(
     for i in range(3):
         (tmp_path / "new" / "sky").mkdir(parents=True, exist_ok=True)
         picture((60, 90, 220), 100 + i).save(tmp_path / "new" / "sky" / f"{i}.png")
-    assert run(["evaluate", str(trained), "--data", "new", "--json"]) == 0
+    model = str(shutil.copytree(trained, tmp_path / "run"))
+    assert run(["evaluate", model, "--data", "new", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert numbers["count"] == 3 and numbers["per_class"][1]["count"] == 3
-    assert (numbers["model"], numbers["data"], numbers["split"]) == (str(trained), "new", "all")
+    assert (numbers["model"], numbers["data"], numbers["split"]) == (model, "new", "all")
     (tmp_path / "new" / "sky").rename(tmp_path / "new" / "sea")
     assert run(["evaluate", str(trained), "--data", "new"]) == 1
     assert "sea" in capsys.readouterr().err
+
+
+def test_numbers_on_other_images_are_kept_beside_the_runs_own(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each data set has a folder of its own, also of the same name, and the run's own numbers stay."""
+    model, new, namesake = (tmp_path / name for name in ("run", "new", "elsewhere/new"))
+    shutil.copytree(trained, model)
+    own = {path.name: path.read_bytes() for path in (model / "evaluation").iterdir()}
+    for folder, names in ((new, ("sky", "red fruit")), (namesake, ("red fruit",))):
+        for i, name in enumerate(names * 3):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            picture((60, 90, 220) if i else (90, 200, 90), 100 + i).save(folder / name / f"{i}.png")
+    printed = {}
+    for data in ("new", str(namesake), f"{new}/", "new"):  # the first one three times
+        assert run(["evaluate", str(model), "--data", data, "--json"]) == 0
+        printed[data] = json.loads(capsys.readouterr().out)
+    folders = [model / "evaluation" / name for name in ("new", "new-2")]
+    assert {path.name for path in (model / "evaluation").iterdir()} == {*own, "new", "new-2"}
+    assert all((model / "evaluation" / name).read_bytes() == content for name, content in own.items())
+    for folder, numbers in zip(folders, (printed["new"], printed[str(namesake)]), strict=True):
+        assert numbers["kept_in"] == str(folder)
+        stored = json.loads((folder / "all.json").read_text())
+        assert stored.items() <= numbers.items()
+        assert len(np.load(folder / "all.logits.npy")) == stored["count"]
+        mistakes = json.loads((folder / "all.mistakes.json").read_text())
+        assert len(mistakes) == stored["count"] - stored["correct"] > 0
+        for mistake in mistakes:
+            (answer,) = mistake["predictions"]
+            assert answer["class"] != mistake["image"].split("/")[0] and answer["probability"] > 0.5
+    assert not [path for path in folders[0].iterdir() if str(tmp_path).encode() in path.read_bytes()]
+    assert run(["evaluate", str(model), "--data", "new"]) == 0
+    assert f"Kept in {model}/evaluation/new: every class" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_training_data_by_its_path_is_the_runs_own(trained: Path, photos: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(trained, tmp_path / "run")
+    (model / "evaluation" / "test.json").unlink()
+    assert run(["evaluate", str(model), "--data", str(photos)]) == 0
+    again = (model / "evaluation" / "test.json").read_bytes()
+    assert again == (trained / "evaluation" / "test.json").read_bytes()
+    assert not [path for path in (model / "evaluation").iterdir() if path.is_dir()]
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,26 @@ def test_a_model_that_answers_nothing_has_a_page(monkeypatch: pytest.MonkeyPatch
     assert "was trained to give features" in page.text and "has not been evaluated" not in page.text
 
 
+def test_the_best_step_is_the_one_that_the_run_chose() -> None:
+    """Of equal accuracies it takes the one of the lowest loss, and of measurements made twice the last."""
+    measured = [
+        (10, 0.5, 0.5),
+        (20, 1.0, 0.4),
+        (30, 1.0, 0.2),
+        (40, 1.0, 0.3),
+        (50, None, 0.1),
+        (20, 1.0, 0.1),
+    ]
+    metrics = [
+        {"kind": "validation", "step": step, "epoch": step, "loss": loss, "accuracy": accuracy}
+        for step, accuracy, loss in measured
+    ]
+    assert "best: 100.0% at step 20<" in render_report(bare(metrics=metrics))
+    assert "best: 100.0% at step 30<" in render_report(bare(metrics=metrics[:-1]))
+    nothing = [{**line, "accuracy": None} for line in metrics]
+    assert "best: " not in render_report(bare(metrics=nothing))
+
+
 def test_without_validation() -> None:
     metrics = [line for line in content().metrics if line["kind"] == "train"]
     assert "This run has no validation" in check_safe(render_report(bare(metrics=metrics))).text

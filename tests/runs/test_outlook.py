@@ -1,5 +1,6 @@
 """What a run says of itself before it begins."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -86,6 +87,22 @@ def test_a_resumed_run_counts_the_steps_that_are_left(digits: ImageData) -> None
     rows = shown(vitkit.recipe("digits"), digits, resumed)
     assert rows["time"] == ["about 5 s (measured on a few steps)"]
     assert rows["resumed"] == ["from step 2095 (step-00002095)"]
+
+
+def test_the_time_is_that_of_the_minutes(digits: ImageData) -> None:
+    run = vitkit.recipe("digits", minutes=4.0, steps=330)
+    assert shown(run, digits)["time"] == ["about 4 min 00 s, by the measurement for --minutes"]
+
+
+def test_unreadable_files_are_counted_once_they_are_read(digits: ImageData) -> None:
+    broken = copy.copy(digits.splits["val"])
+    assert isinstance(broken, MemorySamples)
+    broken.bad = {3: "no image", 5: "empty"}
+    data = replace(digits, splits={**digits.splits, "val": broken})
+    assert shown(vitkit.recipe("digits"), data)["images"] == [
+        "kept in memory (limit 2 GiB a split)",
+        "! 2 files cannot be read and count for nothing: 2 of val",
+    ]
 
 
 def test_warnings_stand_below_the_model(digits: ImageData) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def training_curves(
     metric: str = "accuracy",
     title: str = "Validation accuracy",
     label: str = "fraction of images right",
-    best: Literal["max", "min"] = "max",
+    best: int | None = None,
     is_fraction: bool = True,
 ) -> tuple[Figure, Figure, Figure]:
     """Draw loss, a validation metric and learning rate against the step, with epochs on top.
@@ -61,7 +61,7 @@ def training_curves(
         altered: the options by which the training loss differs from the validation loss ("label smoothing
             0.1"), for the legend; may be empty.
         metric: the name of the validation metric; its curve has `title` and `label`.
-        best: whether its largest or its smallest value is the best, which is marked.
+        best: the row of the best validation, which is marked.
         is_fraction: whether the metric is written as a percentage.
 
     Long runs are drawn as means over groups of steps.
@@ -89,7 +89,13 @@ def training_curves(
         if len(validation["step"]):
             loss.plot(validation["step"], validation["loss"], label="validation", **marks)
             middle.plot(validation["step"], validation[metric], **marks)
-            _mark_best(middle, validation["step"], validation[metric], best, is_fraction)
+            if best is not None:
+                step, value = validation["step"][best], validation[metric][best]
+                shown = f"{value:.1%}" if is_fraction else f"{value:.4g}"
+                circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none"}
+                circle |= {"markeredgecolor": "black", "label": f"best: {shown} at step {step:,.0f}"}
+                middle.plot([step], [value], "o", **circle)
+                middle.margins(y=0.12)  # so that the circle is whole
         else:
             _say(middle, "no validation was made")
         for figure, axes, heading, unit in zip(
@@ -352,19 +358,6 @@ def _smoothed(y: drawing.Floats) -> drawing.Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         smoothed: drawing.Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
     return smoothed
-
-
-def _mark_best(
-    axes: Axes, steps: drawing.Floats, values: drawing.Floats, best: Literal["max", "min"], is_fraction: bool
-) -> None:
-    if not np.isfinite(values).any():
-        return
-    place = int(np.nanargmax(values) if best == "max" else np.nanargmin(values))
-    step, value = steps[place], values[place]
-    label = f"best: {f'{value:.1%}' if is_fraction else f'{value:.4g}'} at step {step:,.0f}"
-    circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": "black"}
-    axes.plot([step], [value], "o", label=label, **circle)
-    axes.margins(y=0.12)  # so that the circle is whole
 
 
 def _epochs_on_top(axes: Axes, train: Columns) -> None:

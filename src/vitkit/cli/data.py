@@ -15,6 +15,7 @@ from vitkit.cli.options import JsonOption, importing, parse, parse_study
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training
 from vitkit.data.config import DecodeRule
+from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import AUGMENTATION
 from vitkit.jobs.options import DataCheckOptions, DataShowOptions
 from vitkit.jobs.recipes import recipe
@@ -59,8 +60,10 @@ def main(arguments: list[str]) -> None:
     checked = check(options)
     if options.json_output:
         console.print_json(checked.to_json())
-    else:
-        print_check(checked, options)
+        raise SystemExit(int(bool(checked.problems)))  # they are in the one object that is printed
+    print_check(checked, options)
+    if checked.problems:
+        raise VitkitError("Training refuses these images as they are:\n" + "\n".join(checked.problems))
 
 
 def _show(arguments: list[str]) -> None:
@@ -98,8 +101,10 @@ def print_check(data: "DataCheck", options: DataCheckOptions) -> None:
         console.out.print("\n[bold]To look at[/]")
         for warning in data.warnings:
             console.out.print(f"  [yellow]![/] {escape(warning)}")
-    else:
+    elif not data.problems:
         console.out.print("\nNothing stands out.")
+    if data.problems:  # the error that follows says them
+        return
     if data.advice:
         console.out.print(f"\n[bold]Advice[/]  {escape(' '.join(data.advice))}")
     recipe = "digits" if options.path == "digits" else data.recipe

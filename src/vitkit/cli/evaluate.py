@@ -76,6 +76,7 @@ def main(arguments: list[str]) -> None:
             "data": evaluation.data.name,
             "split": "all" if evaluation.whole else evaluation.split,
             "rejects": evaluation.rejects,
+            "kept_in": None if path is None else str(path),
         }
         console.print_json({**record, **evaluation.result.to_json()})
         return
@@ -83,9 +84,12 @@ def main(arguments: list[str]) -> None:
     model = shlex.quote(str(options.path))
     if path is None:
         console.print_next(f"vitkit predict {model} IMAGE_OR_FOLDER")
-    else:
+    elif evaluation.trained_on:
         console.print_lines(f"Kept in {path}.")
         console.print_next(f"vitkit report {model}")
+    else:
+        console.print_lines(f"Kept in {path}: every class and confusion, and which images were mistaken.")
+        console.print_next(f"vitkit predict {model} IMAGE_OR_FOLDER")
 
 
 def compute_part(arguments: list[str]) -> None:

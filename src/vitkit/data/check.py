@@ -14,7 +14,7 @@ from vitkit.data.layouts.repeats import pixel_digest
 from vitkit.data.listing import Labels
 from vitkit.data.sources import ImageData
 from vitkit.errors import DecodeError
-from vitkit.text import pluralize
+from vitkit.text import join_names, pluralize
 
 # Limits of warnings.
 _SMALL_SIDE = 32  # pixels
@@ -91,6 +91,8 @@ class DataCheck:
     """Sentences about how to train on it."""
     recipe: str = ""
     """Name of the recipe that fits its images."""
+    problems: tuple[str, ...] = ()
+    """Sentences about what has to be mended before training, which refuses the data as it is."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as dictionaries, lists, strings and numbers."""
@@ -263,6 +265,10 @@ def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list
             f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: "
             f"{', '.join(few[:10])}{more}."
         )
+    folded = Counter(map(str.casefold, train))
+    alike = [name for name in train if folded[name.casefold()] > 1]
+    if alike:
+        warnings.append(f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}.")
     present = {name: count for name, count in train.items() if count}
     if present:
         most, least = max(present, key=present.__getitem__), min(present, key=present.__getitem__)

@@ -72,6 +72,8 @@ class Listing:
     notes: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
     """(F,) number of each file's group; None without groups."""
+    problems: tuple[str, ...] = ()
+    """Sentences about what has to be mended before anything is trained on it."""
 
 
 class Texts:

@@ -131,6 +131,19 @@ class ImageData:
         return digest.hexdigest()
 
 
+class UnfitDataError(VitkitError):
+    """Images that can be listed, but that no training may begin with.
+
+    Args:
+        problems: sentences that say why, and what to do.
+        listed: the images.
+    """
+
+    def __init__(self, problems: Sequence[str], listed: "ListedData") -> None:
+        super().__init__("\n".join(problems))
+        self.problems, self.listed = tuple(problems), listed
+
+
 def open_data(
     spec: str,
     splits: Splits = DEFAULT_SPLITS,
@@ -151,14 +164,16 @@ def open_data(
         labelled: whether images need labels; if not, a folder may hold images alone, and labels are left out.
 
     Raises:
-        VitkitError: there is no such data, it has no images, an empty class or a single class, or its splits
-            disagree about the classes.
+        VitkitError: there is no such data, or it has no images.
+        UnfitDataError: it has an empty class, a single class or nothing to train on, or its splits disagree
+            about the classes; all of that is said at once.
     """
     if splits.label_separator is not None and not multi_label:
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
     name, listing = _list(spec, splits, rule, multi_label, class_names is not None, labelled)
+    problems = list(listing.problems)
     if not labelled:
         listing = _without_labels(listing)
     elif class_names is not None:
@@ -166,18 +181,21 @@ def open_data(
     elif multi_label and "train" in listing.splits:
         label_sets.refuse_single_labels(spec, listing)
     elif len(listing.class_names) < 2 and "train" in listing.splits:
-        raise VitkitError(
+        problems.append(
             f"{spec} has one class, {listing.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
         )
     if class_names is None and "train" not in listing.splits:
-        raise VitkitError(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
+        problems.append(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
     _check_names(spec, listing.class_names)
     if splits.group is not None and listing.groups is None:
         raise VitkitError(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
             f"folders; this is {listing.kind}. Leave it out, or list the images in a .csv."
         )
-    return ListedData(name, spec, listing, rule).cut(splits)
+    listed = ListedData(name, spec, listing, rule)
+    if problems:
+        raise UnfitDataError(problems, listed)
+    return listed.cut(splits)
 
 
 @dataclass(frozen=True)

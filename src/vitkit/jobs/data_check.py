@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import NEWEST_RULE
+from vitkit.data.sources import UnfitDataError
 from vitkit.jobs.options import DataCheckOptions
 from vitkit.tasks import find_task
 
@@ -11,11 +12,17 @@ from vitkit.tasks import find_task
 def check(options: DataCheckOptions) -> DataCheck:
     """Read every image of a data set once, and count images, sizes, copies and bad files.
 
+    What has to be mended before training is among the findings.
+
     Raises:
-        VitkitError: there is no such data set, or it cannot be opened.
+        VitkitError: there is no such data set, or its images cannot be listed.
     """
+    problems: tuple[str, ...] = ()
     with options.listener.progress("listing images"):
         splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
-        data = find_task(options.task).learning.open_data(options.path, splits, options.decode)
+        try:
+            data = find_task(options.task).learning.open_data(options.path, splits, options.decode)
+        except UnfitDataError as error:
+            data, problems = error.listed.cut(splits), error.problems
     with options.listener.progress("reading images") as progress:
-        return check_data(data, progress)
+        return replace(check_data(data, progress), problems=problems)

@@ -4,7 +4,7 @@ The protocols by name are ImageNet's own validation images, ReaL, V2, -A, -R, -S
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
+from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import (
@@ -30,10 +31,16 @@ from vitkit.jobs.engines import Ready, load_by_options
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions
 from vitkit.listener import SILENT, Listener, added_up
+from vitkit.models.config.card import Card
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import join_processes, lost_processes_explained, take_threads
-from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
+from vitkit.runs.trained_model import (
+    is_training_data,
+    name_other_images,
+    open_model_data,
+    write_evaluation,
+)
 from vitkit.shown import Rows, Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
@@ -63,6 +70,10 @@ class Evaluation(Shown):
     """Key and reason of every unreadable image, which is counted and not scored."""
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
+    trained_on: bool = True
+    """Whether the model was trained on this data, `split` included or not."""
+    card: Card = field(default_factory=Card, repr=False)
+    """The model's, which says what its outputs mean."""
 
     def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
@@ -120,7 +131,9 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
-    return Evaluation(split, data, answering, place, result, predictions, rejects, whole)
+    return Evaluation(
+        split, data, answering, place, result, predictions, rejects, whole, trained_on, model.card
+    )
 
 
 def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str, bool]:
@@ -201,31 +214,49 @@ def find_among_others(model: Described, others: Images, listener: Listener) -> N
 
 
 def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | None:
-    """Keep the evaluation of a run in its folder, if PyTorch computed its model unchanged on its own data.
+    """Keep the evaluation of a run in its folder, if PyTorch computed its model unchanged.
 
-    The report shows these numbers, and another evaluation of the run is compared with them.
+    The report shows the numbers on the run's own images, and another evaluation of the run is compared with
+    them. Numbers on other images go into a folder of their name, with a list of the mistakes.
 
     Returns:
-        The folder that holds it; None if it is of another model or data, if the run has not finished, or if
-        its folder may not be written.
+        The folder that holds it; None if it is of another model or of a part of a split, if the run has not
+        finished, or if its folder may not be written.
     """
-    run, changed = Path(options.path), (options.data, options.image_size, options.max_pixels)
+    run, split = Path(options.path), evaluation.split
     if (
         options.engine not in (None, "torch")
         or evaluation.model.kind != "run"
-        or evaluation.split not in SPLITS
-        or any(option is not None for option in changed)
+        or split not in SPLITS
+        or any(option is not None for option in (options.image_size, options.max_pixels))
     ):
         return None
     try:
-        write_evaluation(run, evaluation.split, evaluation.result, evaluation.predictions)
+        if options.data is not None and not evaluation.trained_on:
+            name = name_other_images(run, evaluation.data)
+            split = f"{name}/{'all' if evaluation.whole else split}"
+            replace_json(run / "evaluation" / f"{split}.mistakes.json", list_mistakes(evaluation))
+        write_evaluation(run, split, evaluation.result, evaluation.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are printed all the same
         options.listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
     except VitkitError as error:
         options.listener.note(f"Not kept: {error}")
         return None
-    return run / "evaluation"
+    return (run / "evaluation" / f"{split}.json").parent
+
+
+def list_mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """List the images on which a model is not wholly right, each with what the model takes for likeliest."""
+    answering, predictions = evaluation.answering, evaluation.predictions
+    samples, card = evaluation.data.splits[evaluation.split], evaluation.card
+    return [
+        {
+            "image": samples.key(int(predictions.ids[row])),
+            **answering.guess_json(answering.guesses(predictions.logits[row : row + 1], card, 1)[0]),
+        }
+        for row in np.flatnonzero(answering.score_images(predictions) < 1).tolist()
+    ]
 
 
 def _match_by_order(path: str, model: Described, data: ImageData) -> str:

@@ -32,10 +32,9 @@ from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, fill, page_script
 from vitkit.tasks import task_of
 from vitkit.tasks.answering import Result, SplitPredictions
-from vitkit.tasks.learning import ShowsExamples
+from vitkit.tasks.learning import Learning, ShowsExamples
 from vitkit.tasks.page import (
     NOTHING_ANSWERED,
-    Curve,
     Number,
     Pictures,
     Plot,
@@ -47,6 +46,8 @@ from vitkit.tasks.page import (
     fraction_cell,
 )
 from vitkit.text import join_names
+from vitkit.training.checkpoint import Progress
+from vitkit.training.evaluators import judge
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
@@ -153,7 +154,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         ],
         "facts": [*task_report.facts, *((value, name) for name, value in _facts(content))],
         "curve": task.learning.curve,
-        "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
+        "curves": _curves(content.metrics, task.learning, _altered(content.config)),
         "altered": _altered(content.config),
         "loss": task.learning.curve.loss or figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
@@ -220,19 +221,31 @@ def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
     return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]], curve: Curve, altered: str) -> list[Drawing]:
+def _curves(metrics: Sequence[Mapping[str, Any]], learning: Learning[Any], altered: str) -> list[Drawing]:
+    curve, monitor, progress = learning.curve, learning.monitor, Progress()
     train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
-    validation = _columns(metrics, "validation", ("step", "epoch", "loss", curve.metric))
+    names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
+    validation = _columns(metrics, "validation", sorted(names))
     if not len(train["step"]) and not len(validation["step"]):
         return []
     steps = int(max([*train["step"], *validation["step"]]))
+    for row in range(len(validation["step"])):  # as the run itself chose its best step
+        numbers = {name: float(column[row]) for name, column in validation.items()}
+        progress = judge(monitor, numbers, row, progress)
     drawn = figures.training_curves(
-        train, validation, altered, curve.metric, curve.title, curve.label, curve.best, curve.is_fraction
+        train,
+        validation,
+        altered,
+        curve.metric,
+        curve.title,
+        curve.label,
+        progress.best_step,
+        curve.is_fraction,
     )
-    names = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
+    pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
     return [
         drawing(figure, name, f"{what} over {steps:,} steps of training.")
-        for figure, (name, what) in zip(drawn, names.items(), strict=True)
+        for figure, (name, what) in zip(drawn, pictures.items(), strict=True)
     ]
 
 

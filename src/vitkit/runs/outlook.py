@@ -115,7 +115,7 @@ def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
     Returns:
         Rows in the order in which they are shown, below the rows of `first_screen`.
     """
-    rows = [("images", [_reading(run, data)]), ("time", [_duration(run, data, outlook)])]
+    rows = [("images", [_reading(run, data), *_unreadable(data)]), ("time", [_duration(run, data, outlook)])]
     if outlook.checkpoint is not None:
         rows.append(("resumed", [f"from step {outlook.step} ({outlook.checkpoint})"]))
     return rows
@@ -204,6 +204,16 @@ def _reading(run: Run, data: ImageData) -> str:
     )
 
 
+def _unreadable(data: ImageData) -> list[str]:
+    """Count the files that could not be read into memory; of the others, nobody knows yet."""
+    splits = data.splits.items()
+    bad = {split: len(samples.bad) for split, samples in splits if isinstance(samples, MemorySamples)}
+    counts = [f"{count:,} of {split}" for split, count in bad.items() if count]
+    are = "file cannot be read and counts" if sum(bad.values()) == 1 else "files cannot be read and count"
+    total = f"{sum(bad.values()):,} {are} for nothing"
+    return [f"! {total}: {', '.join(counts)}"] if counts else []
+
+
 def _classes(names: tuple[str, ...]) -> str:
     more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
     return f"{len(names)}: {', '.join(names[:NAMES_SHOWN])}{more}"
@@ -277,6 +287,8 @@ def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
 def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
     if outlook.step_seconds is None:
         return "known after the first steps: the weights are sharded"
+    if run.training.minutes is not None and not outlook.step:  # one measurement, and not two that differ
+        return f"about {format_duration(60 * run.training.minutes)}, by the measurement for --minutes"
     seconds = (_total_steps(run, data) - outlook.step) * outlook.step_seconds
     return f"about {format_duration(seconds)} (measured on a few steps)"
 

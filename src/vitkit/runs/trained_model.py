@@ -1,6 +1,8 @@
 """Read and write the card, the images and the evaluations of the model that a run trains."""
 
+import hashlib
 import io
+import itertools
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +16,15 @@ from PIL import Image
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.paths import absolute_spec
-from vitkit.durable import refuse_links, replace_file, replace_json, sync_folder
+from vitkit.durable import (
+    read_json,
+    refuse_link,
+    refuse_links,
+    remove_leftovers,
+    replace_file,
+    replace_json,
+    sync_folder,
+)
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card
 from vitkit.runs.config import Run
@@ -27,12 +37,19 @@ from vitkit.weights.pretraining import TRAINING_IMAGES
 if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
 
+OTHER_IMAGES = "images.json"
+"""The file that says, in a folder below evaluation/, which images the numbers beside it are of."""
 EXAMPLES = "evaluation/examples.png"
 """The picture of the predictions of a model without answers, in its run folder."""
 
 
 def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
     """Write an evaluation into the run folder: the numbers as JSON, the predictions as arrays.
+
+    Args:
+        run: the folder.
+        split: of the run's images; of others, what `name_other_images` returns, "/" and the split.
+        result, predictions: the numbers, and what they are counted from.
 
     Raises:
         VitkitError: a link leads out of the run folder.
@@ -44,9 +61,36 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPr
     # The numbers are there only beside the arrays that they are counted from: after a kill between two files
     # the split counts as not evaluated.
     numbers.unlink(missing_ok=True)
-    sync_folder(folder)
+    sync_folder(numbers.parent)
     predictions.save(numbers)
     replace_json(numbers, result.to_json())
+
+
+def name_other_images(run: Path, data: "ImageData") -> str:
+    """Make the folder below evaluation/ for numbers on images that are not the run's own; return its name.
+
+    The same path gets the same folder again, and another path of the same name gets the next number.
+
+    Raises:
+        VitkitError: a link leads out of the run folder.
+    """
+    refuse_links(run)
+    # A hash, because evaluation/ is given away with a model and does not say where images are on a disk.
+    place = hashlib.sha256(os.fsencode(absolute_spec(data.spec))).hexdigest()
+    for number in itertools.count(1):
+        name = (data.name or "images") + (f"-{number}" if number > 1 else "")
+        folder, record = run / "evaluation" / name, None
+        with suppress(VitkitError, FileNotFoundError):  # a damaged record is another's
+            record = read_json(folder / OTHER_IMAGES)
+        if record is None and not folder.exists():
+            folder.mkdir(parents=True)
+        elif not isinstance(record, dict) or record.get("place") != place:
+            continue
+        refuse_link(folder)
+        remove_leftovers(folder)
+        replace_json(folder / OTHER_IMAGES, {"place": place, "fingerprint": data.fingerprint()})
+        return name
+    raise AssertionError("The numbers have no end.")
 
 
 def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:

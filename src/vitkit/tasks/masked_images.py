@@ -63,7 +63,6 @@ class MaskedImagesLearning:
             label="loss",
             caption="the loss on the hidden patches of validation images, the same ones each time; the "
             "circle is the best.",
-            best="min",
             is_fraction=False,
             loss=self.loss,
         )

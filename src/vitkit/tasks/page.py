@@ -141,8 +141,6 @@ class Curve:
     """Label of its axis."""
     caption: str
     """The text that follows "Middle: "."""
-    best: Literal["max", "min"] = "max"
-    """The value that is marked as the best: the largest or the smallest."""
     is_fraction: bool = True
     """Whether it is from 0 to 1, and written as a percentage; else it has any value."""
     loss: str = ""

@@ -8,7 +8,8 @@ import pytest
 
 from tests.helpers.image_folders import WHOLE, image_bytes, keys, plant
 from vitkit.data.config import Splits
-from vitkit.data.sources import open_data
+from vitkit.data.paths import LAYOUTS
+from vitkit.data.sources import UnfitDataError, open_data
 from vitkit.errors import DecodeError, VitkitError
 
 
@@ -140,6 +141,27 @@ def test_unreadable_images_are_listed_and_fail_when_decoded(tmp_path: Path) -> N
         train.size(1)
 
 
+def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+    files = {"train/a": 2, "train/b": 0, "train/c": 1, "val/a": 0, "val/c": 0, "test/a": 1, "test/d": 0}
+    root = plant(tmp_path, files)
+    with pytest.raises(UnfitDataError) as caught:
+        open_data(str(root))
+    assert [problem.removeprefix(f"{root}") for problem in caught.value.problems] == [
+        f"No images in {root / 'val'}. {LAYOUTS}",
+        " (train): no images in the class folder b. Add images, or remove the folder.",
+        " (test): no images in the class folder d. Add images, or remove the folder.",
+        ": the classes of train and test differ (only in train: b, c; only in test: d). The class folders of "
+        "all splits must have the same names: rename or remove the odd ones.",
+    ]
+    assert str(caught.value).split("\n") == list(caught.value.problems)
+    data = caught.value.listed.cut(WHOLE)
+    assert data.class_names == ("a", "b", "c", "d")
+    assert {split: samples.labels.tolist() for split, samples in data.splits.items()} == {
+        "train": [0, 0, 2],
+        "test": [0],
+    }
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -154,7 +176,7 @@ def test_unreadable_images_are_listed_and_fail_when_decoded(tmp_path: Path) -> N
         ({"train/a": 1, "train/b": 1, "val/a": 1, "val/c": 1}, "only in train: b; only in val: c"),
         ({"a": 0, "b": 0}, "No images in"),
         ({}, "No images in"),
-        ({"test/a": 1, "test/b": 1}, "no train/"),
+        ({"test/a": 1, "test/b": 1}, "has only test, no images to train on"),
         ({"train/a": 1, "train/b": 1, "test": 2}, "no class folders"),
         ({".": 3}, "no class folders"),
     ],

@@ -51,6 +51,19 @@ def test_the_same_pixels_stay_in_one_split(copies: Path) -> None:
         assert samples.labels.mean() == pytest.approx(0.5, abs=0.1)
 
 
+def test_the_same_image_in_two_classes_is_named(copies: Path) -> None:
+    (copies / "a" / "07-again.png").rename(copies / "b" / "wrong.png")
+    draw(copies / "a" / "third.png", 7, compress_level=1)
+    draw(copies / "b" / "12-again-too.png", 112)  # of one class
+    notes = open_data(str(copies), RULE_2).notes
+    assert notes[0] == (
+        "1 image has different labels under several names, so that some are wrong: "
+        "a/07.png = a/third.png = b/wrong.png."
+    )
+    assert len([note for note in notes if "different labels" in note]) == 1
+    assert not [note for note in open_data(str(copies), RULE_2, labelled=False).notes if "labels" in note]
+
+
 def test_runs_of_the_first_rule_keep_their_splits(copies: Path) -> None:
     first, unsaid = open_data(str(copies), Splits(rule=1)), open_data(str(copies))
     assert first.fingerprint() == unsaid.fingerprint() != open_data(str(copies), RULE_2).fingerprint()

@@ -169,7 +169,7 @@ def list_archive(
         listing = _list_images(path, f"{ending} of images", list(by_name), files_of)
         return replace(listing, notes=notes)
     folders = sorted({name.split("/")[0] for name in by_name if "/" in name})
-    roots, not_splits = split_roots(path, folders, partial)
+    roots, not_splits = split_roots(path, folders)
     scans: dict[str, ClassImages] = {}
     for split, root in roots.items():
         above = "" if root == path else f"{root.name}/"

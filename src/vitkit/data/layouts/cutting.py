@@ -89,6 +89,7 @@ def with_missing_splits(
         compared = search() if (splits.rule or FIRST_RULE) >= 2 else None
         if compared is not None:
             same["train"] = compared
+            notes += _contradictions(listing, compared)
         groups, more = _groups_to_keep(listing, splits, compared, total)
         notes += more
     for split, fraction in fractions.items():
@@ -116,6 +117,22 @@ def with_missing_splits(
             f"({how})."
         )
     return Cut(listed, notes, folds, same)
+
+
+def _contradictions(listing: Listing, same: NDArray[np.int64]) -> list[str]:
+    """Name the equal training images that have different labels, if any; `same` is as `search` gives it."""
+    numbers, labels = listing.splits["train"]
+    differs = (labels != labels[same]).reshape(len(labels), -1).any(axis=1)
+    groups = [
+        " = ".join(listing.files.key(int(number)) for number in numbers[same == first])
+        for first in np.unique(same[differs])
+    ]
+    if not groups:
+        return []
+    images = pluralize(len(groups), "image has", "images have")
+    return [
+        f"{images} different labels under several names, so that some are wrong: {join_names(groups, 5)}."
+    ]
 
 
 def _torn_groups(listing: Listing) -> list[str]:

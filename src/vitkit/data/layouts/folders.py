@@ -40,28 +40,22 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
     """
     with os.scandir(root) as entries:
         folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
-    roots, not_splits = split_roots(root, folders, partial)
+    roots, not_splits = split_roots(root, folders)
     scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
     kind, files = "folder of class folders", lambda paths: Paths(root, paths)
     return list_classes(root, kind, scans, not_splits, files, partial, group)
 
 
-def split_roots(root: Path, folders: list[str], partial: bool) -> tuple[dict[str, Path], list[str]]:
+def split_roots(root: Path, folders: list[str]) -> tuple[dict[str, Path], list[str]]:
     """Tell the folders of splits in the root from its other folders.
 
     Returns:
         The folder of each split, and the names of the other folders.
-
-    Raises:
-        VitkitError: there are folders of splits and none for training.
     """
     split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
-    if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
+    if "train" in split_folders or (split_folders and len(split_folders) == len(folders)):
         roots = {split: root / split_folders[split] for split in SPLITS if split in split_folders}
         return roots, [name for name in folders if name not in split_folders.values()]
-    if split_folders and len(split_folders) == len(folders):
-        names = ", ".join(f"{name}/" for name in folders)
-        raise VitkitError(f"{root} has {names} but no train/. {LAYOUTS}")
     return {"train": root}, []
 
 
@@ -84,10 +78,13 @@ def list_classes(
         files_of: makes the files of the paths of all images.
         partial, group: as for `list_folders`.
 
+    Returns:
+        The listing. Its problems are empty classes, and splits that are empty or disagree about the classes.
+
     Raises:
-        VitkitError: no images, an empty class, or splits that disagree about the classes.
+        VitkitError: there are no images.
     """
-    class_names = _agreed_classes(root, scans, partial)
+    class_names, problems = _agreed_classes(root, scans, partial)
     number_of = {name: number for number, name in enumerate(class_names)}
     paths: list[str] = []
     groups: list[str] = []
@@ -97,13 +94,14 @@ def list_classes(
         start = len(paths)
         labels: list[int] = []
         for name, files in scan.images.items():
-            if not files:  # tolerated for a trained model's classes only
+            if not files:  # a problem, but of a trained model's classes
                 continue
             paths += (f"{above}{name}/{file}" for file in files)
             labels += [number_of[name]] * len(files)
             if group is not None:
                 groups += (_group_of(root / f"{above}{name}", file, group) for file in files)
-        splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
+        if labels:
+            splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
     notes = []
     if not_splits:
         notes.append(
@@ -112,7 +110,7 @@ def list_classes(
     for split, scan in scans.items():
         notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
     numbers = None if group is None else number_groups(groups)
-    return Listing(kind, class_names, files_of(paths), splits, tuple(notes), numbers)
+    return Listing(kind, class_names, files_of(paths), splits, tuple(notes), numbers, problems)
 
 
 def list_images(root: Path) -> Listing:
@@ -256,41 +254,49 @@ def image_files(root: Path) -> list[Path]:
     return files_below(root, is_image) or files_below(root, is_array)
 
 
-def _agreed_classes(root: Path, scans: Mapping[str, ClassImages], partial: bool) -> tuple[str, ...]:
-    """Return the class names of all splits; no images, empty classes or other names in a split are errors."""
-    for scan in scans.values():
-        if not any(scan.images.values()):
-            if scan.loose and not scan.images:
-                raise VitkitError(
-                    f"{scan.root} holds {pluralize(scan.loose, 'image')} but no class folders, so there are "
-                    f"no labels. Put the images of each class into a folder of its name. {LAYOUTS}"
-                )
-            raise VitkitError(f"No images in {scan.root}. {LAYOUTS}")
+def _agreed_classes(
+    root: Path, scans: Mapping[str, ClassImages], partial: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the class names of all splits, and the problems; no images at all are an error."""
+    problems = []
+    filled = {split: scan for split, scan in scans.items() if any(scan.images.values())}
+    for split, scan in scans.items():
+        if split in filled:
+            continue
+        problem = f"No images in {scan.root}. {LAYOUTS}"
+        if scan.loose and not scan.images:
+            problem = (
+                f"{scan.root} holds {pluralize(scan.loose, 'image')} but no class folders, so there are "
+                f"no labels. Put the images of each class into a folder of its name. {LAYOUTS}"
+            )
+        if partial or not filled:
+            raise VitkitError(problem)
+        problems.append(problem)
     names = sorted({name for scan in scans.values() for name in scan.images})
     if partial:
-        return tuple(name for name in names if any(scan.images.get(name) for scan in scans.values()))
-    for split, scan in scans.items():
+        return tuple(name for name in names if any(scan.images.get(name) for scan in scans.values())), ()
+    for split, scan in filled.items():
         empty = [name for name, files in scan.images.items() if not files]
         if empty:
             where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
             several = (
                 " If it holds text files of labels, give --task multi-label." if "labels" in empty else ""
             )
-            raise VitkitError(
+            problems.append(
                 f"{where}: no images in the class {_folders(empty)}. Add images, or remove the folder."
                 f"{several}"
             )
-    for split, scan in scans.items():
+    for split, scan in filled.items() if "train" in filled else ():
         missing = [name for name in scans["train"].images if name not in scan.images]
         unknown = [name for name in scan.images if name not in scans["train"].images]
         if missing or unknown:
             sides = [f"only in train: {', '.join(missing)}"] if missing else []
             sides += [f"only in {split}: {', '.join(unknown)}"] if unknown else []
-            raise VitkitError(
+            problems.append(
                 f"{root}: the classes of train and {split} differ ({'; '.join(sides)}). The class folders of "
                 "all splits must have the same names: rename or remove the odd ones."
             )
-    return tuple(names)
+    return tuple(names), tuple(problems)
 
 
 def is_image(name: str) -> bool:

@@ -257,7 +257,7 @@ def _evaluate(
         precision=contender.ready.precision,
         listener=listener,
     )
-    where = ""
+    where, shown = "train", tested.name if tested.whole else tested.split
     if is_own:
         others = () if parse_split(tested.split)[0] == "train" else (tested.split,)
         rows = find_training_images(data, others, listener)
@@ -267,9 +267,7 @@ def _evaluate(
         rows = {} if repeated is None else {tested.split: repeated}
     else:
         rows = {}
-    result = with_repeats(
-        result, predictions, rows, tested.split, answering, listener, where=where or "train"
-    )
+    result = with_repeats(result, predictions, rows, tested.split, answering, listener, shown, where)
     folder.mkdir(exist_ok=True)
     write_evaluation(folder, tested.split, result, predictions)
     remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits

@@ -172,15 +172,22 @@ def conclusions(comparison: ModelComparison) -> list[str]:
     sentences = [_difference(comparison), _flips(comparison)]
     if len(comparison.classes) > 1:
         sentences.append(_classes(comparison))
+    sides = comparison.first, comparison.second
+    trained = [side for side in sides if side.trained_on_tested]
+    if len({side.trained_on_tested for side in sides}) == 1 and trained:
+        sentences.append(
+            f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
+            "pixel: the figures of both are too good."
+        )
+        trained = []
     sentences += [
         f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: its "
         "figures are too good, and the comparison is unfair."
-        for side in (comparison.first, comparison.second)
-        if side.trained_on_tested
+        for side in trained
     ]
     sentences += [
         f"Whether {side.label} was trained on some of these images is not known."
-        for side in (comparison.first, comparison.second)
+        for side in sides
         if side.trained_on_tested is None
     ]
     if comparison.split.startswith("val"):
