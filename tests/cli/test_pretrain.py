@@ -38,7 +38,7 @@ def test_photos_get_the_model_and_the_size_of_photos(photos: Path, tmp_path: Pat
     assert pretrain(str(photos), "--objective", "mae", *small, *short) == 0
     options = recorded(out)
     assert options["model"] == "ViT-192x9x3/8" and options["preprocessing"]["image_size"] == [128, 128]
-    assert options["architecture"]["position"] == "sincos_2d"
+    assert options["architecture"]["position"] == "sincos_2d_mae"
     assert options["splits"]["test_fraction"] == 0  # there is nothing to test
     # The rate of 128 images, for 4; and the warm-up is no longer than a tenth of the run.
     assert options["optimizer"]["learning_rate"] == pytest.approx(1e-3 * 4 / 128, rel=1e-2)

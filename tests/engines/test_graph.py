@@ -16,7 +16,7 @@ from vitkit.models.parts import MLP, Block
 
 @pytest.mark.parametrize(
     "name",
-    ["", "-gap", "-map", "-max", "-reg4", "-relative", "-sincos2d", "-everylayer", "-conv"],
+    ["", "-gap", "-map", "-max", "-reg4", "-relative", "-sincos2d", "-sincos2dmae", "-everylayer", "-conv"],
 )
 def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     model = small(f"ViT-32x2x4/8{name}")

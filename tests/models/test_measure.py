@@ -94,7 +94,9 @@ def vits(draw: st.DrawFn) -> ViTConfig:
         pool=pool,
         register_tokens=draw(st.integers(0, 2)),
         class_token_position=draw(st.booleans()),
-        position=draw(st.sampled_from(["learned", "learned_2d", "relative", "sincos_2d", "none"])),
+        position=draw(
+            st.sampled_from(["learned", "learned_2d", "relative", "sincos_2d", "sincos_2d_mae", "none"])
+        ),
         position_at=draw(st.sampled_from(["stem", *everywhere])),
         attention=draw(st.sampled_from(["full", "axial"])),
         representation_size=draw(st.sampled_from([None, 6])),

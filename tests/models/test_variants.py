@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from tests.helpers.tiny_models import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
+from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, PositionKind, RotaryConfig, ViTConfig
 from vitkit.models.parts import MLP, Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
@@ -33,6 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "2-D": {"position": "learned_2d"},
     "relative": {"position": "relative"},
     "sines": {"position": "sincos_2d"},
+    "sines of MAE": {"position": "sincos_2d_mae"},
     "every layer": {"position_at": "every_layer"},
     "every layer, shared": {"position_at": "every_layer_shared"},
     "2-D, every layer": {"position": "learned_2d", "position_at": "every_layer"},
@@ -90,7 +92,7 @@ def test_every_variant_comes_in_other_sizes(
     with caplog.at_level(logging.WARNING, "vitkit"):
         other = load_model(tmp_path, image_size=(24, 8))
     assert other(torch.zeros(1, 3, 24, 8)).shape == (1, 5)
-    placeless = changes.get("position") in ("none", "sincos_2d")
+    placeless = changes.get("position") in ("none", "sincos_2d", "sincos_2d_mae")
     assert ("from a grid of 3x4 to 6x2" in caplog.text) != placeless
 
 
@@ -201,13 +203,44 @@ def test_no_head_sees_the_registers_themselves() -> None:
     assert not torch.equal(model.pool(encoded), model.pool(encoded + 1))
 
 
-@given(rows=st.integers(1, 6), columns=st.integers(1, 6))
+SINES: tuple[PositionKind, ...] = ("sincos_2d", "sincos_2d_mae")
+
+
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), kind=st.sampled_from(SINES))
 @settings(max_examples=20, deadline=None)
-def test_sines_know_their_place_alone(rows: int, columns: int) -> None:
+def test_sines_know_their_place_alone(rows: int, columns: int, kind: PositionKind) -> None:
     """The vector of a place does not depend on how large the grid around it is."""
-    small, large = sincos_2d((rows, columns), 16), sincos_2d((rows + 3, columns + 2), 16)
+    small, large = sincos_2d((rows, columns), 16, kind), sincos_2d((rows + 3, columns + 2), 16, kind)
     large = large.reshape(rows + 3, columns + 2, 16)[:rows, :columns].reshape(1, -1, 16)
     assert torch.equal(small, large)
+
+
+def mae_positions(grid: tuple[int, int], width: int) -> np.ndarray:
+    """Compute `get_2d_sincos_pos_embed` of MAE (`util/pos_embed.py`), written from its description: numpy's
+    meshgrid of (columns, rows) makes the column the first half, though that code calls it h."""
+    frequencies = 1 / 10_000 ** (np.arange(width // 4) / (width / 4))
+    places = np.meshgrid(np.arange(grid[1]), np.arange(grid[0]))
+    angles = [place.reshape(-1, 1) * frequencies for place in places]
+    return np.concatenate([part for angle in angles for part in (np.sin(angle), np.cos(angle))], axis=1)
+
+
+@pytest.mark.parametrize(("grid", "width"), [((14, 14), 768), ((14, 14), 512), ((3, 5), 8), ((5, 2), 16)])
+def test_positions_of_mae_have_its_authors_frequencies(grid: tuple[int, int], width: int) -> None:
+    """At the sizes of its ViT-B/16 and that decoder, and on rectangles, which tell the halves apart."""
+    expected = mae_positions(grid, width)
+    np.testing.assert_allclose(sincos_2d(grid, width, "sincos_2d_mae")[0], expected, rtol=0, atol=1e-6)
+    assert np.abs(sincos_2d(grid, width, "sincos_2d")[0].numpy() - expected).max() > 0.01
+
+
+def test_a_model_with_positions_of_mae_has_them_on_every_grid_and_keeps_them(tmp_path: Path) -> None:
+    model = ViT(dataclasses.replace(SMALL, position="sincos_2d_mae")).eval()
+    for grid in ((3, 4), (5, 7)):
+        expected = torch.from_numpy(mae_positions(grid, 24)).float()
+        torch.testing.assert_close(model.positions[0].at(grid)[0], expected, rtol=0, atol=1e-6)
+    save_model(model, tmp_path / "mae")
+    loaded = load_model(tmp_path / "mae").eval()
+    assert loaded.config == model.config
+    assert torch.equal(loaded(IMAGES), model(IMAGES))
 
 
 @given(tokens=st.integers(2, 30), new=st.integers(2, 30))
@@ -228,6 +261,7 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
         ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
         ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
         ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
+        ({"position": "sincos_2d_mae", "width": 18}, "divisible by 4"),
         ({"register_tokens": -1}, "register_tokens is from 0"),
         ({"num_classes": -1}, "no head"),
     ],

@@ -149,6 +149,7 @@ def test_what_it_makes_fine_tunes_converts_and_predicts_like_all_others(
         ("ViT-Ti/16-relative", SimMIMConfig(), ""),
         ("Axial-ViT-B/16", MaskedPatchesConfig(), ""),
         ("ViT-Ti/16-sincos2d", MAEConfig(), ""),
+        ("ViT-Ti/16-sincos2dmae", MAEConfig(), ""),
     ],
 )
 def test_models_that_cannot_learn_it_are_refused(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config.vit_config import PositionKind, ViTConfig
 from vitkit.models.image_model import BatchRows
 from vitkit.models.position import sincos_2d
 from vitkit.models.vit import ViT
@@ -293,8 +293,10 @@ def test_the_encoder_of_mae_sees_the_class_token_and_the_other_patches_in_their_
     assert not {"position"} & set(dict(objective.named_parameters()))
 
 
-def test_the_decoder_of_mae_predicts_each_hidden_patch_in_its_place() -> None:
-    model, objective = parts(SMALL_MAE)
+@pytest.mark.parametrize("kind", ["learned", "sincos_2d", "sincos_2d_mae"])
+def test_the_decoder_of_mae_predicts_each_hidden_patch_in_its_place(kind: PositionKind) -> None:
+    """With the frequencies of the encoder, where it has fixed ones."""
+    model, objective = parts(SMALL_MAE, replace(CONFIG, position=kind))
     assert isinstance(objective, MAE)
     hidden = objective.predict(model, images(2))
     placed = model.embed(images(2))
@@ -307,7 +309,7 @@ def test_the_decoder_of_mae_predicts_each_hidden_patch_in_its_place() -> None:
         tokens = objective.mask_token.expand(1, 24, -1).clone()
         for number, patch in enumerate(visible):
             tokens[0, patch] = seen[0, 1 + number]
-        decoded = torch.cat([seen[:, :1], tokens + sincos_2d((4, 6), 16)], dim=1)
+        decoded = torch.cat([seen[:, :1], tokens + sincos_2d((4, 6), 16, kind)], dim=1)
         for block in objective.blocks:
             decoded = block(decoded)
         expected = objective.head(objective.norm(decoded))[0, [1 + patch for patch in places]]

@@ -60,7 +60,7 @@ def test_every_intermediate_is_that_of_big_vision(name: str, tmp_path: Path) -> 
     for tap, array in expected.items():
         np.testing.assert_allclose(taps[tap], array, rtol=0, atol=2e-5, err_msg=tap)
     if "posemb_sincos2d" in arrays:
-        positions = sincos_2d(model.config.grid, model.config.width)
+        positions = sincos_2d(model.config.grid, model.config.width, "sincos_2d")
         np.testing.assert_allclose(positions, arrays["posemb_sincos2d"], rtol=0, atol=1e-6)
         assert "sincos2d" in card_of(model).origin["positions"]
 

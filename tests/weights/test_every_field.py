@@ -74,6 +74,8 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"position": "relative"},
         {"position": "sincos_2d"},
         {"position": "sincos_2d", "pool": "mean"},
+        {"position": "sincos_2d_mae"},
+        {"position": "sincos_2d_mae", "pool": "mean"},
     ),
     "rotary": ({"rotary": DINOV3_ROTARY},),
     "position_at": ({"position_at": "every_layer"}, {"position_at": "every_layer_shared"}),

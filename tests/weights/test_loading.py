@@ -226,6 +226,7 @@ def test_a_file_of_nothing_known_has_no_prefix_to_strip(tmp_path: Path) -> None:
         ({"image_size": [10**9, 16]}, "image_size is at most"),
         ({"image_size": [2**20, 2**20]}, "tokens; at most"),
         ({"image_size": [14_000, 14_000], "position": "sincos_2d"}, "Sine-cosine positions of"),
+        ({"image_size": [14_000, 14_000], "position": "sincos_2d_mae"}, "Sine-cosine positions of"),
         ({"norm_eps": float("nan")}, "norm_eps: expected a finite number"),
         ({"layer_scale": 1e39}, r"layer_scale: expected a finite number, of at most 3.4e\+38, found 1e\+39"),
         ({"head_bias_init": -1e308}, "head_bias_init: expected a finite number"),

@@ -219,7 +219,7 @@ def mae() -> Run:
         task="mae",
         model="ViT-B/16",
         # Fine-tuned by the mean of the patches, which is its authors' default.
-        architecture=Architecture(position="sincos_2d", gelu="erf", pool="mean", extra_class_token=True),
+        architecture=Architecture(position="sincos_2d_mae", gelu="erf", pool="mean", extra_class_token=True),
         preprocessing=Preprocessing(image_size=(224, 224), interpolation="bicubic"),
         augmentation=Augmentation(crop_area=(0.2, 1.0)),
         objective=MAEConfig(),
@@ -262,7 +262,7 @@ def mae_small() -> Run:
     return replace(
         run,
         task="mae",
-        architecture=replace(run.architecture, position="sincos_2d", extra_class_token=True),
+        architecture=replace(run.architecture, position="sincos_2d_mae", extra_class_token=True),
         objective=MAEConfig(decoder_width=96, decoder_depth=2, decoder_heads=3),
         optimizer=replace(run.optimizer, beta2=0.95),
     )

@@ -1,8 +1,8 @@
 """Position embeddings: where a token stands in the image (paper 3.1 and D.4).
 
 The original adds one learned vector to each token, in raster order, the class token's first (paper eq. 1).
-Appendix D.4 compares that with none, with learned 2-D ones and with relative ones; big_vision adds fixed
-sines and cosines; rotary positions turn queries and keys instead of being added. At the end are
+Appendix D.4 compares that with none, with learned 2-D ones and with relative ones; big_vision and MAE add
+fixed sines and cosines; rotary positions turn queries and keys instead of being added. At the end are
 the rules by which embeddings are resized between image sizes (3.2).
 
 Shapes: R x C the grid of patches, N = R * C patches, P rows for the tokens before the patches, T = P + N
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import Interpolation, RotaryConfig, ViTConfig
+from vitkit.models.config.vit_config import Interpolation, PositionKind, RotaryConfig, ViTConfig
 
 
 class Position(nn.Module):
@@ -122,12 +122,13 @@ class LearnedPosition2D(Position):
 
 
 class SinCosPosition2D(Position):
-    """Fixed sines and cosines of column and row, on any grid (big_vision `models/vit.py:34-44`)."""
+    """Fixed sines and cosines of column and row, on any grid, with the frequencies of `sincos_2d`."""
 
     embedding: Tensor
 
-    def __init__(self, grid: tuple[int, int], width: int) -> None:
-        super().__init__(grid, width, prefix=0)  # big_vision gives the class token no position
+    def __init__(self, grid: tuple[int, int], width: int, kind: PositionKind) -> None:
+        super().__init__(grid, width, prefix=0)  # neither big_vision nor MAE gives the class token a position
+        self.kind = kind
         self.make_buffers()
 
     def make_buffers(self) -> None:
@@ -137,13 +138,15 @@ class SinCosPosition2D(Position):
         self.register_buffer("embedding", embedding, persistent=False)
         # On the meta device, where a model waits for its weights, arithmetic would load PyTorch's compiler.
         if not embedding.is_meta:
-            self.embedding = sincos_2d(self.grid, self.width).to(embedding.device)
+            self.embedding = sincos_2d(self.grid, self.width, self.kind).to(embedding.device)
 
     def forward(self) -> Tensor:
         return self.embedding
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
-        return self.embedding if grid == self.grid else sincos_2d(grid, self.width).to(self.embedding)
+        if grid == self.grid:
+            return self.embedding
+        return sincos_2d(grid, self.width, self.kind).to(self.embedding)
 
 
 def make_positions(config: ViTConfig) -> Iterator[Position]:
@@ -155,8 +158,8 @@ def make_positions(config: ViTConfig) -> Iterator[Position]:
                 yield LearnedPosition(grid, width, prefix)
             case "learned_2d":
                 yield LearnedPosition2D(grid, width, prefix)
-            case "sincos_2d":
-                yield SinCosPosition2D(grid, width)
+            case "sincos_2d" | "sincos_2d_mae":
+                yield SinCosPosition2D(grid, width, config.position)
             case "relative" | "none":  # relative positions are the attention's own
                 return
 
@@ -240,13 +243,14 @@ def rotary_angles(grid: tuple[int, int], head_dim: int, config: RotaryConfig) ->
     return angles.repeat(1, 2)
 
 
-def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
+def sincos_2d(grid: tuple[int, int], width: int, kind: PositionKind) -> Tensor:
     """Compute sines and cosines of each patch's column, then of its row, `(1, N, D)`, in float32.
 
     Args:
         grid: `(rows, columns)` of patches.
         width: D.
-        temperature: the ratio between the highest and the lowest frequency (Vaswani et al. 2017: 10,000).
+        kind: `sincos_2d_mae` for frequencies from 1 to nearly 1 / 10,000, as Vaswani et al. 2017 and MAE
+            (`util/pos_embed.py`) have them; else to 1 / 10,000 itself (big_vision `models/vit.py:34-44`).
 
     Raises:
         VitkitError: the width cannot be cut into four.
@@ -254,10 +258,10 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
     if width % 4 or width < 8:
         raise VitkitError(f"Sine-cosine positions need a width divisible by 4, of at least 8, found {width}.")
     rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    # From 0 to 1 with both ends, hence the - 1, as big_vision has it (and so a width of at least 8). In
+    # big_vision's exponents go from 0 to 1 with both ends, hence the - 1 (and so a width of at least 8). In
     # float64, rounded once, at the end.
-    exponents = torch.arange(width // 4, dtype=torch.float64) / (width // 4 - 1)
-    frequencies = temperature**-exponents
+    last = width // 4 if kind == "sincos_2d_mae" else width // 4 - 1
+    frequencies = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / last)
     across = columns.flatten().double()[:, None] * frequencies  # (N, D / 4)
     down = rows.flatten().double()[:, None] * frequencies  # (N, D / 4)
     parts = [across.sin(), across.cos(), down.sin(), down.cos()]  # each (N, D / 4)

@@ -11,8 +11,8 @@ R1-1x0.5+ViT-256x2x4/16   a hybrid with such a ResNet; the total stride is a mul
 Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
 
 Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
-attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d
-another position embedding, -everylayer and -shared where it is added (paper D.4).
+attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d,
+-sincos2dmae another position embedding, -everylayer and -shared where it is added (paper D.4).
 """
 
 import difflib
@@ -79,6 +79,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pos2d": {"position": "learned_2d"},
     "relative": {"position": "relative"},
     "sincos2d": {"position": "sincos_2d"},
+    "sincos2dmae": {"position": "sincos_2d_mae"},
     "everylayer": {"position_at": "every_layer"},
     "shared": {"position_at": "every_layer_shared"},
     "conv": {},  # a convolutional stem, whose channels depend on width and patch

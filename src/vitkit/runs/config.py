@@ -59,7 +59,8 @@ class Architecture:
     """Number of learned tokens that are added to the class token and the patches."""
     position: PositionKind | None = None
     """Position embedding: learned (one vector for each patch), learned_2d (one for its row, one for its
-    column), relative (offsets in the attention), sincos_2d (fixed sines), or none (paper, appendix D.4)."""
+    column), relative (offsets in the attention), sincos_2d (fixed sines), sincos_2d_mae (with the frequencies
+    of MAE's authors), or none (paper, appendix D.4)."""
     position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
     """Where positions are added: before the first layer (stem), or before every layer, each with an embedding
     of its own or with one that all share."""

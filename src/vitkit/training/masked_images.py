@@ -309,8 +309,10 @@ class MAE(MaskedImages):
         )
         self.norm = nn.LayerNorm(width, model_config.norm_eps)
         self.head = nn.Linear(width, pixels)
-        # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none.
-        self.register_buffer("position", sincos_2d(model_config.grid, width), persistent=False)
+        # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none. MAE's
+        # frequencies beside MAE's alone: a run from before there was a choice goes on as it began.
+        position = sincos_2d(model_config.grid, width, model_config.position)
+        self.register_buffer("position", position, persistent=False)
         nn.init.normal_(self.mask_token, std=0.02)  # this and Xavier's below: MAE `models_mae.py`
         for block in self.blocks:
             cast("Block", block).init_weights(None)

@@ -23,7 +23,7 @@ STEM_GROUP = 8
 """Channels that a group norm of the convolutional stem takes together: the narrowest convolutions of Xiao et
 al. have 24."""
 
-PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
+PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "sincos_2d_mae", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 Interpolation = Literal["original", "bicubic"]
 """`original`: bilinear with the corners aligned and no antialiasing, the authors' rule. `bicubic`: with
@@ -98,9 +98,9 @@ class ViTConfig:
     """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
     stem_channels: tuple[int, ...] = ()
     """Channels of 3x3 convolutions before the projection (Xiao et al. 2021, arXiv 2106.14881): the last ones
-    halve the map until a position stands for a patch. None: patches are projected linearly."""
+    halve the map until a position stands for a patch. Empty: patches are projected linearly."""
     stem_strides: tuple[int, ...] = ()
-    """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. None: as above."""
+    """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. Empty: as above."""
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
     maximum; attention pooling by a learned query (MAP, big_vision); or every token."""
@@ -110,7 +110,8 @@ class ViTConfig:
     """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no);
     registers have them where the class token does, as in timm."""
     position: PositionKind = "learned"
-    """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
+    """Kind of position embedding (paper D.4). `sincos_2d` has big_vision's sines and cosines, `sincos_2d_mae`
+    those of MAE's authors."""
     rotary: RotaryConfig | None = None
     """Rotary positions in every attention, with added positions or without."""
     position_at: PositionsAt = "stem"
@@ -225,7 +226,10 @@ class ViTConfig:
                 f"Images of {format_size(self.image_size)} make {self.num_tokens:,} tokens; at most "
                 f"{MOST_TOKENS:,} are possible: choose a larger patch or smaller images."
             )
-        if self.position == "sincos_2d" and self.num_tokens * self.width > MOST_FIXED_POSITIONS:
+        if (
+            self.position in ("sincos_2d", "sincos_2d_mae")
+            and self.num_tokens * self.width > MOST_FIXED_POSITIONS
+        ):
             raise VitkitError(
                 f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
                 "numbers: choose a larger patch or smaller images."
