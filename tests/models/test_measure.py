@@ -297,7 +297,7 @@ def allocated(step: Callable[[], Any]) -> tuple[int, int]:
     depend on the processor: convolutions copy their input to another layout, bfloat16 is added up in float32.
     """
     seen = Operations()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler, seen:
         step()
     assert profiler.profiler is not None
     results = profiler.profiler.kineto_results

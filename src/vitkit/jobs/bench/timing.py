@@ -145,7 +145,8 @@ def peak_memory(step: Step, device: torch.device) -> int:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print when it begins and ends
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    # acc_events: PyTorch 2.11 warns of what it does without.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         step()
     results = profiler.profiler and profiler.profiler.kineto_results
     assert results is not None
