@@ -120,6 +120,15 @@ def refuse_link(path: Path) -> None:
         )
 
 
+def moved_error(run: Path) -> VitkitError:
+    """Make the error for a run folder that is no longer where its run began to write."""
+    return VitkitError(
+        f"{run} was moved, renamed or removed while its run was at work: the run ends, and writes nothing to "
+        "the old place. What was committed is whole where the folder is now: continue with vitkit train "
+        "--resume and its new path."
+    )
+
+
 def replace_json(path: Path, data: Any) -> None:
     """Write readable JSON with `replace_file`."""
     replace_file(path, [json_bytes(data)])

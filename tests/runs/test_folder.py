@@ -38,6 +38,7 @@ from vitkit.runs.folder import (
     kind_of,
     lock_folder,
     numbered_folders,
+    require_locked,
 )
 from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
 from vitkit.runs.trained_model import write_evaluation
@@ -98,6 +99,20 @@ def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path)
             pass
     with lock_folder(tmp_path):
         pass
+
+
+def test_a_folder_that_was_moved_is_not_the_one_that_is_locked(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with lock_folder(run):
+        require_locked(run)
+        run.rename(tmp_path / "moved")
+        with pytest.raises(VitkitError, match="was moved, renamed or removed"):
+            require_locked(run)
+        run.mkdir()
+        (run / ".lock").touch()  # of another run, which began there
+        with pytest.raises(VitkitError, match="was moved, renamed or removed"):
+            require_locked(run)
+        require_locked(tmp_path / "moved")
 
 
 def test_an_earlier_version_respects_the_lock(tmp_path: Path) -> None:

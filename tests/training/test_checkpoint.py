@@ -127,12 +127,20 @@ def test_parameters_of_the_first_version_are_read_by_the_names_of_today(
 def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
     trainer = trained(tmp_path, 4)
     trainer.state.average = None
+    (tmp_path / "plain").mkdir()
     checkpoint = save_checkpoint(tmp_path / "plain", trainer.state, trainer.environment, keep=1)
     expected = load_weights(checkpoint)
     average = tmp_path / "checkpoints" / "step-00000004" / "average.safetensors"
     shutil.copy(average, checkpoint)  # of another run, say
     assert weights_file(checkpoint).name == "model.safetensors" and find_damage(checkpoint) is None
     assert all(torch.equal(value, expected[name]) for name, value in load_weights(checkpoint).items())
+
+
+def test_a_checkpoint_never_makes_the_folder_of_its_run(tmp_path: Path) -> None:
+    trainer = trained(tmp_path / "run", 4)
+    with pytest.raises(VitkitError, match="gone was moved, renamed or removed"):
+        save_checkpoint(tmp_path / "gone", trainer.state, trainer.environment, keep=1)
+    assert not (tmp_path / "gone").exists()
 
 
 def test_the_best_checkpoint_is_kept_beside_the_last_ones(tmp_path: Path) -> None:

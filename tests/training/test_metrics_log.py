@@ -2,13 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.training.small_run import fingerprint, small_trainer
+from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import find_checkpoint
+from vitkit.training.checkpoint import find_checkpoint, step_of
+from vitkit.training.config import TrainingConfig
 from vitkit.training.metrics_log import MetricsLog
 from vitkit.training.trainer import Trainer
 
@@ -94,3 +96,34 @@ def test_a_pipe_is_no_log(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run" / "metrics.jsonl")
     with pytest.raises(VitkitError, match="expected a regular file"):
         resumed(tmp_path / "run")
+
+
+OFTEN = replace(TRAINING, log_every=100, evaluate_every=100, checkpoint_every=2)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize(
+    ("training", "step", "last", "committed"),
+    [(TRAINING, 1, 2, None), (TRAINING, 6, 7, 4), (OFTEN, 2, 3, 2), (OFTEN, 1, 1, None)],
+    ids=["no checkpoint yet", "before a line", "between checkpoints", "before the first checkpoint"],
+)
+def test_a_folder_that_is_moved_gets_no_second_half(
+    tmp_path: Path, training: TrainingConfig, step: int, last: int, committed: int | None, replaced: bool
+) -> None:
+    list((whole := small_trainer(tmp_path / "whole", training)).fit())
+    run, moved, steps = tmp_path / "run", tmp_path / "moved", list[int]()
+    with pytest.raises(VitkitError, match=f"{run} was moved, renamed or removed .* --resume"):
+        for report in small_trainer(run, training).fit():
+            steps.append(report.step)
+            if report.step == step:
+                run.rename(moved)
+                if replaced:
+                    run.mkdir()
+    assert steps[-1] == last and not list(run.glob("*")) and run.exists() == replaced
+    trainer = small_trainer(moved, training)
+    checkpoint, _ = find_checkpoint(moved)
+    assert (None if checkpoint is None else step_of(checkpoint)) == committed
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    list(trainer.fit())
+    assert fingerprint(trainer) == fingerprint(whole)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vitkit.data.config import refuse_augmentation
+from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
@@ -29,7 +30,7 @@ from vitkit.runs.config import (
 )
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, numbered_folders
+from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, numbered_folders, require_locked
 from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
@@ -250,9 +251,16 @@ def _complete(
     listener.show(estimate(run, parts.data, outlook))
     for sentence in differences:
         listener.warn(sentence)
+    require_locked(folder)
     fit(trainer, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
-    _finish(plan, parts, trainer, listener)
+    require_locked(folder)  # saving the model would make it anew
+    try:
+        _finish(plan, parts, trainer, listener)
+    except FileNotFoundError as error:
+        if folder.is_dir():
+            raise
+        raise moved_error(folder) from error
 
 
 def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> None:

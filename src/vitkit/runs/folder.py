@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitkit.durable import refuse_links, require_regular_file
+from vitkit.durable import moved_error, refuse_links, require_regular_file
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run, parse_run, read_config
@@ -212,6 +212,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_drop_inherited
     )
+
+
+def require_locked(folder: Path) -> None:
+    """Refuse a run folder that is not the one that this process has locked: it was moved or replaced.
+
+    Raises:
+        VitkitError: it is another folder, or there is none.
+    """
+    try:
+        lock = (folder / ".lock").stat()
+    except OSError as error:
+        raise moved_error(folder) from error
+    if not any(os.path.samestat(lock, os.fstat(descriptor)) for descriptor in _held):
+        raise moved_error(folder)
 
 
 @contextmanager

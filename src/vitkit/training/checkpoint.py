@@ -27,6 +27,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ from vitkit.durable import (
     hash_file,
     is_file_name,
     json_bytes,
+    moved_error,
     parse_json,
     read_regular_file,
     replace_file,
@@ -285,7 +287,8 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
     final = folder / step_name(step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"  # hidden: nothing looks for checkpoints there
     try:
-        os.makedirs(folder, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(folder)  # never the run folder: where that was moved away, a second half would grow
         remove(temporary)  # left by a killed process that had the same process number
         os.mkdir(temporary)
         # `write_file` hashes the bytes in memory, before the disk can damage them.
@@ -306,6 +309,8 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         for unfinished in (temporary, final):  # `final` where the rename was done and COMMIT was not
             if was_never_committed(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
+        if not run.is_dir():
+            raise moved_error(run) from error
         raise VitkitError(
             f"The checkpoint of step {step} could not be written to {folder}: "
             f"{error.strerror or error}. It needs {snapshot.bytes:,} bytes; {_free(folder)}. Checkpoints "

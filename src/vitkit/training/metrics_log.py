@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.durable import READ_SIZE, replace_file, require_regular_file
+from vitkit.durable import READ_SIZE, moved_error, replace_file, require_regular_file
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress, set_aside
 
@@ -38,7 +38,10 @@ class MetricsLog:
             self.descriptor = os.open(path, flags, 0o644)
         except OSError as error:
             raise self._refused(error) from error
+        self.folder = -1
         try:
+            # Open until the end, so that no other folder gets the same number.
+            self.folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
             require_regular_file(self.descriptor, path)
             while self.length < length:
                 chunk = os.read(self.descriptor, min(READ_SIZE, length - self.length))
@@ -58,8 +61,9 @@ class MetricsLog:
         """Append a line.
 
         Raises:
-            VitkitError: the disk refused.
+            VitkitError: the disk refused, or the folder was moved.
         """
+        self._require_same_folder()
         data = memory = json.dumps(line).encode() + b"\n"
         try:
             while data:  # a write may be short
@@ -79,8 +83,9 @@ class MetricsLog:
         """Flush to the disk; returns length and SHA-256.
 
         Raises:
-            VitkitError: the disk refused.
+            VitkitError: the disk refused, or the folder was moved.
         """
+        self._require_same_folder()  # a checkpoint follows, into the folder of this path
         try:
             os.fsync(self.descriptor)
         except OSError as error:
@@ -89,6 +94,20 @@ class MetricsLog:
 
     def close(self) -> None:
         os.close(self.descriptor)
+        if self.folder >= 0:
+            os.close(self.folder)
+
+    def _require_same_folder(self) -> None:
+        """Refuse to go on where the path of the run folder leads to no folder, or to another one."""
+        folder = self.path.parent
+        try:
+            is_same = os.path.samestat(os.stat(folder), os.fstat(self.folder))
+        except (FileNotFoundError, NotADirectoryError):
+            is_same = False
+        except OSError as error:
+            raise self._refused(error) from error
+        if not is_same:
+            raise moved_error(folder)
 
     def _refused(self, error: OSError) -> VitkitError:
         return VitkitError(
