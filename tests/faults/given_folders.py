@@ -48,7 +48,7 @@ class Parts(Kind):
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
         verb = VERBS[number % 2]
-        out = folder / "out"
+        out = folder / "results"
         shutil.copytree(shared / verb, out)
         done, checked = _damage(out, number // 2, draw)
         ended = forked(_command(verb, shared, out), folder, first=_small, limit=60)
@@ -73,7 +73,7 @@ def _small() -> None:
 def _command(verb: str, shared: Path, out: Path) -> list[str]:
     places = [str(shared / "run"), str(shared / "images")]
     given = places if verb == "predict" else places[::-1]
-    return [verb, *given, "--out", str(out), "--batch-size", "8", "--threads", "1"]
+    return [verb, *given, "--out", str(out), "--batch-size", "8"]
 
 
 def _rows(folder: Path) -> list[Fields]:
@@ -142,13 +142,13 @@ class Benchmarks(Kind):
     per_process = 50
 
     def prepare(self, folder: Path) -> None:
-        ended = forked(_fig12(folder / "out"), folder, first=prepared, limit=300)
+        ended = forked(_fig12(folder / "results"), folder, first=prepared, limit=300)
         assert ended.code == 0, ended.err
-        assert (folder / "out/bench.png").exists()
+        assert (folder / "results/bench.png").exists()
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
-        out = folder / "out"
-        shutil.copytree(shared / "out", out)
+        out = folder / "results"
+        shutil.copytree(shared / "results", out)
         path = out / ("bench.json", "bench.png")[number % 2]
         if number % 2 == 0 and draw.random() < 0.7:
             done = _edit(path, draw)

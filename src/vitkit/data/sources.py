@@ -172,7 +172,7 @@ def open_data(
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
-    name, listing = _list(spec, splits, rule, multi_label, class_names is not None, labelled)
+    name, listing = _list(spec, splits, multi_label, class_names is not None, labelled)
     problems = list(listing.problems)
     if not labelled:
         listing = _without_labels(listing)
@@ -268,9 +268,7 @@ class ListedData:
         return find_repeats([train], self.decoded)
 
 
-def _list(
-    spec: str, splits: Splits, rule: DecodeRule, multi_label: bool, partial: bool, labelled: bool
-) -> tuple[str, Listing]:
+def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
     """List the data of `spec` and name it; with `partial`, classes may be missing."""
     if spec == "digits":
         if multi_label:
@@ -282,7 +280,7 @@ def _list(
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
             return name, _list_sets(path, splits.label_separator, splits.group)
-        return name, _list_path(path, rule, partial, splits.group, labelled)
+        return name, _list_path(path, partial, splits.group, labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
 
@@ -364,7 +362,7 @@ def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
     return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
 
 
-def _list_path(path: Path, rule: DecodeRule, partial: bool, group: str | None, labelled: bool) -> Listing:
+def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> Listing:
     if path.suffix.lower() == ".csv":
         return list_csv(path, group, labelled)
     stage = list_of(path)
@@ -375,7 +373,7 @@ def _list_path(path: Path, rule: DecodeRule, partial: bool, group: str | None, l
     if stage is not None or holds_lists(path):
         return list_split_lists(path if stage is None else path.parent, stage)
     if path.name.lower().endswith(ARCHIVE_ENDINGS):
-        return list_archive(path, partial, group, labelled, rule.max_bytes)
+        return list_archive(path, partial, group, labelled)
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
     parquets = _parquet_files(path)

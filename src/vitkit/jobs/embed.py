@@ -86,14 +86,8 @@ class FeatureRows:
             rule = extractor.preprocessing.decode
             data = open_data(str(options.data), Splits(0, 0), rule, labelled=False)
         samples, splits = _all_images(data)
-        columns = pa.schema(
-            {
-                "image": pa.string(),
-                "split": pa.string(),
-                "features": pa.list_(pa.float32(), model.config.width),
-                "error": pa.string(),
-            }
-        )
+        text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
+        columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
         def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
             features = extractor.compute(

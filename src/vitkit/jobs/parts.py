@@ -121,9 +121,7 @@ def computed_parts(
     with lock_folder(folder):
         record = _take_folder(folder, record)
         paths = record.parts(folder)
-        missing = [
-            number for number, path in enumerate(paths) if not _is_whole(path, number, record, columns)
-        ]
+        missing = [i for i, path in enumerate(paths) if not _is_whole(path, i, record, columns)]
         done = record.rows - sum(last - first for first, last in map(record.bounds, missing))
 
         def keep(number: int, part: PartFile) -> None:

@@ -93,8 +93,7 @@ def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
     for note in predictor.notes:
         options.listener.note(f"{options.path}: {note}.")
     with options.listener.progress("listing images"):
-        limit = predictor.preprocessing.decode.max_bytes
-        return predictor, list(find_images(as_names(options.images), limit))
+        return predictor, list(find_images(as_names(options.images)))
 
 
 def _predict_batch(

@@ -29,6 +29,8 @@ from vitkit.text import join_names, pluralize, visible
 
 ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 """Endings of archives; compressed tar files are refused with advice."""
+LARGEST_MEMBER = DEFAULT_RULE.max_bytes
+"""Bytes of an image, packed and unpacked: what decoding takes, unless somebody allows more pixels."""
 _LARGEST_ARCHIVE = 1 << 50
 """Bytes: more than any disk has. A zip file can promise up to 2^64, which int64 cannot hold."""
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
@@ -63,9 +65,8 @@ class _Member:
 class _ArchiveFiles:
     """The images in an archive, which any process may read."""
 
-    def __init__(self, archive: Path, names: Sequence[str], members: Sequence[_Member], limit: int) -> None:
+    def __init__(self, archive: Path, names: Sequence[str], members: Sequence[_Member]) -> None:
         self.archive = archive
-        self.limit = limit
         self.names = Texts(names)
         facts = [(m.offset, m.packed, m.size, m.method, m.crc, m.name_crc) for m in members]
         self.facts = np.array(facts, dtype=np.int64).reshape(-1, 6)
@@ -75,11 +76,9 @@ class _ArchiveFiles:
 
     def file(self, number: int) -> bytes:
         offset, packed, size, method, crc, name_crc = self.facts[number].tolist()
-        largest = max(size, packed)
-        if largest > self.limit:
-            raise DecodeError(
-                f"it has {largest:,} bytes in {self.archive.name}, more than the {self.limit:,} allowed"
-            )
+        if max(size, packed) > LARGEST_MEMBER:
+            said = f"{max(size, packed):,} bytes in {self.archive.name}"
+            raise DecodeError(f"it has {said}, more than the {LARGEST_MEMBER:,} allowed in an archive")
         try:
             with regular_file(self.archive) as stream:
                 if crc >= 0:  # of a zip file
@@ -128,20 +127,13 @@ class _ClassesOfNames(ClassImages):
             self.other += len(files[folder]) - len(self.images[folder])
 
 
-def list_archive(
-    path: Path,
-    partial: bool,
-    group: str | None = None,
-    labelled: bool = True,
-    limit: int = DEFAULT_RULE.max_bytes,
-) -> Listing:
+def list_archive(path: Path, partial: bool, group: str | None = None, labelled: bool = True) -> Listing:
     """List the images in an archive of class folders, in the order in which the folder would be listed.
 
     Args:
         path: a .zip or .tar file. A single folder around all that is in it is passed over.
         partial, group: as for `list_folders`.
         labelled: whether the folders are classes; else every image is listed without a label.
-        limit: bytes of an image; a larger one is not unpacked, and counts as unreadable.
 
     Raises:
         VitkitError: it is no such archive, is encrypted or damaged, holds a name twice or a name that leads
@@ -162,7 +154,7 @@ def list_archive(
     by_name = {name.removeprefix(around): file for name, file in shown.items()}
 
     def files_of(names: list[str]) -> _ArchiveFiles:
-        return _ArchiveFiles(path, names, [by_name[name] for name in names], limit)
+        return _ArchiveFiles(path, names, [by_name[name] for name in names])
 
     ending = path.suffix.lower().removeprefix(".")
     if not labelled:
@@ -275,10 +267,7 @@ def _tar_members(path: Path) -> Iterator[_Member | str]:
             f"{path} is compressed as a whole, so that no image can be read without unpacking all images "
             "before it. Unpack it (tar xf), and give the folder; a .zip or a plain .tar is read as it stands."
         )
-    with (
-        regular_file(path) as stream,
-        tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive,
-    ):
+    with regular_file(path) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
         for info in archive:
             if info.size < 0:  # the next member would be an earlier one, for ever
                 raise tarfile.HeaderError("a member of negative size")

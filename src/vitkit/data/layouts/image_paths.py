@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.config import DEFAULT_RULE
 from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
 from vitkit.data.layouts.folders import image_files
 from vitkit.data.layouts.parquet import list_parquet
@@ -42,12 +41,12 @@ class NamedImage:
         return self.path if self.files is None else self.files.file(self.number)
 
 
-def find_images(names: Iterable[str], limit: int = DEFAULT_RULE.max_bytes) -> Iterator[NamedImage]:
+def find_images(names: Iterable[str]) -> Iterator[NamedImage]:
     """Yield the images that a person names: files, or all images in a folder, a .zip or .tar, a .csv of
     paths, a .parquet or a folder of Parquet files.
 
     In a folder "photo 2" comes before "photo 10". A missing file is yielded too, to be reported beside the
-    files that cannot be read. An image of more than `limit` bytes in an archive counts as unreadable.
+    files that cannot be read.
 
     Raises:
         VitkitError: a name is an address, there is no image below a folder, or an archive or a table cannot
@@ -69,7 +68,7 @@ def find_images(names: Iterable[str], limit: int = DEFAULT_RULE.max_bytes) -> It
         elif ending.endswith(".csv"):
             yield from _listed(path.parent, list_csv(path, labelled=False))
         elif ending.endswith(ARCHIVE_ENDINGS):
-            yield from _listed(path, list_archive(path, partial=True, labelled=False, limit=limit))
+            yield from _listed(path, list_archive(path, partial=True, labelled=False))
         else:
             yield NamedImage(path)
 

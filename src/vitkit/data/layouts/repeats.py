@@ -111,18 +111,16 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
     return f"{begin} in {where} too, pixel for pixel"
 
 
-def _file(part: Images, index: int) -> bytes | Path | None:
-    """Return an encoded image; None where it is damaged in the archive or table that holds it."""
+def _file(part: Images, index: int) -> bytes | Path:
+    """Return an encoded image; where it is damaged in an archive or a table, a name that no file can have."""
     try:
         return part.file(index)
     except DecodeError:
-        return None
+        return Path("\0")
 
 
-def _size(file: bytes | Path | None) -> int:
+def _size(file: bytes | Path) -> int:
     """Return the length of an encoded image in bytes; -1 where there is no such file."""
-    if file is None:
-        return -1
     if isinstance(file, bytes):
         return len(file)
     try:
@@ -133,8 +131,6 @@ def _size(file: bytes | Path | None) -> int:
 
 def _pixels_or_bytes(part: Images, index: int, decoded: Digests) -> bytes | None:
     file = _file(part, index)
-    if file is None:
-        return None
     key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
     if key not in decoded:
         try:
@@ -158,10 +154,8 @@ def _bytes_digests(images: Sequence[tuple[Images, int]], sizes: Sequence[int]) -
     ]
 
 
-def _end(file: bytes | Path | None) -> bytes:
+def _end(file: bytes | Path) -> bytes:
     """Return the last bytes of an encoded image; nothing of a file that cannot be read."""
-    if file is None:
-        return b""
     if isinstance(file, bytes):
         return file[-_END:]
     try:
@@ -172,13 +166,11 @@ def _end(file: bytes | Path | None) -> bytes:
         return b""
 
 
-def _bytes_digest(file: bytes | Path | None) -> bytes | None:
+def _bytes_digest(file: bytes | Path) -> bytes | None:
     """Hash an encoded image; None where it cannot be read."""
-    if file is None:
-        return None
     if isinstance(file, bytes):
         return hashlib.sha256(file).digest()
     try:
         return bytes.fromhex(hash_file(file)[1])
-    except (OSError, VitkitError):
+    except (OSError, ValueError, VitkitError):
         return None
