@@ -167,7 +167,7 @@ def simulate(
         images: in the test set; left out, 300 to 10,000.
     """
     draw = np.random.default_rng(0)
-    inside, widths, held, widths_beyond, gains, held_ten = ([] for _ in range(6))  # type: ignore[var-annotated]
+    inside, widths, held, widths_beyond, gains, held_ten = ([] for _ in range(6))
     for _ in range(curves):
         curve = draw_curve(draw)
         count = images or int(math.exp(draw.uniform(math.log(300), math.log(10_000))))
@@ -209,7 +209,8 @@ def main() -> None:
     def show(*first: object, row: Row) -> None:
         said = f"{1 - row.objected:.1%} | {row.held:.1%} | {row.width_beyond:.3f} | {row.gains:.0%}"
         before = f"{row.held_out:.1%} | {row.width:.0%} | {row.objected:.1%}"
-        print(f"| {' | '.join(map(str, first))} | {before} | {said} | {row.held_ten:.1%} |", flush=True)
+        line = f"| {' | '.join(map(str, first))} | {before} | {said} | {row.held_ten:.1%} |"
+        print(line.replace("nan%", "–").replace("nan", "–"), flush=True)
 
     print(f"| noise between runs | points | seeds | {head} |\n{line}")
     for noise in (0.65, 1.0, 1.5, 2.0):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.power_law import SHAPES, draw_constant, draw_valley, simulate
+from benchmarks.power_law import SHAPES, Curve, draw_constant, draw_valley, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +116,7 @@ def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
     shape: str, slope: float, exponent: float, stop: float
 ) -> None:
     """An error that is linear in log x, one that stops somewhere, and a law all lie in the interval."""
-    curves = {
+    curves: dict[str, Curve] = {
         "straight": lambda x: 0.9 - slope * math.log(x),
         "floor": lambda x: 0.6 * min(x, 30 * 1000**stop) ** -exponent,
         "law": lambda x: 0.05 + 0.5 * x**-exponent,
