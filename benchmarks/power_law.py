@@ -1,4 +1,4 @@
-"""Simulate how often the interval of a law of scale holds the error that is then measured.
+"""Simulate how often the intervals of a law of scale hold the error that is then measured.
 
     python -m benchmarks.power_law
 
@@ -6,21 +6,25 @@ Five hundred laws of each kind are drawn: error at the first point from 20 to 90
 offset of up to half of the first error, none in a quarter of them. Test images are 300 to 10,000, the same at
 every place: each is easier or harder, and a run is right on it or not, so that runs agree on most images. On
 top, runs differ from one another. Five to eight points over a decade and a half are measured and fitted, and
-the interval is compared with what is measured three and ten times beyond. Then the same with what is no law:
-how often that is noticed. `tests/evaluation/test_power_law.py` has small forms of both.
+the law's interval is compared with what is measured at the held-out point, three times beyond. Where nothing
+speaks against the law, the extrapolation from there is compared with what is measured three times farther;
+and the law's own interval with what is measured ten times farther, where `vitkit scale` says nothing.
+
+Then the same with other shapes, six of them on 1,000 test images. `tests/evaluation/test_power_law.py` has
+small forms of all.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
 
 from vitkit.evaluation.intervals import NORMAL_95, wilson_interval
-from vitkit.evaluation.power_law import Point, fit_power_law
+from vitkit.evaluation.power_law import Point, fit_power_law, judge_held_out
 
-LAWS = 500
+CURVES = 500
 SPAN = 10**1.5
 """The largest fitted x over the smallest: a decade and a half."""
 ALIKE = 0.8
@@ -33,20 +37,23 @@ Curve = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Row:
-    """Laws of one kind, and what was said of them."""
+    """Curves of one kind, and what was said of them."""
 
-    noise: float
-    """Standard deviation between runs on the same images, in units of the binomial one."""
-    points: int
-    seeds: int
-    held_at_3: float
-    """The share of the laws, among those without an objection, where the interval held what was measured at
-    three times the largest x."""
-    held_at_10: float
-    width_at_3: float
-    """The median width of the interval, as a share of what was measured."""
+    held_out: float
+    """The share of the curves, among those whose points were no objection, where the law's interval held what
+    was measured at three times the largest x."""
+    width: float
+    """The median width of that interval, as a share of what was measured."""
     objected: float
-    """The share of the laws that were said not to hold."""
+    """The share of the curves of which it was said, before the held-out point or after, that no law holds."""
+    held: float
+    """The share of the others where the extrapolation held what was measured three times beyond the held-out
+    point; `held_ten` the share where the law's own interval held what was measured ten times beyond it."""
+    width_beyond: float
+    """The median width of the extrapolation's interval, as a fraction of the test images."""
+    gains: float
+    """The share of the others whose last points still fall, so that a gain is spoken of."""
+    held_ten: float
 
 
 def draw_law(draw: np.random.Generator) -> Curve:
@@ -67,6 +74,58 @@ def draw_constant(draw: np.random.Generator) -> Curve:
     """Draw an error that x does not change."""
     level = draw.uniform(0.1, 0.9)
     return lambda x: level
+
+
+def draw_plain(draw: np.random.Generator) -> Curve:
+    """Draw a law of an error below 60 %."""
+    offset, exponent = draw.choice([0, 0.02, 0.1, 0.3]), draw.uniform(0.1, 0.8)
+    scale = draw.uniform(0.1, 0.6 - offset / 2)
+    return lambda x: offset + scale * x**-exponent
+
+
+def draw_plateau(draw: np.random.Generator) -> Curve:
+    """Draw an error that is a logistic function of log x: it stays by chance, then falls to its offset."""
+    offset, steepness = draw.choice([0, 0.02, 0.1]), draw.uniform(0.8, 2)
+    middle = SPAN ** draw.uniform(0.2, 1)
+    return lambda x: offset + (0.9 - offset) / (1 + (x / middle) ** steepness)
+
+
+def _draw_broken(draw: np.random.Generator, before: tuple[float, float], after: tuple[float, float]) -> Curve:
+    first, second = draw.uniform(*before), draw.uniform(*after)
+    middle = 10 ** draw.uniform(0.8, 1.3)
+    return lambda x: 0.6 * min(x, middle) ** -first * max(x / middle, 1) ** -second
+
+
+def draw_flattening(draw: np.random.Generator) -> Curve:
+    """Draw a law whose exponent falls to a third, from one point to the next."""
+    return _draw_broken(draw, (0.5, 0.8), (0.05, 0.25))
+
+
+def draw_steepening(draw: np.random.Generator) -> Curve:
+    """Draw a law whose exponent rises to five times what it was, from one point to the next."""
+    return _draw_broken(draw, (0.05, 0.2), (0.5, 0.9))
+
+
+def draw_straight(draw: np.random.Generator) -> Curve:
+    """Draw an error that is linear in log x, down to 2 %."""
+    slope = draw.uniform(0.05, 0.15)
+    return lambda x: max(0.8 - slope * math.log(x), 0.02)
+
+
+def draw_floor(draw: np.random.Generator) -> Curve:
+    """Draw a law that stops at once at 6 %, between the last points or behind them."""
+    exponent = draw.uniform(0.3, 0.6)
+    return lambda x: max(0.5 * x**-exponent, 0.06)
+
+
+SHAPES = {
+    "power law": draw_plain,
+    "plateau, then falls": draw_plateau,
+    "steep, then flat": draw_flattening,
+    "flat, then steep": draw_steepening,
+    "linear in log x": draw_straight,
+    "law with a floor of 6 %": draw_floor,
+}
 
 
 @dataclass(frozen=True)
@@ -97,52 +156,72 @@ def simulate(
     noise: float,
     points: int,
     seeds: int = 1,
-    laws: int = LAWS,
+    curves: int = CURVES,
     draw_curve: Callable[[np.random.Generator], Curve] = draw_law,
+    images: int | None = None,
 ) -> Row:
-    """Draw laws, measure their points, and compare the predictions with what is measured there."""
+    """Draw curves, measure their points, and compare what is said with what is measured there.
+
+    Args:
+        noise: standard deviation between runs on the same images, in units of the binomial one.
+        images: in the test set; left out, 300 to 10,000.
+    """
     draw = np.random.default_rng(0)
-    held, widths, objected = [], [], 0
-    for _ in range(laws):
+    inside, widths, held, widths_beyond, gains, held_ten = ([] for _ in range(6))
+    for _ in range(curves):
         curve = draw_curve(draw)
-        count = int(math.exp(draw.uniform(math.log(300), math.log(10_000))))
-        images = Images(draw.normal(size=count), noise, draw)
-        fit = fit_power_law([images.measure(curve, x, seeds) for x in np.geomspace(1, SPAN, points)])
-        beyond = [
-            (fit.predict(times * SPAN), images.measure(curve, times * SPAN, seeds)) for times in (3, 10)
-        ]
-        if fit.objection():
-            objected += 1
-            continue
-        held.append([said.holds(measured.error) for said, measured in beyond])
-        said, measured = beyond[0]
-        widths.append((said.high - said.low) / max(measured.error, 1e-4))
-    at_3, at_10 = np.mean(held, 0).tolist() if held else (math.nan, math.nan)
-    width = float(np.median(widths)) if widths else math.nan
-    return Row(noise, points, seeds, at_3, at_10, width, objected / laws)
+        count = images or int(math.exp(draw.uniform(math.log(300), math.log(10_000))))
+        tested = Images(draw.normal(size=count), noise, draw)
+        fit = fit_power_law([tested.measure(curve, x, seeds) for x in np.geomspace(1, SPAN, points)])
+        held_out, three, ten = (tested.measure(curve, x * SPAN, seeds) for x in (3, 9, 30))
+        prediction = fit.predict(held_out.x)
+        if not fit.objection():
+            inside.append(prediction.holds(held_out.error))
+            widths.append((prediction.high - prediction.low) / max(held_out.error, 1e-4))
+        final, objection = judge_held_out(fit, prediction, held_out)
+        if not objection:
+            said = final.extrapolate(three.x)
+            held.append(said.holds(three.error))
+            widths_beyond.append(said.high - said.low)
+            gains.append(final.falls_at_last)
+            held_ten.append(final.predict(ten.x).holds(ten.error))
+    return Row(
+        held_out=_mean(inside),
+        width=float(np.median(widths or math.nan)),
+        objected=1 - len(held) / curves,
+        held=_mean(held),
+        width_beyond=float(np.median(widths_beyond or math.nan)),
+        gains=_mean(gains),
+        held_ten=_mean(held_ten),
+    )
 
 
-def rows(laws: int = LAWS) -> Iterator[Row]:
-    """Simulate laws at every level of noise with every number of points."""
-    for noise in (0.65, 1.0, 1.5, 2.0):
-        for points in (5, 6, 8):
-            yield simulate(noise, points, laws=laws)
-        yield simulate(noise, 5, seeds=3, laws=laws)
+def _mean(of: list[bool]) -> float:
+    return sum(of) / len(of) if of else math.nan
 
 
 def main() -> None:
-    print(
-        "| noise between runs | points | seeds | held at 3x | held at 10x | median width at 3x | objected |"
+    head = (
+        "held out, inside | median width | objected | said of 3x | held | median width | falls | law at 10x"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for row in rows():
-        shares = f"{row.held_at_3:.1%} | {row.held_at_10:.1%} | {row.width_at_3:.0%} | {row.objected:.1%}"
-        print(f"| {row.noise:g} of the binomial | {row.points} | {row.seeds} | {shares} |", flush=True)
-    print("\n| no law | noise | points | seeds | noticed |\n| --- | --- | --- | --- | --- |")
-    for name, curve in (("a constant", draw_constant), ("falls, then rises", draw_valley)):
-        for seeds in (1, 3):
-            row = simulate(1.0, 6, seeds, draw_curve=curve)
-            print(f"| {name} | {row.noise:g} | {row.points} | {row.seeds} | {row.objected:.1%} |", flush=True)
+    line = "| --- " * 11 + "|"
+
+    def show(*first: object, row: Row) -> None:
+        said = f"{1 - row.objected:.1%} | {row.held:.1%} | {row.width_beyond:.3f} | {row.gains:.0%}"
+        before = f"{row.held_out:.1%} | {row.width:.0%} | {row.objected:.1%}"
+        line = f"| {' | '.join(map(str, first))} | {before} | {said} | {row.held_ten:.1%} |"
+        print(line.replace("nan%", "–").replace("nan", "–"), flush=True)
+
+    print(f"| noise between runs | points | seeds | {head} |\n{line}")
+    for noise in (0.65, 1.0, 1.5, 2.0):
+        for points, seeds in ((5, 1), (6, 1), (8, 1), (5, 3)):
+            show(f"{noise:g} of the binomial", points, seeds, row=simulate(noise, points, seeds))
+    print(f"\n| shape, on 1,000 images | points | seeds | {head} |\n{line}")
+    for seeds in (1, 3):
+        for name, shape in SHAPES.items():
+            show(name, 6, seeds, row=simulate(1.0, 6, seeds, draw_curve=shape, images=1000))
+        for name, shape in (("a constant", draw_constant), ("falls, then rises", draw_valley)):
+            show(name, 6, seeds, row=simulate(1.0, 6, seeds, draw_curve=shape, images=1000))
 
 
 if __name__ == "__main__":

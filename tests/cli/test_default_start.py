@@ -137,7 +137,7 @@ def test_a_person_who_does_not_agree_gets_nothing(
 ) -> None:
     terminal = answers(word, monkeypatch)
     assert run(["finetune", str(photos), "--out", str(tmp_path / "run"), *QUICK]) == 1
-    assert "nobody has said that it may be fetched" in terminal.getvalue()
+    assert "fetching it was not allowed" in terminal.getvalue()
     assert mirror == [] and not (tmp_path / "run").exists()
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.power_law import draw_constant, draw_valley, simulate
+from benchmarks.power_law import SHAPES, Curve, draw_constant, draw_valley, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,16 +82,65 @@ def test_more_seeds_make_the_interval_shorter() -> None:
 @pytest.mark.parametrize(("noise", "seeds"), [(0.65, 1), (1.0, 1), (2.0, 1), (1.0, 3)])
 def test_the_interval_holds_what_is_measured(noise: float, seeds: int) -> None:
     """Of 120 laws with 92 to 99 % coverage, 86 % or fewer hold once in a hundred times."""
-    row = simulate(noise, 6, seeds, laws=120)
-    assert row.held_at_3 >= 0.87
-    assert row.held_at_10 >= 0.87
-    assert row.width_at_3 < 1  # an interval of everything would hold as well
-    assert row.objected < 0.2
+    row = simulate(noise, 6, seeds, curves=120)
+    assert row.held_out >= 0.87
+    assert row.held >= 0.92
+    assert row.width < 1  # an interval of everything would hold as well
+    assert row.objected < 0.25
 
 
 def test_what_is_no_law_is_noticed() -> None:
-    assert simulate(1.0, 6, laws=60, draw_curve=draw_constant).objected > 0.9
-    assert simulate(1.0, 6, laws=60, draw_curve=draw_valley).objected > 0.5
+    assert simulate(1.0, 6, curves=60, draw_curve=draw_constant).objected > 0.9
+    assert simulate(1.0, 6, curves=60, draw_curve=draw_valley).objected > 0.5
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_extrapolation_holds_whatever_the_shape_of_the_curve(name: str, seeds: int) -> None:
+    """Where it is given for a share of them. Of 60 at 95 %, 52 or fewer hold once or twice in a hundred."""
+    row = simulate(1.0, 6, seeds, curves=60, draw_curve=SHAPES[name], images=1000)
+    assert row.objected > 0.8 or row.held >= 0.88
+    assert (
+        not row.width_beyond > 0.35
+    )  # an interval of everything would hold as well; nan where nothing is said
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.sampled_from(["straight", "floor", "law"]),
+    slope=st.floats(0.02, 0.08),
+    exponent=st.floats(0.1, 0.8),
+    stop=st.floats(0.0, 1.0),
+)
+def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
+    shape: str, slope: float, exponent: float, stop: float
+) -> None:
+    """An error that is linear in log x, one that stops somewhere, and a law all lie in the interval."""
+    curves: dict[str, Curve] = {
+        "straight": lambda x: 0.9 - slope * math.log(x),
+        "floor": lambda x: 0.6 * min(x, 30 * 1000**stop) ** -exponent,
+        "law": lambda x: 0.05 + 0.5 * x**-exponent,
+    }
+    fit = fit_power_law([Point(x, (curves[shape](x),), 1e-4) for x in PLACES])
+    said = fit.extrapolate(3000)
+    assert said.low - 1e-9 <= curves[shape](3000) <= said.high + 1e-9
+    a, b = (curves[shape](x) for x in (PLACES[-3], PLACES[-1]))
+    straight = b - (a - b) * math.log(3) / math.log(PLACES[-1] / PLACES[-3])
+    assert said.low <= max(straight, 0)
+    assert said.high >= b
+
+
+def test_the_law_says_too_much_ten_times_beyond() -> None:
+    """The reason for which nothing is said there: where an error is linear in log x, or stops at a floor, the
+    law's interval holds what comes out in fewer than half of the studies."""
+    for name in ("linear in log x", "law with a floor of 6 %"):
+        assert simulate(1.0, 6, 3, curves=40, draw_curve=SHAPES[name], images=1000).held_ten < 0.6
+
+
+def test_the_last_points_alone_say_whether_the_error_still_falls() -> None:
+    assert fit_power_law(points([0.5, 0.4, 0.31, 0.26, 0.2, 0.17])).falls_at_last
+    assert not fit_power_law(points([0.7, 0.5, 0.35, 0.3, 0.301, 0.299])).falls_at_last
+    assert not fit_power_law(points([0.7, 0.5, 0.35, 0.3, 0.31, 0.33])).falls_at_last
 
 
 @pytest.mark.parametrize(
@@ -144,5 +193,5 @@ def test_too_few_points_are_refused() -> None:
 def test_the_coverage_is_that_of_the_table() -> None:
     for noise in (0.65, 1.0, 1.5, 2.0):
         row = simulate(noise, 5)
-        assert row.held_at_3 >= 0.90
-        assert row.held_at_10 >= 0.90
+        assert row.held_out >= 0.90
+        assert row.held >= 0.95

@@ -316,7 +316,7 @@ def test_the_command_says_what_it_made(working: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     out = "features/photos-model"
     assert f"Features of {IMAGES} images, 16 of each, in {out}." in printed
-    assert "1 of the images could not be read and have no features" in printed
+    assert "Images that could not be read and have no features (1):" in printed
     assert f"read_parquet('{out}')" in printed
     assert run(["embed", "digits", "model", "--out", "digits.npy"]) == 0
     assert np.load("digits.npy").shape == (1797, 16)

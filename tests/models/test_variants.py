@@ -21,7 +21,13 @@ from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, PositionKind, RotaryConfig, ViTConfig
 from vitkit.models.parts import MLP, Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
-from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
+from vitkit.models.position import (
+    LearnedPosition2D,
+    RotaryPosition2D,
+    SinCosPosition2D,
+    resize_line,
+    sincos_2d,
+)
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import vit_config
 from vitkit.weights import save_model
@@ -234,9 +240,11 @@ def test_positions_of_mae_have_its_authors_frequencies(grid: tuple[int, int], wi
 
 def test_a_model_with_positions_of_mae_has_them_on_every_grid_and_keeps_them(tmp_path: Path) -> None:
     model = ViT(dataclasses.replace(SMALL, position="sincos_2d_mae")).eval()
+    position = model.positions[0]
+    assert isinstance(position, SinCosPosition2D)
     for grid in ((3, 4), (5, 7)):
         expected = torch.from_numpy(mae_positions(grid, 24)).float()
-        torch.testing.assert_close(model.positions[0].at(grid)[0], expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(position.at(grid)[0], expected, rtol=0, atol=1e-6)
     save_model(model, tmp_path / "mae")
     loaded = load_model(tmp_path / "mae").eval()
     assert loaded.config == model.config

@@ -234,7 +234,7 @@ def scale_plot(
         points: the points that the law was fitted to.
         law: its predictions from the first point to the held-out point, with their intervals.
         held_out: the point that was predicted and then measured; None where training diverged.
-        beyond: predictions beyond it, by the law fitted to the held-out point too; may be empty.
+        beyond: extrapolations from it, by the law fitted to the held-out point too; may be empty.
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
@@ -246,7 +246,7 @@ def scale_plot(
         floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
             (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
-            (beyond, drawing.GREY, "--", "extrapolation, if the law went on"),
+            (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
         ):
             x = [place.x for place in part]
             if not x:

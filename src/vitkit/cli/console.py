@@ -339,11 +339,11 @@ def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
 
     Args:
         rejects: the reason for each image, by its key.
-        fate: the end of the sentence, on their part in the numbers: "were left out".
+        fate: what became of them: "were left out".
     """
     if not rejects:
         return
-    out.print(f"{len(rejects):,} of the images could not be read and {fate}:")
+    out.print(f"Images that could not be read and {fate} ({len(rejects):,}):")
     for key, reason in list(rejects.items())[:REJECTS_SHOWN]:
         out.print(f"  {key}: {reason}", markup=False)
 

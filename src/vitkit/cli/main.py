@@ -28,7 +28,7 @@ VERBS = {
     "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
-    "scale": ("what ten times more images, steps or size would buy", "vitkit.cli.scale"),
+    "scale": ("what three times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
     "runs": ("list runs, series and studies: results, and what was interrupted", "vitkit.cli.runs"),

@@ -1,4 +1,4 @@
-"""`vitkit scale`: how test error falls with data, steps or size, and what ten times more would buy."""
+"""`vitkit scale`: how test error falls with data, steps or size, and what three times more would buy."""
 
 import shlex
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command(JsonOption, ScaleOptions):
-    """Say what ten times more images, steps or size would buy, on your images: vitkit scale DATA.
+    """Say what three times more images, steps or size would buy, on your images: vitkit scale DATA.
 
     Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
     beyond is predicted, then trained and compared. Stopped anywhere, the same command goes on. Every other

@@ -5,8 +5,8 @@ The defaults of `Preprocessing` and `Augmentation` follow vision_transformer/vit
 evaluation. `resize="crop"` is big_vision's `resize_small(256)|central_crop(224)`; `resize="longest"` is
 timm's crop_mode border.
 
-All are plain values: `Preprocessing` is saved with the model, the others with the run. They need neither
-torch nor numpy nor Pillow.
+All are plain values, saved with the run; `Preprocessing` and `Augmentation` with the model too. They need
+neither torch nor numpy nor Pillow.
 """
 
 import math

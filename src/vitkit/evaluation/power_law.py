@@ -14,6 +14,11 @@ counts as one residual more (as Smyth 2004, "Linear models and empirical Bayes m
 a variance), and the quantiles are Student's. Everything here is about these test images: for others like
 them, their binomial noise comes on top.
 
+Points cannot tell a law from all that resembles it so far: an error may be linear in log x and have no
+offset, and a floor may begin right behind the last point. The interval of `predict` holds where a law does: a
+held-out point tests it. What nobody will measure is for `extrapolate`, whose interval reaches from no gain at
+all to a straight line in log x. Ten times beyond, that line has mostly reached an error of 0.
+
 `python -m benchmarks.power_law` simulates how often the intervals hold the error of the next run.
 """
 
@@ -49,7 +54,10 @@ because the residuals alone decide then."""
 CONTRADICTED = 0.99
 """Quantile of the misfit beyond which the points contradict the law."""
 FALLS = 0.95
-"""Quantile beyond which a law fits better than a constant, so that the error falls at all."""
+"""Quantile beyond which a law fits better than a constant, so that the error falls at all; and a slope is
+below 0, or above."""
+LAST = 3
+"""Places through which the straight line is drawn that goes on behind the last of them."""
 
 Floats = NDArray[np.float64]
 
@@ -176,6 +184,43 @@ class LawFit:
         low, high = (_crossing(surplus, centre, sign * spread) for sign in (-1, 1))
         return Prediction(x, centre, max(0.0, low), min(1.0 if self.is_fraction else math.inf, high))
 
+    def extrapolate(self, x: float) -> Prediction:
+        """Predict the error at an x beyond the last point, whatever the shape of the curve.
+
+        An error that falls ever more slowly in log x lies between two lines: it stays as it was last, or goes
+        on falling along the straight line through the last points. The interval reaches from the one to the
+        other and has the noise of each at its end. The true curve can be near one of them alone, so that a
+        one-sided quantile leaves 5 % outside.
+        """
+        from scipy.special import stdtrit  # half a second to import
+
+        variance, degrees = self.noise
+        quantile = float(stdtrit(degrees, FALLS)) * math.sqrt(variance)
+        last, line = max(self.points, key=lambda point: point.x), _straight_line(self._last_points)
+        ahead = math.log(x) - line.centre
+        spread = math.sqrt(1 / line.weight + ahead**2 / line.squares + last.variance)
+        goes_on = line.error + line.slope * ahead - quantile * spread
+        stays = quantile * math.sqrt(2 * last.variance)  # of the last error, and of the one to come
+        error = self.law.at(x)
+        low = max(0.0, min(goes_on, last.error - stays, error))
+        return Prediction(
+            x, error, low, min(1.0 if self.is_fraction else math.inf, max(last.error + stays, error))
+        )
+
+    @property
+    def falls_at_last(self) -> bool:
+        """Whether the error still falls through the last points, by a one-sided t test at 5 %."""
+        from scipy.special import stdtrit  # half a second to import
+
+        (variance, degrees), line = self.noise, _straight_line(self._last_points)
+        return line.slope < -math.sqrt(variance / line.squares) * float(stdtrit(degrees, FALLS))
+
+    @property
+    def _last_points(self) -> list[Point]:
+        """Give the points at the last places."""
+        first = sorted({point.x for point in self.points})[-LAST]
+        return [point for point in self.points if point.x >= first]
+
     def objection(self) -> str:
         """Say why the law does not hold on its points; "" where nothing speaks against it."""
         from scipy.special import chdtri, fdtri  # half a second to import
@@ -204,15 +249,52 @@ class LawFit:
         """Whether the slope of a straight line in log x is above 0, by a one-sided t test at 5 %."""
         from scipy.special import stdtrit  # half a second to import
 
-        x, errors, weights = _arrays(self.points)
-        across = np.log(x) - weights @ np.log(x) / weights.sum()
-        squares = float(weights @ across**2)
-        slope = float((weights * across) @ errors) / squares
-        left = errors - weights @ errors / weights.sum() - slope * across
-        (variance, before), residuals = self.pure_noise, len(x) - 2
-        degrees = before + residuals
-        variance = (variance * before + float(weights @ left**2)) / degrees
-        return slope > math.sqrt(variance / squares) * float(stdtrit(degrees, FALLS))
+        line = _straight_line(self.points)
+        variance, before = self.pure_noise
+        degrees = before + len(self.points) - 2
+        variance = (variance * before + line.misfit) / degrees
+        return line.slope > math.sqrt(variance / line.squares) * float(stdtrit(degrees, FALLS))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A straight line in log x."""
+
+    centre: float
+    """The weighted mean of log x, where the error is the weighted mean `error`."""
+    error: float
+    slope: float
+    weight: float
+    """The sum of the weights, each one over the variance of a point."""
+    squares: float
+    """The weighted sum of squared distances from the centre."""
+    misfit: float
+
+
+def _straight_line(points: Sequence[Point]) -> _Line:
+    """Fit a straight line in log x by weighted least squares."""
+    x, errors, weights = _arrays(points)
+    weight = float(weights.sum())
+    centre, mean = float(weights @ np.log(x)) / weight, float(weights @ errors) / weight
+    across = np.log(x) - centre
+    squares = float(weights @ across**2)
+    slope = float((weights * across) @ errors) / squares
+    return _Line(centre, mean, slope, weight, squares, float(weights @ (errors - mean - slope * across) ** 2))
+
+
+def judge_held_out(fit: LawFit, prediction: Prediction, held_out: Point) -> tuple[LawFit, str]:
+    """Compare a point with what a law predicted for it.
+
+    Returns:
+        the law fitted to that point too; and the reason why the law does not hold, "" where it does.
+    """
+    final, objection = fit_power_law([*fit.points, held_out]), fit.objection()
+    if not objection and not prediction.holds(held_out.error):
+        objection = "the held-out point lies outside the interval that was predicted"
+    with_all = final.objection()
+    if not objection and with_all:
+        objection = f"with the held-out point, {with_all}"
+    return final, objection
 
 
 def fit_power_law(points: Sequence[Point]) -> LawFit:

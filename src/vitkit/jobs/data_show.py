@@ -149,7 +149,7 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
         least, most = augmentation.crop_area
         yield f"a crop of {least:.0%} to {most:.0%} of the area, resized to the whole"
     if augmentation.flip:
-        yield "mirrored left to right, every second time"
+        yield "mirrored left to right, half of the time"
     if augmentation.rotate:
         yield f"turned by up to {augmentation.rotate:g} degrees each way"
     if augmentation.shift:

@@ -65,7 +65,7 @@ def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, va
 
 
 def paper() -> Run:
-    """Make the paper's fine-tuning for data of any size.
+    """Fine-tune as the paper does, on data of any size.
 
     Steps by BiT-HyperRule (big_transfer `bit_hyperrule.py`): 500 for fewer than 20,000 training images,
     10,000 for fewer than 500,000, else 20,000. This run has the fewest; `vitkit finetune` fits them.

@@ -212,6 +212,8 @@ def simmim() -> Run:
 def mae() -> Run:
     """Pre-train MAE's ViT-B/16 (`PRETRAIN.md` of its authors) on ImageNet: 800 epochs, batch 4096.
 
+    Unlike there, pixels are normalised by a mean and a deviation of 0.5 and not by ImageNet's.
+
     Command: vitkit pretrain DATA --recipe mae
     Cost and result: not measured here; its authors report 83.6 % after 1,600 epochs and fine-tuning.
     """

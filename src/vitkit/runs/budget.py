@@ -87,7 +87,7 @@ def choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener
         f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and {pauses} of "
         f"{pace.validation:.2g} s for validation and checkpoint, as measured now"
     )
-    listener.show([("minutes", [line, "whoever resumes the run keeps its steps"])])
+    listener.show([("minutes", [line, "resuming the run keeps this number of steps"])])
     return steps
 
 

@@ -342,7 +342,7 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
     shutil.rmtree(copied / "data-06")
     scale = run_scale(options(copied))
     assert scale.held_out.point is None
-    assert scale.tenfold is None
+    assert scale.beyond is None
     assert any(sentence.endswith("; training diverged.") for sentence in conclusions(scale))
     assert "1,257 training images: training diverged in 1 run, left out." in remarks(scale)
     shutil.rmtree(copied / "data-02")
@@ -383,17 +383,30 @@ def test_what_is_said_of_a_law_that_holds() -> None:
     scale = result(LAW, 0.087)
     said = " ".join(conclusions(scale))
     assert "91.3 % accuracy came out, inside the interval" in said
-    assert "EXTRAPOLATION: ten times as many images would reach about" in said
-    assert said.endswith("if the law went on.")
-    assert scale.tenfold is not None
-    assert scale.tenfold.x == 94_800
+    assert said.endswith(
+        "EXTRAPOLATION: three times as many images would reach about 93.9 % accuracy by the law (95 % "
+        "interval 90.7 to 97.5 %: from no further gain to one as fast as through the last points)."
+    )
+    assert scale.beyond is not None
+    assert scale.beyond.x == 28_440
     assert point_table(scale).rows[-1][-1] == "held out"
 
 
-def test_an_extrapolation_that_may_be_no_gain_is_said_to_be_one() -> None:
-    flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.335)
-    assert "The 66.5 % of now lie inside that interval" in " ".join(conclusions(flat))
-    assert "of now" not in " ".join(conclusions(result(LAW, 0.087, noise=0.001)))
+def test_points_that_show_no_gain_are_said_to_in_the_one_sentence_that_extrapolates() -> None:
+    flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342)
+    assert [sentence for sentence in conclusions(flat) if "images would reach" in sentence] == [
+        "EXTRAPOLATION: three times as many images would reach 65.8 % accuracy as now (95 % interval "
+        "65.0 to 67.2 %: the last points show no gain)."
+    ]
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01])
+def test_nothing_is_said_about_ten_times_more(noise: float) -> None:
+    """Points on a straight line in log x are within their noise of a law, which promises too little there."""
+    straight = [0.8 - 0.08 * math.log(x / 100) for x in (100, 240, 560, 1330, 3160, 9480)]
+    scale = result(straight[:5], straight[5], noise)
+    assert "ten times" not in " ".join(conclusions(scale))
+    assert scale.beyond is None or scale.beyond.holds(0.8 - 0.08 * math.log(284.4))
 
 
 def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
@@ -402,7 +415,7 @@ def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
     assert "OUTSIDE of the interval" in said
     assert "The law does not hold here: the held-out point lies outside" in said
     assert "EXTRAPOLATION" not in said
-    assert scale.tenfold is None
+    assert scale.beyond is None
 
 
 @pytest.mark.parametrize("errors", [[0.2, 0.25, 0.3, 0.35, 0.4], [0.3, 0.3, 0.3, 0.3, 0.3]])

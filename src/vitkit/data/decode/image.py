@@ -1,6 +1,6 @@
 """Decode any image file to pixels, RGB unless the rule says otherwise, by one declared rule.
 
-The same function serves training, evaluation, prediction and serving, so that a model never meets an image
+Training, evaluation and prediction use the same function, so that a model never meets an image
 turned, inverted or clipped in another way than it was trained on. Whatever Pillow does with a damaged file,
 the caller sees pixels or a `DecodeError` with the reason.
 """

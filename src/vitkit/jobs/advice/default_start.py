@@ -128,7 +128,7 @@ class DefaultStart:
             command: the command that begins from weights on this machine.
         """
         return VitkitError(
-            f"{self.start.name} is not on this machine, and nobody has said that it may be fetched "
+            f"{self.start.name} is not on this machine, and fetching it was not allowed "
             f"({self.size} from {self.start.address}). To fetch it: {permit}. To begin from weights that are "
             f"here: {command}."
         )

@@ -1,4 +1,4 @@
-"""Fit a law of scale: test error falls with data, steps or size; predict what ten times more would bring.
+"""Fit a law of scale: test error falls with data, steps or size; predict what three times more would bring.
 
 STUDY/study.json        the points, and the steps that fit into the budget, written before the first begins
 STUDY/data-01/...       the series of runs of each point, the smallest first
@@ -32,7 +32,7 @@ from vitkit.data.config import NEWEST_RULE
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
+from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
@@ -68,7 +68,7 @@ SPAN = 10**1.5
 """The largest fitted x over the smallest. `benchmarks/power_law.py` simulates how often the interval of a
 prediction holds the error, for this factor and for `BEYOND`."""
 BEYOND = 3.0
-"""The held-out x over the largest fitted one."""
+"""The held-out x over the largest fitted one, and the x of the extrapolation over the held-out one."""
 FINISHING = 4.0
 """Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
 on two cores."""
@@ -589,19 +589,14 @@ def _conclude(
     prediction: Prediction,
     held_out: Measured,
 ) -> Scale:
-    """Compare the held-out point with its prediction, and extrapolate tenfold if the law holds."""
-    objection, final, tenfold = fit.objection(), None, None
+    """Compare the held-out point with its prediction, and extrapolate threefold if the law holds."""
+    objection, final, beyond = fit.objection(), None, None
     if held_out.point is not None:
-        final = fit_power_law([*fit.points, held_out.point])
-        if not objection and not prediction.holds(held_out.point.error):
-            objection = "the held-out point lies outside the interval that was predicted"
-        with_all = final.objection()
-        if not objection and with_all:
-            objection = f"with the held-out point, {with_all}"
+        final, objection = judge_held_out(fit, prediction, held_out.point)
     elif not objection:
         objection = "training diverged at the held-out point"
     if not objection and final is not None:
-        tenfold = final.predict(10 * held_out.x)
+        beyond = final.extrapolate(BEYOND * held_out.x)
     run = plan.arms[-1].run
     task = find_task(run.task).learning
     return Scale(
@@ -619,5 +614,5 @@ def _conclude(
         measured=tuple(measured),
         final=final,
         objection=objection,
-        tenfold=tenfold,
+        beyond=beyond,
     )

@@ -22,7 +22,7 @@ AXES: dict[Axis, tuple[str, str, str]] = {
     "steps": ("steps", "as many steps", "steps"),
     "size": ("FLOPs of training", "the FLOPs, in a larger model,", "FLOPs"),
 }
-"""For each axis its label, the noun of "ten times ...", and its unit."""
+"""For each axis its label, the noun of "three times ...", and its unit."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Scale(StudyResult):
     """The law fitted to all points, the held-out one too; None where that diverged."""
     objection: str
     """The reason why the law does not hold; "" where it does."""
-    tenfold: Prediction | None
-    """The error at ten times the held-out point, if the law went on; None where it does not hold."""
+    beyond: Prediction | None
+    """The error at three times the held-out point; None where the law does not hold."""
 
     def summary(self) -> str:
         """Give the conclusions."""
@@ -88,7 +88,9 @@ def conclusions(result: Scale) -> list[str]:
         f"{result.fit.law.describe()}."
     ]
     point, prediction = result.held_out.point, result.prediction
-    expected = f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)})"
+    expected = (
+        f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)}, if it holds)"
+    )
     where = f"At {result.held_out.label}, three times beyond"
     if point is None:
         sentences.append(f"{where}, {expected}; training diverged.")
@@ -99,18 +101,17 @@ def conclusions(result: Scale) -> list[str]:
         )
     if result.objection:
         sentences.append(
-            f"The law does not hold here: {result.objection}. Nothing is said about ten times {more}."
+            f"The law does not hold here: {result.objection}. Nothing is said about three times {more}."
         )
-    if result.tenfold is not None:
+    if result.beyond is not None and result.final is not None and point is not None:
+        ends = "from no further gain to one as fast as through the last points"
+        expected = f"about {shown(result, result.beyond.error)} {metric} by the law"
+        if not result.final.falls_at_last:
+            ends, expected = "the last points show no gain", f"{shown(result, point.error)} {metric} as now"
         sentences.append(
-            f"EXTRAPOLATION: ten times {more} would reach about {shown(result, result.tenfold.error)} "
-            f"{metric} ({interval(result, result.tenfold)}), if the law went on."
+            f"EXTRAPOLATION: three times {more} would reach {expected} "
+            f"({interval(result, result.beyond)}: {ends})."
         )
-        if point is not None and result.tenfold.holds(point.error):
-            sentences.append(
-                f"The {shown(result, point.error)} of now lie inside that interval: these points do not "
-                "show a gain."
-            )
     return sentences
 
 
@@ -199,14 +200,15 @@ def write_result(result: Scale, command: str) -> Path:
 
 
 def _plot(result: Scale) -> Plot:
-    """Draw the points, the law with its interval, the held-out point and ten times beyond."""
+    """Draw the points, the law with its interval, the held-out point and three times beyond."""
     from vitkit.analysis.study_figures import scale_plot
 
     first, last = result.measured[0].x, result.held_out.x
     band = [result.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
     beyond: list[Prediction] = []
-    if result.tenfold is not None and result.final is not None:
-        beyond = [result.final.predict(x) for x in np.geomspace(last, 10 * last, 12).tolist()]
+    if result.beyond is not None and result.final is not None:
+        places = np.geomspace(last, result.beyond.x, 12).tolist()
+        beyond = [result.final.extrapolate(x) for x in places]
     figure = scale_plot(
         result.fit.points,
         band,

@@ -92,6 +92,10 @@ MODULES = Naming(
 )
 
 
+IN_TIMM = ("dinov2", "dinov3_vit", "siglip", "clip")
+"""Beginnings of the names of models whose weights are refused in this format and read in timm's."""
+
+
 def recognises(source: Source) -> bool:
     """Recognise the format by the names of the arrays, or by a `config.json` of transformers beside them."""
     theirs = ("embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight")
@@ -121,7 +125,12 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"{source.path}: hybrids of Hugging Face ('vit-hybrid') are not read: load the same weights "
             "from the original release's .npz, R50+ViT-B_16 say, or from timm's file."
         )
-    raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
+    way_out = ""
+    if str(kind).startswith(IN_TIMM):
+        way_out = " timm's file of the same weights is read, if no MLP is gated (SwiGLU): give hf:timm/NAME."
+    raise VitkitError(
+        f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.{way_out}"
+    )
 
 
 def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
