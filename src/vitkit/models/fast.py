@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
-from vitkit.models.known_parts import Way, plain_class
+from vitkit.models.known_parts import Watch, Way, plain_class
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.pool import ClassTokenPool
 from vitkit.models.position import RotaryPosition2D
@@ -48,9 +48,9 @@ kernels, so that a test compares the two."""
 Parts = dict[type[nn.Module], Collection[str]]
 
 BLOCK: Parts = {
-    Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp", "compiled"),
+    Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp"),
     Attention: ("num_heads", "dropout", "qkv", "out"),
-    MLP: ("gelu", "dropout", "fc1", "fc2", "compiled"),
+    MLP: ("gelu", "dropout", "fc1", "fc2"),
 }
 """The parts that a block is made of in the original."""
 ROTARY: Parts = {
@@ -142,6 +142,7 @@ class CompiledBlock(Block):
 
     compiled: BlockFunction | None
     """None where a block was unpickled on a machine that cannot compile it."""
+    watch: Watch
 
     def forward(
         self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
@@ -150,7 +151,8 @@ class CompiledBlock(Block):
         rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
         drops = self.training and any(rates)
         # Asked at every call: a hook may have been added since.
-        if self.compiled is not None and taps is None and not drops and COMPILED_BLOCK.knows(self):
+        whole = self.mlp.gelu == "tanh" and self.watch.knows(COMPILED_BLOCK, self)
+        if self.compiled is not None and taps is None and not drops and whole:
             out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps)
             if out is not None:
                 return out
@@ -161,6 +163,8 @@ class FastViT(ViT):
     """A ViT that folds the normalisation of pixels, and shortens its last block, where `chosen` says so."""
 
     plain: ClassVar[type[nn.Module]] = ViT
+    watch: Watch
+    """Looks at the last block."""
 
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         stem, folds = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
@@ -176,9 +180,12 @@ class FastViT(ViT):
 
     def shortened_block(self) -> Block | None:
         """Return the last block if it computes the class token alone; None if it computes all tokens."""
-        shortens = self.chosen.last_block == "class_token"
+        if self.chosen.last_block != "class_token":
+            return None
         # In one graph `compute_as` has asked, and PyTorch does not see a hook that is added later either.
-        if not shortens or not (torch.compiler.is_compiling() or can_shorten(self)):
+        if not torch.compiler.is_compiling() and not (
+            _takes_one_token(self) and self.watch.knows(CLASS_TOKEN, self.blocks[-1])
+        ):
             return None
         last = self.blocks[-1]
         assert isinstance(last, Block)
@@ -198,16 +205,16 @@ class FastViT(ViT):
 
 
 def can_shorten(model: ImageModel) -> bool:
-    """Whether the last block of a model may compute the class token alone.
+    """Whether the last block of a model may compute the class token alone."""
+    return _takes_one_token(model) and CLASS_TOKEN.knows(model.layers()[-1])
 
-    What comes after it is handed one token in place of all, so that it has to be known too.
-    """
+
+def _takes_one_token(model: ImageModel) -> bool:
+    """Whether all that comes after the last block of a ViT may be handed one token in place of all."""
     if not CLASS_TOKEN.knows_itself(model):
         return False
     vit = cast("ViT", model)
-    return len(vit.blocks) > 0 and all(
-        CLASS_TOKEN.knows(part) for part in (vit.blocks[-1], vit.norm, vit.pooling)
-    )
+    return len(vit.blocks) > 0 and CLASS_TOKEN.knows(vit.norm) and CLASS_TOKEN.knows(vit.pooling)
 
 
 def can_fold_pixels(model: ImageModel) -> bool:
@@ -294,9 +301,12 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
         fast: whether it is to compute in the fast way.
         compiled: the function that the fast way calls, where it calls one.
     """
-    part.__dict__.pop("compiled", None)
+    for name in ("compiled", "watch"):
+        part.__dict__.pop(name, None)
     plain = plain_class(part)
     part.__class__ = FAST.get(plain, plain) if fast else plain
+    if fast:
+        part.__dict__["watch"] = Watch()
     if fast and compiled is not None and plain in FAST:
         part.__dict__["compiled"] = compiled  # `setattr` would register a function that is a module
 
