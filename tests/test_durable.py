@@ -199,3 +199,10 @@ def test_settings_are_read_once_until_they_change(tmp_path: Path, monkeypatch: p
     os.utime(path, (0, 0))
     assert read_json_once(path) == {"a": [4]}
     assert len(reads) == 4
+    path.write_text('{"a": [5]}')  # in place, as an editor may write it: the same file at another time
+    os.utime(path, (1, 1))
+    assert read_json_once(path) == {"a": [5]}
+    path.write_text('{"a": [55]}')  # another length at the same time
+    os.utime(path, (1, 1))
+    assert read_json_once(path) == {"a": [55]}
+    assert read_json_once(path) == {"a": [55]} and len(reads) == 6

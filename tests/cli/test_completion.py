@@ -2,9 +2,11 @@
 
 import shlex
 import subprocess
+from dataclasses import replace
 
 import pytest
 
+from vitkit.cli import completion
 from vitkit.cli.completion import list_options
 from vitkit.cli.main import VERBS, run
 
@@ -61,6 +63,17 @@ def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> No
 def test_zsh_reads_the_script_of_bash(scripts: dict[str, str]) -> None:
     assert scripts["zsh"].endswith(scripts["bash"])
     assert "bashcompinit" in scripts["zsh"].splitlines()[1]
+
+
+def test_fish_gets_every_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'a "word", $HOME and a \\ in it'
+    option = replace(list_options("train", VERBS["train"][1])[0], text=text)
+    monkeypatch.setattr(completion, "list_options", lambda verb, module: (option,))
+    lines: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda text, **_: lines.extend(text.splitlines()))
+    assert run(["completion", "fish"]) == 0
+    (line,) = (line for line in lines if "seen_subcommand_from train'" in line)
+    assert line.endswith(r' -d "a \"word\", \$HOME and a \\ in it"')
 
 
 def test_fish_has_a_line_for_each_option(scripts: dict[str, str]) -> None:

@@ -102,6 +102,7 @@ def test_a_start_that_would_be_chosen_is_shown_and_not_fetched(
         return Option("", run, 10, 60.0, 10**6, 1.0)
 
     monkeypatch.setattr(default_start, "measure_cost", measure)
+    monkeypatch.setattr(default_start, "require_answer", lambda name: None)  # as with a network
     before = names(home)
     assert run(["finetune", "photos", "--dry-run", *QUICK]) == 0
     said = capsys.readouterr().out

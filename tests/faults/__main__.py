@@ -22,9 +22,11 @@ from tests.faults.kernels import Kernels
 from tests.faults.kills import Kills
 from tests.faults.labels import Csv, LabelFiles, ParquetTables
 from tests.faults.memory import Memory
+from tests.faults.moved_runs import MovedRuns
 from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
 from tests.faults.series import SeriesRecords
+from tests.faults.servers import Servers
 from tests.faults.signals import Signals
 from tests.helpers.ignored_signals import heed_ignored_signals
 
@@ -45,6 +47,8 @@ KINDS: tuple[Kind, ...] = (
     Signals(),
     Options(),
     Kills(),
+    MovedRuns(),
+    Servers(),
     CompilerCache(),
     Kernels(),
     Memory(),

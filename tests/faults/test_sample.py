@@ -17,12 +17,13 @@ from tests.faults.harness import read_record
     [
         ("images", "checkpoints", "evaluations", "compiler", "engine_bundles"),
         ("parquet", "csv", "label_files", "archives", "run_lists"),
+        ("servers",),
         # tests/runs damages the files of run folders, tests/cli/test_terminal.py tries odd options.
         pytest.param(("run_folders", "options"), marks=pytest.mark.slow),
         # tests/jobs/test_parts.py and tests/cli/test_reproduce.py damage the same files.
         pytest.param(("parts", "benchmarks"), marks=pytest.mark.slow),
         # tests/training/test_checkpoint_faults.py fails each call, tests/jobs/test_unkillable.py kills.
-        pytest.param(("filesystem", "kills"), marks=pytest.mark.slow),
+        pytest.param(("filesystem", "kills", "moved_runs"), marks=pytest.mark.slow),
         # tests/jobs/test_signals.py stops runs in the same ways.
         pytest.param(("signals",), marks=pytest.mark.slow),
         # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
@@ -30,7 +31,7 @@ from tests.faults.harness import read_record
         # Two series are trained first; tests/runs/test_series_record.py tries the same edits.
         pytest.param(("series",), marks=pytest.mark.slow),
     ],
-    ids=["files", "labels", "commands", "results", "disks", "signals", "sanitizers", "series"],
+    ids=["files", "labels", "servers", "commands", "results", "disks", "signals", "sanitizers", "series"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """In an interpreter of its own: the attack forks, which a process with threads must not."""

@@ -1,6 +1,9 @@
 """Processes that hang, as the others see them."""
 
+import json
 import os
+import socket
+import subprocess
 import threading
 import time
 from typing import Any
@@ -95,6 +98,42 @@ def test_progress_is_work() -> None:
         for done in range(3):
             progress(done)
     assert activity.work == 4
+
+
+@pytest.mark.parametrize("number_is", ["a sibling's", "another program's", "nobody's"])
+def test_only_a_process_that_torchrun_started_is_killed(
+    number_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of the hanging process is this one's own, a sibling of itself; or that of a child."""
+    said, over, calls = list[str](), threading.Event(), list[tuple[str, int]]()
+
+    def leave(code: int) -> None:
+        calls.append(("exit", code))  # the process would end here: what follows does not count
+        over.set()
+
+    def kill(number: int, sent: int) -> None:
+        calls.append((f"signal {sent:d}", number))
+        over.set()
+
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            if number_is == "nobody's":
+                child.kill()
+                child.wait()
+            number = os.getpid() if number_is == "a sibling's" else child.pid
+            store = Store({"1": json.dumps([1, 0, False, socket.gethostname(), number])})
+            with monkeypatch.context() as patch:
+                patch.setattr(heartbeat, "INTERVAL", 0.01)
+                patch.setattr(os, "_exit", leave)
+                patch.setattr(os, "kill", kill)
+                beats = Heartbeat(World(0, 2), store, say=said.append, silent_seconds=0.05)
+                beats.begin()
+                assert over.wait(60)
+                beats.end()
+        finally:
+            child.kill()
+    assert calls[0] == (("signal 9", number) if number_is == "a sibling's" else ("exit", 1))
+    assert len(said) == 1 and f"(number {number} there) has given no sign of life" in said[0]
 
 
 def test_its_thread_has_left_the_store_when_the_process_may_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save
 
 from tests.helpers.file_server import refused
+from vitkit.errors import VitkitError
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.files.download import fetch, is_local
+from vitkit.weights.files.download import fetch, is_local, require_answer
 
 WEIGHTS = save({"x": torch.ones(3)})
 
@@ -336,6 +337,18 @@ def test_without_a_network_what_was_fetched_is_used(hub: Hub) -> None:
 def test_the_hubs_answers(failure: Exception, message: str, hub: Hub) -> None:
     hub.failure = failure
     refused("hf:org/name@v9", message, "Nothing was changed")
+
+
+def test_the_hub_is_asked_for_a_published_checkpoint_and_nothing_is_fetched(hub: Hub) -> None:
+    hub.failure = RuntimeError("no route to the Hub")
+    with pytest.raises(VitkitError, match=r"vit-b16-in21k is not on this machine\. .* no route to the Hub"):
+        require_answer("vit-b16-in21k")
+    hub.failure = None
+    require_answer("vit-b16-in21k")
+    (cache_folder() / "starts" / "vit-b16-in21k").mkdir(parents=True)
+    hub.failure = RuntimeError("no route to the Hub")
+    require_answer("vit-b16-in21k")  # it is here: nobody is asked
+    assert not hub.downloads
 
 
 @pytest.mark.parametrize("address", ["hf:name", "hf:", "hf:org/name@", "hf:org/na me"])

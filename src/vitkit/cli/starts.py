@@ -66,7 +66,7 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         lines.append(
             f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ") if start.is_pinned else UNPINNED
         )
-        lines += (f"published also as {address}" for address in start.addresses[1:])
+        lines += (f"published also as {address}" for address in start.other_addresses)
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"

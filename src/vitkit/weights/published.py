@@ -33,6 +33,8 @@ DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE = "AugReg", "ImageNet-21k", 224
 ImageNet-21k transfers better than on ImageNet-1k (arXiv 2106.10270, section 4.3; the paper's Table 5)."""
 FREE_LICENCES = ("Apache-2.0", "MIT")
 """Licences under which weights may be used for any purpose: a start that vitkit chooses has one of them."""
+CLOSED = "gs://vit_models/"
+"""The bucket of the authors, closed to the public since February 2026: its addresses are not offered."""
 NEAR_SHOWN = 4
 """Similar names in a message, at the most."""
 
@@ -72,6 +74,11 @@ class PublishedStart:
     def address(self) -> str:
         """The address that is fetched, without its commit and SHA-256."""
         return self.addresses[0]
+
+    @property
+    def other_addresses(self) -> tuple[str, ...]:
+        """The addresses besides the first from which the weights can be fetched, without a closed bucket."""
+        return tuple(address for address in self.addresses[1:] if not address.startswith(CLOSED))
 
     @property
     def megabytes(self) -> float:

@@ -42,6 +42,7 @@ def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for start, model in zip(default_starts(), models, strict=True)
     )
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
+    monkeypatch.setattr(download, "require_on_hub", lambda address: None)
 
 
 @pytest.fixture
@@ -170,6 +171,32 @@ def test_nothing_is_fetched_unless_it_is_allowed(
     with pytest.raises(VitkitError, match=r"vit_tiny_patch16_224\S* was asked for.*starts"):
         vitkit.finetune(data=str(photos), download=True)
     assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_network_it_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, photos: Path
+) -> None:
+    measured: list[int] = []
+
+    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Option:
+        measured.append(config.num_layers)
+        return Option("", run, 10, 60, 1_000_000, 1.0)
+
+    def refuse(address: str) -> None:
+        raise VitkitError(f"{address} cannot be fetched: no network.")
+
+    monkeypatch.setattr(default_start, "measure_cost", measure)
+    monkeypatch.setattr(download, "require_on_hub", refuse)
+    with pytest.raises(VitkitError) as caught:
+        choose(photos)
+    assert str(caught.value) == (
+        "vit-ti16-augreg-in21k is not on this machine. hf:timm/vit_tiny_patch16_224.augreg_in21k cannot be "
+        "fetched: no network. Files put into the folder "
+        f"{cache_folder() / 'starts' / 'vit-ti16-augreg-in21k'} are found by the name."
+    )
+    assert not measured
+    put(NAMES[2])  # one of them is here: nobody needs the network to begin
+    assert choose(photos).start.name == NAMES[2] and measured
 
 
 def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:

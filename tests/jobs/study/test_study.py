@@ -185,6 +185,17 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         read_study(tmp_path)
 
 
+def test_an_arm_whose_folder_has_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
+    with study().claim(out):
+        (out / "base").mkdir()
+    elsewhere.mkdir()
+    (out / "base" / "final").symlink_to(elsewhere)
+    with pytest.raises(VitkitError, match=r"base/final is a link that leads out of its folder"):
+        complete(study(), out)
+    assert not list(elsewhere.iterdir())
+
+
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
     with pytest.raises(VitkitError, match=r"model BiT-R50x1: .* has no pool"):

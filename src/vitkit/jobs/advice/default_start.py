@@ -26,7 +26,7 @@ from vitkit.runs.outlook import Row, free_memory
 from vitkit.runs.plan import Request
 from vitkit.runs.series_record import read_series
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.weights.files.download import is_local
+from vitkit.weights.files.download import is_local, require_answer
 from vitkit.weights.model_card import fit_preprocessing
 from vitkit.weights.published import PublishedStart, default_starts
 
@@ -156,7 +156,7 @@ def choose_start(
         listener: hears the progress.
 
     Raises:
-        VitkitError: there is no such data, or no published start may be chosen.
+        VitkitError: there is no such data, or no published start may be chosen or can be fetched.
     """
     with listener.progress("listing images"):
         rule = run.splits.rule or NEWEST_RULE
@@ -166,6 +166,8 @@ def choose_start(
     if begun is not None:
         name, folder = begun
         return DefaultStart(named[name], folder)
+    if named and not any(map(is_local, named)):
+        require_answer(next(iter(named)))  # before minutes are spent on measuring what cannot be fetched
     return measure_starts(run, data, complete or (lambda fitted: fitted), device, listener)
 
 

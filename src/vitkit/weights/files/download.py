@@ -29,10 +29,10 @@ from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files.cache import cache_folder, described, file_digest, read_note, recorded_digest
-from vitkit.weights.files.hub import from_hub, is_in_cache
+from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
 from vitkit.weights.files.source import SETTINGS, explain_no_weights
 from vitkit.weights.format_names import ENDINGS
-from vitkit.weights.published import find_start_named
+from vitkit.weights.published import PublishedStart, find_start_named
 
 ATTEMPTS = 5
 """In a row without new bytes, before a download is given up."""
@@ -149,17 +149,36 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     placed = cache_folder() / "starts" / start.name
     if placed.is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
-    try:
+    with _with_other_places(start):
         fetched = fetch(start.pinned_address, progress)
+    return Fetched(fetched.path, fetched.origin, size)
+
+
+@contextmanager
+def _with_other_places(start: PublishedStart) -> Iterator[None]:
+    """Name the other places of a published checkpoint's weights in the error of its first."""
+    try:
+        yield
     except VitkitError as error:
-        others = f" Its weights are published as {' and '.join(start.addresses[1:])} too." * (
-            len(start.addresses) > 1
+        others = f" Its weights are published as {' and '.join(start.other_addresses)} too." * bool(
+            start.other_addresses
         )
         raise VitkitError(
-            f"{start.name} is not on this machine. {error}{others} Files put into the folder {placed} are "
-            "found by the name."
+            f"{start.name} is not on this machine. {error}{others} Files put into the folder "
+            f"{cache_folder() / 'starts' / start.name} are found by the name."
         ) from error
-    return Fetched(fetched.path, fetched.origin, size)
+
+
+def require_answer(name: str) -> None:
+    """Refuse a published checkpoint that is not on this machine and whose address does not answer.
+
+    Raises:
+        VitkitError: as `fetch_any`; no weights are fetched.
+    """
+    start = find_start_named(name)
+    if start is not None and start.address.startswith("hf:") and not is_local(name):
+        with _with_other_places(start):
+            require_on_hub(start.pinned_address.partition("#")[0])
 
 
 def is_local(path: str | Path) -> bool:

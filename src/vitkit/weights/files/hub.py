@@ -39,10 +39,9 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     """
     repository, revision, inside = _parts(address)
     import huggingface_hub as hub
-    from huggingface_hub import errors
 
     first = {} if expected else _read_first_fetch(address)
-    try:
+    with _explained(address):
         announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
         digest = announced[chosen]
@@ -62,6 +61,38 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
                 name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
                 for name in weights
             }
+    exact = f"hf:{repository}@{snapshot.name}/{chosen}"
+    if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
+        raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
+    if not expected and not first:
+        _record_first_fetch(address, {"address": address, "source": exact, "sha256": digests})
+    return snapshot / chosen, {
+        "source": exact,
+        "sha256": digests.get(chosen) if len(digests) == 1 else digests,
+    }
+
+
+def require_on_hub(address: str) -> None:
+    """Ask for the list of a model's files, from the cache where the Hub does not answer.
+
+    Raises:
+        VitkitError: as `from_hub`.
+    """
+    repository, revision, _ = _parts(address)
+    import huggingface_hub as hub
+
+    with _explained(address):
+        _list_files(hub, repository, revision)
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """Explain the errors of the Hub's library."""
+    from huggingface_hub import errors
+
+    repository, revision, _ = _parts(address)
+    try:
+        yield
     except errors.GatedRepoError as error:
         raise VitkitError(
             f"{address} is open only to those who accepted its terms: do so at "
@@ -87,15 +118,6 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
             f"fetch the files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and "
             "give the path of their folder."
         ) from error
-    exact = f"hf:{repository}@{snapshot.name}/{chosen}"
-    if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
-        raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
-    if not expected and not first:
-        _record_first_fetch(address, {"address": address, "source": exact, "sha256": digests})
-    return snapshot / chosen, {
-        "source": exact,
-        "sha256": digests.get(chosen) if len(digests) == 1 else digests,
-    }
 
 
 @contextmanager
