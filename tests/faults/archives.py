@@ -76,7 +76,8 @@ def level(encoded: bytes) -> int:
 def _tar(draw: Random, images: dict[str, bytes] = IMAGES, extra: tuple[tarfile.TarInfo, ...] = ()) -> bytes:
     """A .tar in one of the formats, with a long name now and then and a folder before its files."""
     stream = io.BytesIO()
-    kind = draw.choice((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+    formats = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+    kind = draw.choice(formats[1:] if extra else formats)  # USTAR has no long names
     long = "long" * 30 + "/" if draw.random() < 0.3 else ""
     with tarfile.open(fileobj=stream, mode="w", format=kind) as tar:
         for name, content in images.items():
@@ -118,12 +119,13 @@ def _cut(path: Path, draw: Random) -> None:
 
 def _lost_blocks(path: Path, draw: Random) -> None:
     tar = bytearray(_tar(draw))
-    for _ in range(draw.choice((1, 1, 3))):
-        at = draw.randrange(len(tar.rstrip(b"\0")) // 512) * 512
-        if draw.random() < 0.5:
-            tar[at : at + 512] = bytes(512)
-        else:
-            del tar[at : at + 512]
+    blocks = [at * 512 for at in range(len(tar.rstrip(b"\0")) // 512)]
+    # Not the last four: a last image of zeros alone is no other than the zeros at the end.
+    for at in draw.sample(blocks[:-4], draw.choice((1, 1, 3))):
+        tar[at : at + 512] = bytes(512)
+    if draw.random() < 0.5:  # a single one: all blocks of an image that are gone leave nothing to notice
+        at = draw.choice(blocks)
+        del tar[at : at + 512]
     path.write_bytes(tar)
 
 

@@ -345,6 +345,18 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         samples.decode(index)
 
 
+def test_an_image_that_is_too_large_to_be_decoded_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size stands in the directory; packed, it is small."""
+    files = list_archive(zipped(tmp_path / "a.zip", {"cat/1.png": bytes(5_000_000)}), partial=True).files
+    assert files.file(0) == bytes(5_000_000)
+    monkeypatch.setattr(archives, "LARGEST_MEMBER", 1_000_000)
+    said = "it has 5,000,000 bytes in a.zip, more than the 1,000,000 allowed in an archive"
+    with pytest.raises(DecodeError, match=said):
+        files.file(0)
+
+
 def test_damage_is_named_and_never_read_as_an_image(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", PHOTOS, zipfile.ZIP_STORED)
     data = open_data(str(archive))
