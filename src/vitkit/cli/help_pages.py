@@ -61,7 +61,7 @@ PAGES = {
         "--data --split --out --speed-seconds --threads --device --batch-size --json",
         (
             "vitkit compare runs/digits-seed0 runs/digits-seed1",
-            "vitkit compare runs/photos vit-b16-augreg --data new_photos/",
+            "vitkit compare runs/photos runs/my_photos --data new_photos/",
         ),
     ),
     "completion": HelpPage(

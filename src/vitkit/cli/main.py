@@ -71,9 +71,9 @@ EXAMPLES = """\
 Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
   vitkit data check my_photos/                       look at a folder of class folders before training
-  vitkit finetune my_photos/                         train on it, from weights that others trained
+  vitkit finetune my_photos/ --out runs/my_photos    train on it, from weights that others trained
   vitkit train --recipe photos --data my_photos/     train on it from scratch: for many thousands of images
-  vitkit predict runs/my_photos-... holiday.jpg      use the result
+  vitkit predict runs/my_photos holiday.jpg          use the result
 """
 
 

@@ -37,6 +37,7 @@ from vitkit.runs.config import Architecture, Run, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Request, plan_run
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
 
 KIND, ENDING = "pretraining", "-helped"
@@ -112,7 +113,7 @@ def compare_pretraining(
 
     tuning = fine_tune_without(run, options, request, listener)
     where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
-    steps = _recorded_steps(where) or _matched_steps(run, tuning, device, request, listener)
+    steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, request, listener)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
     arms = (
@@ -203,15 +204,27 @@ def from_start(run: Run, start: Path) -> Run:
     return replace(run, model="", architecture=Architecture(), start=options)
 
 
-def _matched_steps(run: Run, tuning: Run, device: str, request: Request, listener: Listener) -> int:
-    """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together."""
+def _matched_steps(
+    run: Run, tuning: Run, draws: int, device: str, request: Request, listener: Listener
+) -> int:
+    """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together, and
+    say how many runs the study has and how long they take."""
     seconds = []
     for part, images in ((run, request), (tuning, Request())):
         plan = plan_run(part, None, device=device, request=images, listener=listener)
         step = plan.measure(listener).step
         steps = plan.run.training.total_steps(len(plan.data.splits["train"]))
         seconds.append(steps * step)
-    return steps + math.ceil(seconds[0] / step)  # step and steps are the fine-tuning's
+    longer = steps + math.ceil(seconds[0] / step)  # step and steps are the fine-tuning's
+    total = format_duration(seconds[0] + draws * step * (2 * steps + longer))
+    lines = [
+        f"one pre-training and {3 * draws} fine-tunings: {draws} of {pluralize(steps, 'step')} from it, as "
+        f"many without it, and {draws} of {pluralize(longer, 'step')} without it",
+        "--steps is the pre-training's length, --tune-steps the fine-tunings'",
+        f"about {total} in all, by a few measured steps, besides evaluations and pages",
+    ]
+    listener.show([("study", lines)])
+    return longer
 
 
 def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
