@@ -261,8 +261,8 @@ def compute_as(
     active = active and bool(mlps) and all(map(can_activate, mlps))
     whole = chosen.block == "compiled" and block is not None and block_can_be_compiled(config)
     whole = whole and bool(blocks) and all(map(can_compile, blocks))
-    shortens = chosen.last_block == "class_token" and can_shorten(model)
-    folds = chosen.pixels == "folded" and can_fold_pixels(model)
+    shortens = chosen.last_block == "class_token" and class_token_suffices(config) and can_shorten(model)
+    folds = chosen.pixels == "folded" and FOLDED_PIXELS.computes(config) and can_fold_pixels(model)
     model.chosen = replace(
         chosen,
         attention="explicit" if explicit else "fused",
