@@ -63,7 +63,7 @@ def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path
 def test_the_page_answers_the_question(finished: Path) -> None:
     page = (finished / "report.html").read_text()
     for phrase in (
-        "with pre-training",
+        "with this pre-training",
         "longer without pre-training",
         "Against as much time",
         "2 seeds on 360",
