@@ -292,10 +292,12 @@ def guessing_table(trials: int = TRIALS) -> Iterator[str]:
         wilson, chance = _wilson(images)[:, 0], max(counts) / images
         # A model that knows nothing answers each class as often as it occurs.
         shares = np.array(counts) / images if share is None else np.full(classes, share)
-        hits = draw.binomial(counts, shares, (trials, classes))
-        total = hits.sum(1)
-        mcnemar = np.mean([_mcnemar_against_guess(counts, row) for row in hits.tolist()])
-        told = (np.mean(exact[total] > chance), mcnemar, np.mean(wilson[total] > chance))
+        chances = np.ones(1)  # of each number of right answers, a sum over the classes
+        for size, part in zip(counts, shares.tolist(), strict=True):
+            chances = np.convolve(chances, stats.binom.pmf(np.arange(size + 1), size, part))
+        hits = draw.binomial(counts, shares, (trials, classes)).tolist()
+        mcnemar = np.mean([_mcnemar_against_guess(counts, row) for row in hits])
+        told = (chances[exact > chance].sum(), mcnemar, chances[wilson > chance].sum())
         right = "knows nothing" if share is None else f"{share:.0%}"
         yield f"| {images:,} | {classes}, {kind} | {right} | {' | '.join(f'{part:.1%}' for part in told)} |"
 
