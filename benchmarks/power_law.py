@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from vitkit.evaluation.intervals import NORMAL_95, wilson_interval
+from vitkit.evaluation.intervals import NORMAL_95, binomial_interval
 from vitkit.evaluation.power_law import Point, fit_power_law, judge_held_out
 
 CURVES = 500
@@ -148,7 +148,7 @@ class Images:
         """Train a run for each seed, as the points of a study are measured."""
         errors = tuple(self.error(curve, x) for _ in range(seeds))
         count = len(self.difficulty)
-        low, high = wilson_interval(round(sum(errors) / seeds * count), count)
+        low, high = binomial_interval(round(sum(errors) / seeds * count), count)
         return Point(x, errors, (high - low) / (2 * NORMAL_95))
 
 

@@ -35,7 +35,7 @@ def test_the_answer_the_classes_and_what_follows_are_printed(
     assert "points than model0 in accuracy on 1,797 images of digits (95 % interval" in text.replace(
         "better ", ""
     ).replace("worse ", "")
-    assert "McNemar's exact test, p" in text and "model0 alone is right on" in text
+    assert "Bonett and Price's test, p" in text and "model0 alone is right on" in text
     assert "images per second" in text and "with 1 thread." in text
     assert "calibration error (ECE)" in text and "p by Holm" in text
     assert "more classes on the page" in text

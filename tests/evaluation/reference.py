@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from vitkit.evaluation.calibration import CALIBRATION_BINS, CalibrationBin, Overconfidence
 from vitkit.evaluation.classify import Classification, ClassScore, Guessing
-from vitkit.evaluation.intervals import overconfidence_interval, sign_test, wilson_interval
+from vitkit.evaluation.intervals import binomial_interval, overconfidence_interval
 from vitkit.models.config.card import LossFunction
 
 
@@ -82,7 +83,7 @@ def reference(
         bad=bad,
         correct=correct,
         accuracy=correct / count,
-        accuracy_interval=wilson_interval(correct, count),
+        accuracy_interval=binomial_interval(correct, count),
         top5_accuracy=sum(answer[3] < 5 for answer in answers) / count if classes > 5 else None,
         loss=math.fsum(answer[2] for answer in answers) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
@@ -108,4 +109,7 @@ def _guessing(names: Sequence[str], pairs: list[tuple[int, int]]) -> Guessing:
     most = max(range(len(names)), key=truth.count)
     model = sum(true == said != most for true, said in pairs)
     guess = sum(true == most != said for true, said in pairs)
-    return Guessing(names[most], truth.count(most) / len(truth), model, guess, sign_test(model, guess))
+    # The exact binomial test of scipy, doubled: its own two-sided p adds up likelihoods.
+    right, chance = sum(true == said for true, said in pairs), truth.count(most) / len(truth)
+    tails = [stats.binomtest(right, len(pairs), chance, side).pvalue for side in ("less", "greater")]
+    return Guessing(names[most], chance, model, guess, min(1.0, 2 * min(tails)))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn import metrics
 from torch import nn
 
@@ -13,7 +14,7 @@ from vitkit import config
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, classification, mark_repeats
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import evaluation_mode, predict
 
@@ -211,25 +212,22 @@ def test_certainty_falls_into_the_last_bin() -> None:
     assert result.calibration[-1].count == 2 and result.calibration_error == 0 and result.loss == 0
 
 
-# Values of R: prop.test(correct, count, correct = FALSE)$conf.int, and Brown, Cai & DasGupta (2001).
 @pytest.mark.parametrize(
-    ("correct", "count", "interval"),
-    [
-        (5, 10, (0.2365931, 0.7634069)),
-        (0, 10, (0.0, 0.2775328)),
-        (10, 10, (0.7224672, 1.0)),
-        (81, 263, (0.2552742, 0.3662027)),
-        (0, 0, (0.0, 1.0)),
-    ],
+    ("correct", "count"), [(5, 10), (0, 10), (10, 10), (81, 263), (358, 360), (1, 9_000)]
 )
-def test_wilson(correct: int, count: int, interval: tuple[float, float]) -> None:
-    assert wilson_interval(correct, count) == pytest.approx(interval, abs=2e-5)
+def test_the_interval_is_the_exact_one(correct: int, count: int) -> None:
+    expected = stats.binomtest(correct, count).proportion_ci(0.95, "exact")
+    assert binomial_interval(correct, count) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_nothing_counted_says_nothing() -> None:
+    assert binomial_interval(0, 0) == (0.0, 1.0)
 
 
 @given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_share(case: tuple[int, int]) -> None:
+def test_the_interval_holds_the_share(case: tuple[int, int]) -> None:
     correct, count = case
-    lower, upper = wilson_interval(correct, count)
+    lower, upper = binomial_interval(correct, count)
     assert 0 <= lower <= correct / count <= upper <= 1
 
 
@@ -263,4 +261,4 @@ def test_accuracy_without_images_of_training_leaves_them_out() -> None:
     repeated = mark_repeats(classification(marked, names(2)), marked, np.array([0, 2])).repeated
     assert repeated is not None
     assert (repeated.count, repeated.correct, repeated.accuracy_without) == (2, 2, 0.5)
-    assert repeated.interval_without == wilson_interval(2, 4)
+    assert repeated.interval_without == binomial_interval(2, 4)

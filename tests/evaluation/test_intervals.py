@@ -5,10 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.classify import classification, compare_with_guessing
-from vitkit.evaluation.intervals import overconfidence_interval, sign_test
+from vitkit.evaluation.classify import ClassScore, Guessing, classification, compare_with_guessing
+from vitkit.evaluation.intervals import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config.card import Card
 from vitkit.tasks import answering_of
@@ -26,27 +29,85 @@ def test_the_sign_test_stands_many_images() -> None:
     assert 0.99 < sign_test(25_000, 25_001) <= 1.0
 
 
-def verdict(truth: list[int], said: list[int]) -> str:
-    counts = [truth.count(label) for label in range(3)]
-    hits = [sum(a == b == label for a, b in zip(truth, said, strict=True)) for label in range(3)]
-    return compare_with_guessing(("a", "b", "c"), counts, hits).verdict
+@given(st.integers(1, 3_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0, 1))
+def test_the_test_rejects_what_the_interval_leaves_out(case: tuple[int, int], chance: float) -> None:
+    right, count = case
+    low, high = binomial_interval(right, count)
+    p = binomial_test(right, count, chance)
+    assert 0 <= p <= 1
+    if min(abs(chance - low), abs(chance - high)) > 1e-9:  # rounding decides at the very ends
+        assert (p < 0.05) == (not low <= chance <= high)
+
+
+def guessing(counts: list[int], hits: list[int]) -> Guessing:
+    """Compare a model that is right on `hits` of the `counts` images of each class with guessing."""
+    rows = enumerate(zip(counts, hits, strict=True))
+    return compare_with_guessing([ClassScore(str(i), n, 0, right, 0, 0, 0) for i, (n, right) in rows])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), min_size=1))
+def test_the_verdict_on_guessing_never_contradicts_the_interval(classes: list[tuple[int, int]]) -> None:
+    counts, hits = ([pair[side] for pair in classes] for side in (0, 1))
+    counts[0] += 1  # not all are 0
+    low, high = binomial_interval(sum(hits), sum(counts))
+    said = guessing(counts, hits)
+    assert (said.verdict == "better than guessing") == (low > said.accuracy)
+    assert (said.verdict == "worse than guessing") == (high < said.accuracy)
 
 
 def test_always_answering_the_most_frequent_class_is_guessing() -> None:
-    truth = [0] * 50 + [1] * 30 + [2] * 20
-    assert verdict(truth, [0] * 100) == "not distinguishable from guessing"
-    assert verdict(truth, truth) == "better than guessing"
-    assert verdict(truth, [2] * 100) == "worse than guessing"
+    assert guessing([50, 30, 20], [50, 0, 0]).verdict == "not distinguishable from guessing"
+    assert guessing([50, 30, 20], [50, 30, 20]).verdict == "better than guessing"
+    assert guessing([50, 30, 20], [0, 0, 20]).verdict == "worse than guessing"
 
 
-def test_random_answers_are_seldom_told_from_guessing() -> None:
-    """The level is 5 %, and the test is conservative: of 400 models that guess, few are called better."""
-    rng = np.random.default_rng(0)
-    better = 0
-    for _ in range(400):
-        truth, said = rng.integers(0, 3, (2, 60)).tolist()
-        better += verdict(truth, said) == "better than guessing"
-    assert better <= 0.05 * 400
+@pytest.mark.parametrize("classes", [2, 3, 10, 20, 100])
+def test_at_most_one_in_40_models_that_know_nothing_is_called_better(classes: int) -> None:
+    """Exact: right answers are binomial where classes are equally large, whatever the model prefers, and a
+    sum over classes where they are not and it answers by their shares."""
+    for each in (1, 2, 10, 50):
+        balanced, uneven = [each] * classes, [each * (1 + place % 4) for place in range(classes)]
+        for counts in (balanced, uneven):
+            count = sum(counts)
+            chances = np.ones(1)
+            for size in counts:
+                chances = np.convolve(chances, stats.binom.pmf(np.arange(size + 1), size, size / count))
+            called = [binomial_interval(right, count)[0] > max(counts) / count for right in range(count + 1)]
+            assert chances[called].sum() <= 0.025
+        # Wilson's interval would have called 7.5 % of those for 20 images of 20 classes better.
+
+
+@pytest.mark.parametrize(
+    ("counts", "hits", "sentence"),
+    [
+        (
+            [24, 26],
+            [19, 16],
+            "better than guessing: always answering '1' is right on 52.0% (exact binomial test, p = 0.015)",
+        ),
+        (
+            [70, 83],
+            [45, 53],
+            "better than guessing: always answering '1' is right on 54.2% (exact binomial test, p = 0.018)",
+        ),
+        (
+            [13, 13],
+            [9, 12],
+            "better than guessing: always answering '0' is right on 50.0% (exact binomial test, p = 0.0025)",
+        ),
+        (
+            [70, 83],
+            [36, 50],
+            "not distinguishable from guessing: always answering '1' is right on 54.2% "
+            "(exact binomial test, p = 0.69)",
+        ),
+    ],
+)
+def test_small_sets_of_two_classes_are_told_what_their_interval_says(
+    counts: list[int], hits: list[int], sentence: str
+) -> None:
+    assert guessing(counts, hits).sentence() == sentence
 
 
 @pytest.mark.parametrize("count", [20, 100, 1000])

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import sign_test
 from vitkit.evaluation.paired import (
+    bonett_price,
     count_flips,
     detectable_flips,
     holm,
@@ -25,26 +27,50 @@ def test_the_variances_and_the_mean_by_hand() -> None:
     paired = paired_difference(first, second)
     assert (paired.seeds, paired.images, paired.mean) == (2, 4, 0.25)
     assert paired.seed_variance == 0.0
-    assert paired.image_variance == pytest.approx(0.1875 / 4)
-    assert paired.degrees_of_freedom == pytest.approx(3)
+    # The rest is +-1/2 or +-1/2 on each: 2 / 3 / 8, more than the term, of which a half stays.
+    assert paired.image_variance == pytest.approx(0.1875 / 4 / 2)
 
 
-def test_the_two_terms_are_put_together_with_their_degrees_of_freedom() -> None:
+def test_each_term_has_its_own_degrees_of_freedom() -> None:
     draw = np.random.default_rng(5)
     first, second = (draw.random((3, 50)).round(1) for _ in range(2))
     paired = paired_difference(first, second)
     difference = second - first
-    seeds = stats.sem(difference.mean(1)) ** 2
-    images = difference.mean(0).var() / 50
+    by_seed, by_image = difference.mean(1), difference.mean(0)
+    rest = difference - by_seed[:, None] - by_image + difference.mean()
+    seeds = stats.sem(by_seed) ** 2
+    # The rest is in the term of the seeds already; a third of the term stays at least.
+    images = by_image.var() / 50 - (rest**2).sum() / (2 * 49) / 150
+    images = max(images, by_image.var() / 50 / 3)
     assert paired.seed_variance == pytest.approx(seeds)
     assert paired.image_variance == pytest.approx(images)
-    freedom = (seeds + images) ** 2 / (seeds**2 / 2 + images**2 / 49)
     error = math.sqrt(seeds + images)
     assert paired.standard_error == pytest.approx(error)
-    assert paired.degrees_of_freedom == pytest.approx(freedom)
-    assert paired.interval == pytest.approx(stats.t.interval(0.95, freedom, difference.mean(), error))
-    assert paired.p == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, freedom))
-    assert paired.detectable == pytest.approx((stats.t.ppf(0.975, freedom) + stats.norm.ppf(0.8)) * error)
+    half = math.hypot(stats.t.ppf(0.975, 2) * seeds**0.5, stats.t.ppf(0.975, 49) * images**0.5)
+    mean = difference.mean()
+    assert paired.interval == pytest.approx((mean - half, mean + half))
+    assert paired.detectable == pytest.approx(half + stats.norm.ppf(0.8) * error)
+    points = stats.t.ppf(1 - paired.p / 2, [2, 49])
+    assert math.hypot(points[0] * seeds**0.5, points[1] * images**0.5) == pytest.approx(abs(mean))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 6), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_p_is_that_of_the_interval_over_seeds_and_images(seeds: int, images: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    base, other = draw.random((2, seeds, 1)) * draw.random((2, 1, images)) > 0.2
+    paired = paired_difference(base.astype(float), other.astype(float))
+    low, high = paired.interval
+    assert (paired.p < 0.05) == (low > 0 or high < 0)
+
+
+def test_seeds_that_agree_by_chance_leave_a_variance() -> None:
+    """Three seeds with one mean, and images on which they differ at random: nothing is sure."""
+    first = np.zeros((3, 6))
+    second = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], float)
+    paired = paired_difference(first, second - first[:, ::-1])
+    assert paired.seed_variance == pytest.approx(0)
+    assert paired_difference(first, np.roll(second, 1) * [[1, 1, 1, 1, 1, 0]]).image_variance > 0
 
 
 def test_without_images_that_vary_it_is_the_paired_t_test_of_the_seeds() -> None:
@@ -61,14 +87,17 @@ def test_the_term_of_the_images_is_the_bootstraps() -> None:
     means = (second - first).mean(0)
     drawn = means[draw.integers(0, 200, (20_000, 200))].mean(1)
     # The variance of 20,000 draws is known to 1 % (its standard error is sqrt(2 / 20,000)).
-    assert paired_difference(first, second).image_variance == pytest.approx(drawn.var(), rel=0.05)
+    rest = (second - first) - (second - first).mean(1)[:, None] - means + means.mean()
+    shared = (rest**2).sum() / (2 * 199) / 600
+    assert shared < drawn.var()
+    expected = max(drawn.var() - shared, drawn.var() / 3)
+    assert paired_difference(first, second).image_variance == pytest.approx(expected, rel=0.05)
 
 
 def test_one_seed_says_nothing_of_other_seeds() -> None:
     first, second = np.array([[1, 0, 0, 1, 0]], float), np.array([[1, 1, 0, 1, 1]], float)
     paired = paired_difference(first, second)
     assert paired.seed_variance is None
-    assert paired.degrees_of_freedom == 4
     assert paired.standard_error == pytest.approx(math.sqrt(np.var([0, 1, 0, 0, 1]) / 5))
 
 
@@ -111,15 +140,37 @@ def test_flips_are_counted_and_tested_by_mcnemar() -> None:
     assert (graded.first_only, graded.second_only, graded.both_right, graded.graded) == (1, 1, 1, True)
 
 
-def test_two_models_are_compared_by_the_exact_test_and_an_interval_that_agrees() -> None:
+def test_two_models_are_compared_by_bonett_and_price() -> None:
     difference = model_difference(*answers(0, 5, 300, 55))
-    # Five images that fall one way are no finding, and the interval says so; the textbook's would not.
-    assert difference.mean == pytest.approx(5 / 360) and difference.p == 2 / 2**5 and not difference.differs
+    assert difference.mean == pytest.approx(5 / 360) and not difference.differs
     assert difference.interval[0] < 0 < difference.interval[1]
-    gains, losses = 6 / 362, 1 / 362  # Bonett and Price: one more of each kind, and two more images
-    half = stats.norm.ppf(0.975) * math.sqrt((gains + losses - (gains - losses) ** 2) / 362)
+    gains, losses = 6 / 362, 1 / 362  # one more of each kind, and two more images
+    error = math.sqrt((gains + losses - (gains - losses) ** 2) / 362)
+    half = stats.t.ppf(0.975, 359) * error
     assert difference.interval == pytest.approx((gains - losses - half, gains - losses + half))
+    assert difference.p == pytest.approx(2 * stats.t.sf((gains - losses) / error, 359))
     assert model_difference(*answers(0, 6, 300, 54)).differs
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(0, 60), st.sampled_from([0, 20, 400, 9_000]))
+def test_the_verdict_on_two_models_never_contradicts_the_interval(first: int, second: int, same: int) -> None:
+    difference = model_difference(*answers(first, second, same, 0))
+    low, high = difference.interval
+    assert difference.differs == (low > 0 or high < 0)
+
+
+@pytest.mark.parametrize("images", [6, 10, 20, 50, 360, 2_000])
+def test_equal_models_differ_in_one_of_20_test_sets_at_most(images: int) -> None:
+    """Exact, for models that are right on different images in 1 to 90 % of them."""
+    apart = list(range(min(images, 300) + 1))
+    level = []  # of the images that fall to one side or the other, how often it is sure
+    for count in apart:
+        sure = [bonett_price(count - second, second, images)[1] < 0.05 for second in range(count // 2 + 1)]
+        level.append(2 * stats.binom.pmf(np.arange(len(sure)), count, 0.5)[sure].sum())
+    for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9):
+        if images * share < 200:  # else more images fall apart than are summed up here
+            assert (stats.binom.pmf(apart, images, share) * level).sum() < 0.0505
 
 
 def test_the_interval_holds_the_true_difference_in_19_of_20_test_sets() -> None:
@@ -127,8 +178,8 @@ def test_the_interval_holds_the_true_difference_in_19_of_20_test_sets() -> None:
     for images, shares in ((360, (0.05, 0.02)), (100, (0.1, 0.1)), (1000, (0.01, 0.002))):
         inside = [
             low <= shares[1] - shares[0] <= high
-            for first, second, both in draw.multinomial(images, [*shares, 1 - sum(shares)], 400)
-            for low, high in [model_difference(*answers(first, second, both, 0)).interval]
+            for first, second, _ in draw.multinomial(images, [*shares, 1 - sum(shares)], 400).tolist()
+            for low, high in [bonett_price(first, second, images)[0]]
         ]
         assert np.mean(inside) > 0.92  # 0.95 less three standard deviations of 400 draws
 
@@ -155,7 +206,8 @@ def test_the_detectable_difference_is_found_in_8_of_10() -> None:
         background = other_way / images
         shares = [background, background + least, 1 - 2 * background - least]
         significant = [
-            sign_test(first, second) < 0.05 for first, second, _ in draw.multinomial(images, shares, 2000)
+            bonett_price(first, second, images)[1] < 0.05
+            for first, second, _ in draw.multinomial(images, shares, 2000).tolist()
         ]
         # Three standard deviations of 2,000 draws.
         assert np.mean(significant) == pytest.approx(0.8, abs=0.03)

@@ -16,7 +16,7 @@ from vitkit.cli.main import run
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.weights import save_model
 from vitkit.weights.model_card import ModelCard
@@ -91,7 +91,7 @@ def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
         checkpoint, tmp_path / "v2", "imagenet-v2", device="cpu", batch_size=5
     )
     assert expected >= 6 and (evaluation.count, evaluation.correct) == (12, expected)
-    assert evaluation.accuracy_interval == wilson_interval(expected, 12)
+    assert evaluation.accuracy_interval == binomial_interval(expected, 12)
     assert evaluation.candidates == 1000 and "because it names no classes" in evaluation.note
     listed = list_labelled("imagenet-v2", str(tmp_path / "v2"))
     assert {(WNIDS[i],) for (i,) in listed.accepted} == {(name,) for name in listed.groups}
@@ -164,7 +164,7 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
     fifth = real_labels(tmp_path / "fifth.json", {1: [rank(1)[500], rank(1)[4]]})
     last = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=fifth, device="cpu")
     assert (last.correct, last.top5_correct, last.top5_accuracy) == (0, 1, 1.0)
-    assert last.top5_accuracy_interval == wilson_interval(1, 1)
+    assert last.top5_accuracy_interval == binomial_interval(1, 1)
     (tmp_path / "real.json").unlink()
     with pytest.raises(VitkitError, match=r"Expected the labels in .*real\.json.*--labels"):
         vitkit.evaluate_protocol(checkpoint, images, "imagenet-real")

@@ -12,7 +12,7 @@ from tests.helpers.small_digits import small_run
 from vitkit.config import to_json
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.jobs.report import write_report
 from vitkit.jobs.series.report import conclusions
 from vitkit.jobs.series.series import train_series
@@ -45,7 +45,7 @@ def series_of(options: SeriesOptions, counts: tuple[int, ...] = (), right: tuple
     series = new_series("", RUN, options, rates, members, False)
     for number, (count, correct) in enumerate(zip(counts, right, strict=True)):
         split = "val" if number < len(rates) else "test"
-        score = Score(split, correct / count, wilson_interval(correct, count), 1.0, count)
+        score = Score(split, correct / count, binomial_interval(correct, count), 1.0, count)
         ended = replace(series.all_members[number], score=score, finished=True)
         these = [ended if member.folder == ended.folder else member for member in series.all_members]
         series = replace(series, rates=tuple(these[: len(rates)]), members=tuple(these[len(rates) :]))
@@ -245,11 +245,11 @@ def test_folds_are_pooled_beside_their_mean(tmp_path: Path) -> None:
     assert spread is not None and spread.pooled is not None
     assert spread.mean == pytest.approx((0.05 + 0.15 + 0.4) / 3)
     assert (spread.pooled.right, spread.pooled.images) == (8, 50)
-    assert spread.pooled.interval == wilson_interval(8, 50)
+    assert spread.pooled.interval == binomial_interval(8, 50)
     said = conclusions(replace(ended, spread=spread))
     assert said[0].startswith("20.00% accuracy on test images, the mean of 3 folds; standard deviation")
     assert said[1:] == [
-        "Of the 50 tested images together 8 are right: 16.00% (95 % interval 8.3% to 28.5%, over other "
+        "Of the 50 tested images together 8 are right: 16.00% (95 % interval 7.2% to 29.1%, over other "
         "images like these and not over other trainings).",
         "Each of 50 images was tested once, by a run that had not trained on it.",
     ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitkit.analysis import drawing
 from vitkit.evaluation.calibration import CalibrationBin
 from vitkit.evaluation.classify import ClassScore
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.multilabel import LabelScore
 from vitkit.models.config.card import LossFunction
 
@@ -175,7 +175,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
     """
     seen = [score for score in scores if score.count]
     bars = [
-        (score.correct / score.count, wilson_interval(score.correct, score.count), score.name, score.count)
+        (score.correct / score.count, binomial_interval(score.correct, score.count), score.name, score.count)
         for score in seen
     ]
     bars.sort(key=lambda bar: bar[0])
@@ -215,7 +215,7 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
     used = [b for b in bins if b.confidence is not None and b.accuracy is not None]
     accuracy = np.array([b.accuracy for b in used], float)
     left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
-    ends = np.array([wilson_interval(round(b.count * (b.accuracy or 0)), b.count) for b in used])
+    ends = np.array([binomial_interval(round(b.count * (b.accuracy or 0)), b.count) for b in used])
     bar: dict[str, Any] = {"width": bins[0].upper - bins[0].lower, "align": "edge", "edgecolor": "white"}
     with drawing.styled():
         figure = Figure((drawing.WIDTH * 0.6, 5.2), layout="constrained")
@@ -260,7 +260,7 @@ def two_calibrations(
             used = [(b.confidence, b.accuracy, b.count) for b in own if b.confidence is not None]
             across = [confidence for confidence, _, _ in used]
             up = np.array([accuracy or 0.0 for _, accuracy, _ in used])
-            ends = np.array([wilson_interval(round(c * (accuracy or 0.0)), c) for _, accuracy, c in used]).T
+            ends = np.array([binomial_interval(round(c * (accuracy or 0.0)), c) for _, accuracy, c in used]).T
             reach = np.maximum(0.0, np.abs(ends - up))
             style: dict[str, Any] = {"fmt": mark, "color": colour, "capsize": 2, "markersize": 5}
             diagram.errorbar(across, up, yerr=reach, label=drawing.shortened(labels[number], 60), **style)

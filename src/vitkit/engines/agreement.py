@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 
 LOWEST_AGREEMENT = 0.99
 """Fraction of equal answers below which a quantised model counts as another model."""
@@ -55,7 +55,7 @@ class Agreement:
     def __str__(self) -> str:
         interval = ""
         if self.answers == self.images:  # several answers on an image change together
-            low, high = wilson_interval(self.same, self.answers)
+            low, high = binomial_interval(self.same, self.answers)
             interval = f", 95 % interval {low:.1%} to {high:.1%}"
         return (
             f"{self.same:,} of {self.answers:,} answers as in float32 ({self.fraction_same:.2%}{interval}), "

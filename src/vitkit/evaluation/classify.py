@@ -30,7 +30,7 @@ from vitkit.evaluation.calibration import (
     calibration_error,
     overconfidence,
 )
-from vitkit.evaluation.intervals import sign_test, wilson_interval
+from vitkit.evaluation.intervals import binomial_interval, binomial_test
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable
 from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
 from vitkit.evaluation.stored import Check, is_fraction
@@ -56,7 +56,8 @@ class Guessing:
     guess_only: int
     """Images that the guess alone is right on."""
     p_value: float
-    """Two-sided, of McNemar's exact test on the same images."""
+    """Two-sided, of the exact binomial test of the accuracy against that of the guess: below 0.05 where the
+    interval of the accuracy lies wholly above or below it."""
 
     @property
     def verdict(self) -> str:
@@ -70,7 +71,7 @@ class Guessing:
         p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.2g}"
         return (
             f"{self.verdict}: always answering {self.class_name!r} is right on {self.accuracy:.1%} "
-            f"(McNemar's exact test, {p})"
+            f"(exact binomial test, {p})"
         )
 
 
@@ -103,7 +104,7 @@ class Repeated:
     accuracy_without: float | None
     """On the other images; None where there are no others."""
     interval_without: tuple[float, float]
-    """Wilson's 95% interval of this accuracy."""
+    """The 95 % interval of this accuracy."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +118,7 @@ class Classification(Shown):
     correct: int
     accuracy: float
     accuracy_interval: tuple[float, float]
-    """Wilson's 95 % interval of the accuracy on other images drawn alike."""
+    """95 %, of the accuracy on other images drawn alike (Clopper and Pearson)."""
     top5_accuracy: float | None
     """Fraction with the true class among the five largest logits; None with five classes or fewer."""
     loss: float
@@ -207,7 +208,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         bad=bad,
         correct=correct,
         accuracy=correct / count,
-        accuracy_interval=wilson_interval(correct, count),
+        accuracy_interval=binomial_interval(correct, count),
         top5_accuracy=int((scores.rank < 5).sum()) / count if classes > 5 else None,
         loss=math.fsum(scores.loss) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
@@ -217,9 +218,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         per_class=per_class,
         confusion_cells=_confusion_cells(labels, predicted, classes),
         loss_function=predictions.loss,
-        guessing=compare_with_guessing(
-            class_names, [score.count for score in per_class], [score.correct for score in per_class]
-        ),
+        guessing=compare_with_guessing(per_class),
         overconfidence=overconfidence(scores.confidence, right),
     )
 
@@ -236,7 +235,7 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
     count, right = int(is_repeated.sum()), predictions.predicted == predictions.labels
     correct = int(right[is_repeated].sum())
     others, hits = result.count - count, result.correct - correct
-    repeated = Repeated(count, correct, ratio(hits, others), wilson_interval(hits, others))
+    repeated = Repeated(count, correct, ratio(hits, others), binomial_interval(hits, others))
     return replace(result, repeated=repeated)
 
 
@@ -282,23 +281,24 @@ def check_fields(result: Classification, predictions: Predictions) -> Iterator[C
         yield name, f"counts that sum to {count}", total, total == count
 
 
-def compare_with_guessing(class_names: Sequence[str], counts: Sequence[int], hits: Sequence[int]) -> Guessing:
-    """Compare a model with always answering the most frequent class.
+def compare_with_guessing(classes: Sequence[ClassScore]) -> Guessing:
+    """Compare a model with always answering the most frequent class, whose accuracy these images fix.
+
+    The answers of a model that knows nothing do not depend on the classes. Given the classes, the number of
+    its right answers is then a sum of independent yes and no, of a mean accuracy of at most the guess's, and
+    its upper tail is at most the binomial's (Hoeffding 1956, "On the distribution of the number of successes
+    in independent trials", theorem 4). So at most 2.5 % of such models are called better, with classes of any
+    number and size, drawn or stratified. McNemar's test against the guess found 40 % of the models that are
+    right on 70 % of 50 images of two classes; this one finds 78 % (`python -m benchmarks.coverage verdicts`).
 
     Args:
-        class_names: K names.
-        counts: images of each class, not all 0.
-        hits: images of each class that the model is right on.
+        classes: the counts of each class, not all 0.
     """
-    most = max(range(len(counts)), key=counts.__getitem__)  # the first of several
-    model_only, guess_only = sum(hits) - hits[most], counts[most] - hits[most]
-    return Guessing(
-        class_names[most],
-        counts[most] / sum(counts),
-        model_only,
-        guess_only,
-        sign_test(model_only, guess_only),
-    )
+    most = max(classes, key=lambda score: score.count)  # the first of several
+    count, right = sum(score.count for score in classes), sum(score.correct for score in classes)
+    chance = most.count / count
+    p = binomial_test(right, count, chance)
+    return Guessing(most.name, chance, right - most.correct, most.count - most.correct, p)
 
 
 def _class_scores(

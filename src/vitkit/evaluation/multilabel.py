@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import config
-from vitkit.evaluation.intervals import wilson_limits
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable
 from vitkit.evaluation.scores import precision_recall_f1, ratio
 from vitkit.evaluation.stored import Check, in_parts, is_fraction
@@ -128,7 +128,7 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
     says by how much, and how far it varies, all labels of an image together. A rare label that happens to be
     ranked well seems not to vary at all, so the variance of each label is drawn up towards the variance of a
     fraction of its images, AP (1 - AP) / n (Boyd, Eng and Page 2013, "Area under the precision-recall curve",
-    3.2). The limits are Wilson's for the number of images on which a counted fraction has this variance.
+    3.2). The limits are those of a fraction of as many images as give it this variance.
 
     In simulations (`python -m benchmarks.coverage`, docs/results/accuracy.md) they held the truth in 93 to
     97 % of the cases from 100 images on; in up to 99 % where one of few labels is rare and ranked hardly
@@ -151,11 +151,11 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
             continue
         part, deviations = _jackknife(ranking, count)
         parts.append(part)
-        singles.append(_wilson_of([part], part.variance))
+        singles.append(_interval_of([part], part.variance))
         together = deviations if together is None else together + deviations
     if together is None or any(0 < count < FEWEST_POSITIVES for count in counts):
         return None, singles
-    return _wilson_of(parts, _variance(together) / len(parts) ** 2), singles
+    return _interval_of(parts, _variance(together) / len(parts) ** 2), singles
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,14 @@ def _variance(deviations: Floats) -> float:
     return float((deviations**2).sum()) * (len(deviations) - 1) / len(deviations)
 
 
-def _wilson_of(parts: Sequence[_Jackknife], variance: float) -> Interval:
-    """Make Wilson's interval of a mean of average precisions from its variance and the missing variance."""
+def _interval_of(parts: Sequence[_Jackknife], variance: float) -> Interval:
+    """Make the interval of a mean of average precisions from its variance and the missing variance."""
     labels = len(parts)
     value = sum(part.value for part in parts) / labels
     smoothed = sum(part.smoothed for part in parts) / labels
     variance += sum(part.missing for part in parts) / labels**2
-    return wilson_limits(value, smoothed * (1 - smoothed) / variance)
+    images = smoothed * (1 - smoothed) / variance
+    return binomial_interval(value * images, images)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import NORMAL_95, sign_test
+from vitkit.evaluation.intervals import sign_test
 
 NORMAL_80 = 0.8416212335729143  # the standard normal's 80 % point
 SURE = 0.05
 """The p, after Holm, below which two models or ways to train are said to differ."""
+FEWEST_IMAGES = 6
+"""Fewer find no difference: if all fall one way, 1 of 16 pairs of equal models does so too, or more."""
 Scores: TypeAlias = Mapping[int, NDArray[np.float64]]
 """The scores of a way to train by seed, each `(N,)` from 0 to 1; without the seeds that diverged."""
 
@@ -36,9 +38,8 @@ class PairedDifference:
     one seed, whose difference is about these weights only."""
     image_variance: float
     """The part of the mean's variance by the images that were drawn for the test."""
-    degrees_of_freedom: float
     interval: tuple[float, float]
-    """95 %, by Student's t."""
+    """95 %, by Student's t of each part."""
     p: float
     """Two-sided, for no difference; not adjusted for other comparisons."""
     detectable: float
@@ -54,15 +55,17 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
     """Compare the scores of two ways to train, each with the same seeds on the same images.
 
     Seeds and images are both samples: another seed makes other weights, another test set has other images.
-    The variance of the mean is taken as the sum of two terms. By seeds: the variance of the S differences
-    over S. By images: the bootstrap variance of the differences averaged over seeds. It needs no draws: for a
-    mean, infinitely many draws give the variance of the images, divided by N and not N - 1, over N (Efron and
-    Tibshirani 1993, "An Introduction to the Bootstrap", 5.3 and 6.2). The interaction of seed and image is in
-    both terms, so that the sum is too large rather than too small (Owen 2007, "The pigeonhole bootstrap", 3).
-    The degrees of freedom of a sum of two variances follow Satterthwaite (1946, "An Approximate Distribution
-    of Estimates of Variance Components") and Welch (1947). With two seeds that happen to agree they are too
-    many: 95 % intervals held 86 to 97 % of simulated studies of two seeds, 92 to 97 % of three, 94 to 97 % of
-    five (`python -m benchmarks.coverage`).
+    The variance of the mean is the sum of two terms. By seeds: the variance of the S differences over S. By
+    images: the bootstrap variance of the differences averaged over seeds, which for a mean is the variance of
+    the images over N (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", 5.3 and 6.2), less what
+    seed and image do together, which is in the term of the seeds already (a two-way analysis of variance).
+
+    Each term has its own Student's t: the half width is sqrt(t(S-1)^2 by seeds + t(N-1)^2 by images), which
+    holds the truth at least as often as it says whatever the ratio of the two (Banerjee 1960, "Approximate
+    confidence interval for linear functions of means of k populations when the population variances are not
+    equal"). p is that of the interval that ends at 0. Degrees of freedom by Satterthwaite, of which two or
+    three seeds that happen to agree get far too many, found a difference in up to 30 % of families of four
+    without any (`python -m benchmarks.coverage verdicts`).
 
     Args:
         first: `(S, N)` scores from 0 to 1.
@@ -76,33 +79,40 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
             f"A paired difference needs scores of the same seeds on the same images, (S, N) twice, found "
             f"{first.shape} and {second.shape}: test both on the same images."
         )
-    from scipy.special import stdtr, stdtrit  # half a second to import, which only comparisons need
-
     difference = second - first
     seeds, images = difference.shape
     by_seed, by_image = difference.mean(1), difference.mean(0)
     mean = float(by_seed.mean())
     seed_variance = float(by_seed.var(ddof=1)) / seeds if seeds > 1 else None
     image_variance = float(by_image.var()) / images
-    variance = (seed_variance or 0.0) + image_variance
-    squares = 0.0 if seed_variance is None else seed_variance**2 / (seeds - 1)
-    squares += image_variance**2 / max(images - 1, 1)
-    # Without any variance, the scores are equal everywhere, or differ by the same amount on every image.
-    freedom = variance**2 / squares if squares > 0 else float(max(images - 1, 1))
-    error = math.sqrt(variance)
-    point = float(stdtrit(freedom, 0.975))
-    p = 1.0 if mean == 0 else 0.0 if error == 0 else min(1.0, 2 * float(stdtr(freedom, -abs(mean) / error)))
+    if seed_variance is not None and images > 1:
+        rest = difference - by_seed[:, None] - by_image + mean
+        shared = float((rest**2).sum()) / ((seeds - 1) * (images - 1)) / (seeds * images)
+        # Not below a share of it: seeds that agree by chance must not leave a variance of 0.
+        image_variance = max(image_variance - shared, image_variance / seeds)
+    terms = ((seed_variance or 0.0, max(seeds - 1, 1)), (image_variance, max(images - 1, 1)))
+    half, error = _half_width(terms, SURE), math.sqrt((seed_variance or 0.0) + image_variance)
+    low, p = 0.0, 1.0
+    for _ in range(60):  # halve the range of p; without any variance it becomes 0
+        middle = (low + p) / 2
+        low, p = (low, middle) if _half_width(terms, middle) < abs(mean) else (middle, p)
     return PairedDifference(
         seeds,
         images,
         mean,
         seed_variance,
         image_variance,
-        freedom,
-        (mean - point * error, mean + point * error),
+        (mean - half, mean + half),
         p,
-        (point + NORMAL_80) * error,
+        half + NORMAL_80 * error,
     )
+
+
+def _half_width(terms: Sequence[tuple[float, int]], p: float) -> float:
+    """Compute half the width of the interval of level 1 - p, from variances with their degrees of freedom."""
+    from scipy.special import stdtrit  # a fifth of a second to import, which only evaluations need
+
+    return math.sqrt(math.fsum(stdtrit(freedom, p / 2) ** 2 * variance for variance, freedom in terms))
 
 
 def compare_scores(first: Sequence[Scores], second: Sequence[Scores]) -> PairedDifference | None:
@@ -193,10 +203,8 @@ class ModelDifference:
 def model_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> ModelDifference:
     """Compare two models on the same images.
 
-    If each image is right or wrong, the test is McNemar's exact one, and the interval follows Bonett
-    and Price (2012, "Adjusted Wald Confidence Interval for a Difference of Binomial Proportions Based on
-    Paired Data"), which holds for the few images on which two good models differ. Else both are Student's t
-    of the paired differences, as in `paired_difference`; fewer than six images show no difference.
+    If each image is right or wrong, test and interval are those of `bonett_price`, else Student's t of the
+    paired differences, as in `paired_difference`. Fewer than six images show no difference.
 
     Args:
         first: `(N,)` scores from 0 to 1, N at least 1.
@@ -207,26 +215,45 @@ def model_difference(first: NDArray[np.float64], second: NDArray[np.float64]) ->
     """
     paired, flips = paired_difference(first[None], second[None]), count_flips(first, second)
     images, mean = paired.images, paired.mean
-    if flips.graded and sign_test(images, 0) >= SURE:
-        # Fewer than six images show no difference even if one model is better on all of them. Student's t
-        # would be sure of two images with equal differences, whose spread is 0.
+    if images < FEWEST_IMAGES:
+        # Student's t would be sure of two images with equal differences, whose spread is 0.
         return ModelDifference(images, mean, (-1.0, 1.0), flips.p, 1.0, flips)
     if flips.graded:
         return ModelDifference(images, mean, paired.interval, paired.p, paired.detectable, flips)
-    gains, losses = ((count + 1) / (images + 2) for count in (flips.second_only, flips.first_only))
-    centre = gains - losses
-    half = NORMAL_95 * math.sqrt((gains + losses - centre**2) / (images + 2))
-    interval = max(-1.0, centre - half), min(1.0, centre + half)
+    interval, p = bonett_price(flips.first_only, flips.second_only, images)
     least = detectable_flips(images, min(flips.first_only, flips.second_only))
-    return ModelDifference(images, mean, interval, flips.p, least, flips)
+    return ModelDifference(images, mean, interval, p, least, flips)
+
+
+def bonett_price(first_only: int, second_only: int, images: int) -> tuple[tuple[float, float], float]:
+    """Return the 95 % interval of the difference of two fractions right, and the p for no difference.
+
+    Both follow from one estimate and its error (Bonett and Price 2012, "Adjusted Wald Confidence Interval for
+    a Difference of Binomial Proportions Based on Paired Data"), which hold for the few images on which two
+    good models differ. With Student's t in place of the normal, equal models differ in at most 5 % of the
+    test sets, of few images too (`python -m benchmarks.coverage verdicts`).
+
+    Args:
+        first_only: images that the first model alone is right on.
+        second_only: images that the second one alone is right on.
+        images: all of them, at least two.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    gains, losses = ((count + 1) / (images + 2) for count in (second_only, first_only))
+    centre = gains - losses
+    error = math.sqrt((gains + losses - centre**2) / (images + 2))
+    half = float(stdtrit(images - 1, 1 - SURE / 2)) * error
+    interval = max(-1.0, centre - half), min(1.0, centre + half)
+    return interval, 2 * float(stdtr(images - 1, -abs(centre) / error))
 
 
 def detectable_flips(images: int, other_way: int) -> float:
-    """Compute the smallest true difference that McNemar's exact test finds in 8 of 10 comparisons.
+    """Compute the smallest true difference that `model_difference` finds in 8 of 10 comparisons.
 
     The number of images on which the models differ is binomial, and so is, given that number, the number on
     which the better one is right; the test looks at the second alone. The observed spread cannot replace
-    this: two good models differ on hardly any image, and the test needs six to find a difference.
+    this: two good models differ on hardly any image, and the test needs about six to find a difference.
 
     Args:
         images: that both are tested on.
@@ -237,7 +264,7 @@ def detectable_flips(images: int, other_way: int) -> float:
     """
     background = other_way / images
     low, high = 0.0, 1.0 - background * 2
-    if high <= 0 or _power(images, background, high) < 0.8:
+    if images < FEWEST_IMAGES or high <= 0 or _power(images, background, high) < 0.8:
         return 1.0
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
@@ -246,7 +273,7 @@ def detectable_flips(images: int, other_way: int) -> float:
 
 
 def _power(images: int, background: float, difference: float) -> float:
-    """Compute how often McNemar's exact test finds a true difference.
+    """Compute how often `model_difference` finds a true difference.
 
     Args:
         images: that both models are tested on.
@@ -259,7 +286,7 @@ def _power(images: int, background: float, difference: float) -> float:
     counts = np.arange(math.floor(least), math.floor(most) + 1)
     whole = np.full(len(counts), images)
     weights = _binomial(counts, whole, apart) - _binomial(counts - 1, whole, apart)
-    edges = _least_sure(counts)
+    edges = _most_worse(counts, images)
     better = (
         background + difference
     ) / apart  # the fraction of these images on which the better one is right
@@ -267,15 +294,16 @@ def _power(images: int, background: float, difference: float) -> float:
     return float((weights * np.where(edges >= 0, few + many, 0.0)).sum())
 
 
-def _least_sure(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _most_worse(counts: NDArray[np.int64], images: int) -> NDArray[np.int64]:
     """Give the most images on which the worse of two models may be right, of `counts` on which they differ,
-    so that McNemar's exact test still finds a difference; -1 where it finds none."""
-    low, high = np.full(len(counts), -1), counts // 2
-    while (low < high).any():  # halve the ranges; the probability rises with the images
-        middle = (low + high + 1) // 2
-        is_sure = _binomial(middle, counts, 0.5) < SURE / 2
-        low, high = np.where(is_sure, middle, low), np.where(is_sure, high, middle - 1)
-    return low
+    so that `model_difference` still finds a difference; below 0 where it finds none."""
+    from scipy.special import stdtrit
+
+    point = float(stdtrit(images - 1, 1 - SURE / 2)) ** 2
+    # gap^2 = point (counts + 2 - gap^2 / (images + 2)) where the interval ends at 0
+    gap = np.sqrt(point * (counts + 2) / (1 + point / (images + 2)))
+    most: NDArray[np.int64] = np.ceil((counts - gap) / 2).astype(np.int64) - 1
+    return most
 
 
 def _binomial(

@@ -14,7 +14,7 @@ from vitkit import config
 from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest
 from vitkit.shown import Shown
@@ -53,7 +53,7 @@ class ProtocolResult(Shown):
     correct: int
     accuracy: float
     accuracy_interval: tuple[float, float]
-    """Wilson's 95 % interval of the accuracy on other images drawn alike."""
+    """95 % interval of the accuracy on other images drawn alike."""
     top5_correct: int
     """Images with a right class among the model's five likeliest."""
     top5_accuracy: float
@@ -194,10 +194,10 @@ def count_right(
         candidates=len(candidates),
         correct=correct,
         accuracy=correct / len(ids),
-        accuracy_interval=wilson_interval(correct, len(ids)),
+        accuracy_interval=binomial_interval(correct, len(ids)),
         top5_correct=top5,
         top5_accuracy=top5 / len(ids),
-        top5_accuracy_interval=wilson_interval(top5, len(ids)),
+        top5_accuracy_interval=binomial_interval(top5, len(ids)),
         unreadable=len(images.members) - len(ids),
         left_out=images.left_out,
         per_class=tuple(sorted(scores, key=lambda score: (score.accuracy, -score.count, score.name))),

@@ -73,7 +73,7 @@ class Pooled:
     right: int
     images: int
     interval: tuple[float, float]
-    """Wilson's 95 % interval of the fraction that is right: over other images, not over other trainings."""
+    """95 % interval of the fraction that is right: over other images, not over other trainings."""
 
 
 R = TypeVar("R", bound=Result)

@@ -17,8 +17,7 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import sign_test
-from vitkit.evaluation.paired import holm
+from vitkit.evaluation.paired import bonett_price, holm
 from vitkit.jobs.compare.contenders import make_labels
 from vitkit.jobs.compare.result import ModelComparison, conclusions
 from vitkit.models.config.card import Task
@@ -66,7 +65,8 @@ def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_pa
     assert flips.second_only == (right[1] & ~right[0]).sum() > 0
     assert flips.both_right == (right[0] & right[1]).sum()
     assert comparison.difference.mean == pytest.approx(right[1].mean() - right[0].mean())
-    assert comparison.difference.p == sign_test(flips.first_only, flips.second_only)
+    both = bonett_price(flips.first_only, flips.second_only, comparison.images)
+    assert (comparison.difference.interval, comparison.difference.p) == both
     assert (comparison.first.score, comparison.second.score) == tuple(mask.mean() for mask in right)
     assert comparison.images == 360 and comparison.split == "test"
     assert comparison.first.was_stored and comparison.second.was_stored

@@ -1,5 +1,7 @@
 """Three outcomes on invented numbers: it holds, it does not hold, it cannot be told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -108,6 +110,17 @@ def test_several_claims_share_the_chance_of_a_false_one() -> None:
     claim = Claim("b is ahead", ("b",), ("a",))
     assert judge([claim], scores, {})[0].outcome == "holds"
     assert judge([claim] * 10, scores, {})[0].outcome == "cannot be told"
+
+
+def test_one_pre_training_proves_nothing_about_the_method() -> None:
+    claim = Claim("b is ahead", ("b",), ("a",))
+    scores = {"a": arm(0.5), "b": arm(0.6)}
+    assert judge([claim], scores, {})[0].outcome == "holds"
+    (finding,) = judge([replace(claim, one_pretraining=True)], scores, {})
+    assert finding.outcome == "cannot be told"
+    said = say(finding, ScoredArms("accuracy", "test", IMAGES, ()))
+    assert said.startswith("b is ahead: this cannot be told from one pre-training of each kind, +10.")
+    assert said.endswith(" for these weights.")
 
 
 @pytest.mark.parametrize("kind", ["more", "alike"])

@@ -49,6 +49,12 @@ def test_one_seed_is_said_to_be_about_these_weights() -> None:
     assert "about these weights only, and says nothing about other trainings" in conclusions(single)[-1]
 
 
+def test_two_seeds_are_said_to_tell_little() -> None:
+    last = conclusions(replace(COMPARISON, seeds=(0, 1)))[-1]
+    assert last.endswith("Two hardly tell how far seeds differ: --seeds 3 or more give shorter ones.")
+    assert "Two hardly" not in conclusions(COMPARISON)[-1]
+
+
 def test_the_same_answers_are_told_as_such() -> None:
     same = replace(COMPARISON, arms=(arm("log_every 3", BASE, 1.0),))
     assert conclusions(same)[0] == "log_every 3: the same as the base on every test image."
@@ -95,7 +101,7 @@ def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
 
 @pytest.mark.parametrize(("images", "shown"), [(400, "+0.1 to"), (5_000, "+0.12 to")])
 def test_many_images_are_told_to_a_hundredth_of_a_point(images: int, shown: str) -> None:
-    difference = PairedDifference(3, images, 0.002, 1e-7, 1e-7, 5.0, (0.00123, 0.003), 0.01, 0.001)
+    difference = PairedDifference(3, images, 0.002, 1e-7, 1e-7, (0.00123, 0.003), 0.01, 0.001)
     comparison = replace(
         COMPARISON, images=images, arms=(replace(COMPARISON.arms[0], difference=difference),)
     )

@@ -13,7 +13,7 @@ import numpy as np
 from vitkit.data.layouts.stratify import draws
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import Floats, Integers, fit
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 
 FOLDS = 5
 """Parts of the images, each predicted from the others."""
@@ -44,8 +44,8 @@ class Folded:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of that accuracy, on other images drawn alike."""
-        return wilson_interval(self.right[self.method], self.images)
+        """95 % interval of that accuracy, on other images drawn alike."""
+        return binomial_interval(self.right[self.method], self.images)
 
     @property
     def learned_from(self) -> float:

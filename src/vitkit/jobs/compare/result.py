@@ -8,7 +8,7 @@ from typing import Any
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import SURE, Flips, ModelDifference, count_flips, holm
+from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
 from vitkit.tasks.answering import Answering
 from vitkit.tasks.page import Number, Table, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
@@ -217,7 +217,9 @@ def _difference(comparison: ModelComparison) -> str:
     size = f"{second} is {gap} points {better} than {first} in {comparison.score}"
     if difference.mean == 0:
         size = f"{second} and {first} have the same {comparison.score}"
-    test = "Student's t of the images" if difference.flips.graded else "McNemar's exact test"
+    test = "Student's t of the images" if difference.flips.graded else "Bonett and Price's test"
+    if difference.images < FEWEST_IMAGES:
+        test = "sign test"
     sure = f"95 % interval of the difference {low} to {high} points; {test}, p {shown_p(difference.p)}"
     if difference.differs:
         return f"{size} on {comparison.tested} ({sure})."

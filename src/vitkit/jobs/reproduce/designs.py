@@ -93,6 +93,8 @@ class Claim:
     """The arms, as many, whose scores are subtracted."""
     kind: Literal["more", "alike", "open"] = "more"
     """more: the difference is above 0; alike: it is within a margin; open: the paper concludes nothing."""
+    one_pretraining: bool = False
+    """Whether its arms begin from a single pre-training each, so that they say nothing of other ones."""
 
 
 @dataclass(frozen=True)
@@ -544,16 +546,21 @@ def self_supervision(base: Base) -> Design:
         for name, (label, _) in TARGETS.items()
     ]
     scratch = Variant("scratch", "from scratch", labelled, "finetune")
-    claims = (
-        Claim("Masked patch prediction is better than from scratch", ("mean-colour",), ("scratch",)),
-        Claim("The mean colour is a better target than 4x4 colours", ("mean-colour",), ("4x4-colours",)),
-        Claim("The mean colour is a better target than all pixels", ("mean-colour",), ("pixels",)),
-        Claim("Corrupting 50 % is better than corrupting 15 %", ("mean-colour",), ("mean-colour-15",)),
+    better = "The mean colour is a better target than "
+    claims = tuple(
+        Claim(statement, ("mean-colour",), (other,), one_pretraining=True)
+        for statement, other in (
+            ("Masked patch prediction is better than from scratch", "scratch"),
+            (f"{better}4x4 colours", "4x4-colours"),
+            (f"{better}all pixels", "pixels"),
+            ("Corrupting 50 % is better than corrupting 15 %", "mean-colour-15"),
+        )
     )
     shared = (
         f"Every model is fine-tuned for the same steps on the same {LABELLED:.0%} of the training images, "
         f"with the same seeds; the pre-training, {PRETRAINING:g} times as long, sees all without labels. "
-        "From scratch has no such training before it. All read the mean of the patches. Supervised "
+        "From scratch has no such training before it. Each pre-training is run once: the intervals are about "
+        "these very weights, over seeds of the fine-tuning. All read the mean of the patches. Supervised "
         "pre-training, to which the paper compares too, is no arm: it needs other images, with labels."
     )
     return Design((*before, scratch, *after), claims, shared)

@@ -104,7 +104,6 @@ ITEMS: Mapping[ItemName, Item] = {
         ),
         (paper.DATA_SIZES,),
         designs.data_size_regularised,
-        seeds=2,  # 48 settings: with three seeds each run would have a third of the time less
     ),
     "fig4": Item(
         "Figure 4: few-shot accuracy by the size of the pre-training data",

@@ -69,8 +69,8 @@ def _outcome(finding: Finding) -> Outcome | None:
     difference = finding.difference
     if finding.claim.kind == "open":
         return None
-    # A single seed is about these weights alone, on however many images they are tested.
-    if difference is None or difference.seed_variance is None:
+    # A single seed, or pre-training, is about these weights alone, on however many images they are tested.
+    if difference is None or difference.seed_variance is None or finding.claim.one_pretraining:
         return "cannot be told"
     low, high = difference.interval
     if finding.claim.kind == "alike":

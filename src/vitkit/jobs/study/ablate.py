@@ -453,8 +453,8 @@ def _render(ablation: Ablation, command: str) -> str:
     explained = (
         design.rates,
         "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
-        "points (hundredths). Its variance is the variance between seeds over their number, plus the "
-        "bootstrap's over images. The p by Holm hold for all arms together.",
+        "points (hundredths). Its variance is the variance between seeds over their number, plus "
+        "that over images. The p by Holm hold for all arms together.",
         "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
         "arm alone.",
     )

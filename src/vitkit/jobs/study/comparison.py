@@ -168,9 +168,11 @@ def conclusions(comparison: Comparison) -> list[str]:
             "Give --seeds 3 or more for that."
         )
     else:
+        few = len(comparison.seeds) == 2
         sentences.append(
             f"{pluralize(len(comparison.seeds), 'seed')} on {where}, the same in every arm: the intervals "
             "are about other seeds and other images like these."
+            + (" Two hardly tell how far seeds differ: --seeds 3 or more give shorter ones." if few else "")
         )
     return sentences
 

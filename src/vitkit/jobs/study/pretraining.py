@@ -64,9 +64,17 @@ class Helped:
     """Fine-tuning with the pre-training, against the longer one without it."""
 
     def answers(self) -> list[str]:
-        """Conclude whether the pre-training helped."""
+        """Say how these weights do: one pre-training tells nothing of another, which makes other weights."""
         first, second = conclusions(self.comparison), conclusions(self.against_longer)
-        return [*first[:-1], second[0], first[-1]]
+        if not self.comparison.images:
+            return first
+        draws = pluralize(len(self.comparison.seeds), "draw")
+        about = (
+            f"One pre-training, fine-tuned in {draws} on {self.comparison.describe()}: the intervals are "
+            "about these very weights. Whether such a pre-training helps cannot be told from one: another "
+            "seed of it makes other weights."
+        )
+        return [*first[:-1], second[0], about]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -131,7 +139,7 @@ def compare_pretraining(
         _, without_series, longer_series = complete_arms(study.arms, folder, machine, command)
         _, without, late = study.arms
         tuned = from_start(without.run, folder.resolve() / PRETRAINING)
-        arm = Arm(WITH, "with pre-training", tuned, series)
+        arm = Arm(WITH, "with this pre-training", tuned, series)
         (with_series,) = complete_arms([arm], folder, machine, command)
         with listener.progress("comparing the arms"):
             first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
@@ -235,7 +243,8 @@ def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
         "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
         "same images. The weights of the last step are tested.",
         "A difference is the mean over draws on the same images. Its variance is the variance between draws "
-        "over their number, plus the bootstrap's over images.",
+        "over their number, plus that over images. The pre-training was run once: how far others would be "
+        "from it is in no interval.",
         "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
         "that was measured before the study began.",
     )

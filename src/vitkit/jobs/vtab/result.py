@@ -51,7 +51,7 @@ class TaskScore:
     """The run folder of the model that was tested."""
     accuracy: float
     interval: tuple[float, float]
-    """Wilson's 95 % interval, over test images alone and not over seeds."""
+    """95 % interval, over test images alone and not over seeds."""
     images: int
     """Test images that could be read."""
     unreadable: int

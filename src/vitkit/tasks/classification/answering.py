@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitkit.config import from_json
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.evaluation.stored import refuse_wrong_fields
@@ -56,9 +56,13 @@ class ClassificationAnswering:
         # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path, result.loss_function)
         refuse_wrong_fields(classify.check_fields(result, predictions), str(path))
-        if result.guessing is None or result.overconfidence is None:  # an early version wrote it
+        if result.overconfidence is None:  # an early version wrote it
             counted = self.measure(predictions, result.class_names)
-            result = replace(result, guessing=counted.guessing, overconfidence=counted.overconfidence)
+            result = replace(result, overconfidence=counted.overconfidence)
+        # Versions before the exact limits wrote others: made again, interval and verdict agree in every page.
+        interval = binomial_interval(result.correct, result.count)
+        guessing = classify.compare_with_guessing(result.per_class)
+        result = replace(result, accuracy_interval=interval, guessing=guessing)
         return result, predictions
 
     def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
@@ -125,7 +129,7 @@ class ClassificationAnswering:
         """Count the right answers of several parts together."""
         # An accuracy is a ratio of whole numbers, so that rounding undoes the division.
         right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
-        return Pooled(right, images, wilson_interval(right, images))
+        return Pooled(right, images, binomial_interval(right, images))
 
     def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
         """Say that an early version scored a sigmoid model by softmax, where it did."""

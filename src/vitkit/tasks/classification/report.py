@@ -70,9 +70,7 @@ def _against_guessing(result: Classification) -> str:
     p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
     return (
         f" This is **{guessing.verdict}**: always answering with the most frequent class "
-        f"would be right on {page.percent(guessing.accuracy)}. The model alone is right on "
-        f"{guessing.model_only:,} of these images, that answer alone on {guessing.guess_only:,} "
-        f"(McNemar's exact test: p {p})."
+        f"would be right on {page.percent(guessing.accuracy)} (exact binomial test: p {p})."
     )
 
 
@@ -152,7 +150,7 @@ def _classes(result: Classification, images: str) -> page.Section:
             figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
         ),
         page.Text(
-            "Accuracy within the classes, the worst first. The line is the 95% interval (Wilson's): where it "
+            "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little. Of a class on fewer than 50 images, "
             "nearly all of them right, it is a little too short.",
             "caption",
