@@ -22,6 +22,7 @@ from vitkit.models.fast import block_can_be_compiled, compute_as
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import Attention, Block
 from vitkit.models.vit import ViT
+from vitkit.models.zoo import VIT5
 
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
 VARIANTS = {
@@ -31,6 +32,10 @@ VARIANTS = {
     "norm after pooling": replace(SMALL, norm_after_pooling=True),
     "positions at every layer": replace(SMALL, position_at="every_layer"),
     "representation": replace(SMALL, representation_size=7),
+    "RMSNorm": replace(SMALL, norm="rms"),
+    "QK-norm": replace(SMALL, qk_norm=True),
+    "no biases of queries, keys and values": replace(SMALL, qkv_bias=False),
+    "ViT-5": replace(SMALL, **VIT5),
     "one block": replace(SMALL, depth=1),
     "relative positions": replace(SMALL, position="relative"),
     "rotary positions": replace(SMALL, rotary=DINOV3_ROTARY),

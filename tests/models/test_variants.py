@@ -22,7 +22,7 @@ from vitkit.models.parts import MLP, Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import vit_config
+from vitkit.models.zoo import VIT5, vit_config
 from vitkit.weights import save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
@@ -42,11 +42,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "registers": {"register_tokens": 3},
     "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},
     "layer scale": {"layer_scale": 0.1},
+    "RMSNorm": {"norm": "rms", "norm_before_blocks": True},
+    "RMSNorm, attention pooling": {"norm": "rms", "pool": "map"},
+    "QK-norm": {"qk_norm": True},
+    "QK-norm, relative": {"qk_norm": True, "position": "relative", "qkv_bias": False},
+    "ViT-5": VIT5,
     "norm before the blocks": {"norm_before_blocks": True},
     "norm after the pooling": {"norm_after_pooling": True, "pool": "mean", "extra_class_token": True},
     "rotary, EVA-02": {"rotary": EVA02_ROTARY},
     "rotary, DINOv3": {"rotary": DINOV3_ROTARY, "position": "none", "register_tokens": 2},
     "axial": {"attention": "axial", "pool": "mean"},
+    "axial, QK-norm": {"attention": "axial", "pool": "mean", "qk_norm": True},
     "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},
 }
 

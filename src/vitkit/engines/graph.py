@@ -11,14 +11,13 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 import copy
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import computed_gelu
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.fast import CENTRE, compute_as
-from vitkit.models.image_model import ImageModel, Taps
+from vitkit.models.image_model import ImageModel
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.stem import PatchStem
 
@@ -39,20 +38,16 @@ class SplitAttention(Attention):
             super().__init__(width, attention.num_heads, rotary=attention.rotary)
             self.projections = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         self.qkv, self.out = attention.qkv, attention.out
+        self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
         weights, biases = self.qkv.weight.detach().chunk(3), self.qkv.bias.detach().chunk(3)
         for linear, weight, bias in zip(self.projections, weights, biases, strict=True):
             linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
 
-    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
-        """Attend, `(B, T, D) -> (B, T, D)`."""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, tokens, width = x.shape
         shape = (batch, tokens, self.num_heads, width // self.num_heads)
-        q, k, v = (linear(x).reshape(shape).transpose(1, 2) for linear in self.projections)  # (B, h, T, d)
-        if self.rotary is not None:
-            q, k = self.rotary(q), self.rotary(k)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return out
+        q, k, v = (linear(x).reshape(shape).transpose(1, 2) for linear in self.projections)
+        return q, k, v
 
 
 def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> ImageModel:
@@ -75,7 +70,12 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
     find_shortened = getattr(graph, "shortened_block", None)
     shortened = None if find_shortened is None else find_shortened()
     for module in list(graph.modules()):
-        if isinstance(module, Block) and module is not shortened and type(module.attention) is Attention:
+        if (
+            isinstance(module, Block)
+            and module is not shortened
+            and type(module.attention) is Attention
+            and module.attention.qkv.bias is not None
+        ):
             module.attention = SplitAttention(module.attention)
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu

@@ -82,7 +82,7 @@ class CompiledBlock(Block):
         # The function drops nothing at random and writes no taps: both are left to the modules.
         rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
         if self.compiled is not None and taps is None and not (self.training and any(rates)):
-            out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps)
+            out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps or 0.0)
             if out is not None:
                 return out
         return super().forward(x, taps, name, attention_taps)
@@ -130,13 +130,20 @@ def _is_ours(block: nn.Module) -> TypeGuard[Block]:
         and type(block) in (Block, CompiledBlock)
         and type(block.attention) in (Attention, ExplicitAttention)
         and block.attention.rotary is None
+        and block.attention.q_norm is None
+        and block.attention.qkv.bias is not None
         and type(block.mlp) in (MLP, CompiledMLP)
     )
 
 
 def _can_be_compiled(block: Block) -> bool:
     """Whether `kernels/block.c` computes all that a block does. It checks the sizes itself, at each call."""
-    return _is_ours(block) and block.mlp.gelu == "tanh" and block.layer_scale is None
+    return (
+        _is_ours(block)
+        and type(block.norm1) is nn.LayerNorm
+        and block.mlp.gelu == "tanh"
+        and block.layer_scale is None
+    )
 
 
 def compute_as(
@@ -252,9 +259,8 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
     They are weight and bias (of a norm scale and shift) of norm1, qkv, out, norm2, fc1 and fc2.
     """
     attention, mlp = block.attention, block.mlp
-    first: tuple[nn.LayerNorm | nn.Linear, ...] = (block.norm1, attention.qkv, attention.out)
-    layers = (*first, block.norm2, mlp.fc1, mlp.fc2)
-    return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
+    layers = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
+    return tuple(parameter for layer in layers for parameter in layer.parameters())
 
 
 def class_token_suffices(config: ViTConfig) -> bool:
@@ -268,10 +274,16 @@ def class_token_suffices(config: ViTConfig) -> bool:
 
 def block_can_be_compiled(config: ViTConfig) -> bool:
     """Whether `kernels/block.c` computes a model's blocks, as long as they drop nothing at random."""
-    plain = config.gelu == "tanh" and config.layer_scale is None and _plain_attention(config)
+    plain = (
+        config.gelu == "tanh"
+        and config.layer_scale is None
+        and _plain_attention(config)
+        and config.norm == "layer"
+    )
     return plain and config.head_dim % HEAD_MULTIPLE == 0
 
 
 def _plain_attention(config: ViTConfig) -> bool:
     """Whether all tokens attend to all tokens, by their content and not by their positions."""
-    return config.attention == "full" and config.position != "relative" and config.rotary is None
+    own = not config.qk_norm and config.qkv_bias
+    return own and config.attention == "full" and config.position != "relative" and config.rotary is None

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.parts import MLP, Attention
+from vitkit.models.config.vit_config import NormKind, ViTConfig
+from vitkit.models.parts import MLP, Attention, make_norm
 
 
 class Pooling(nn.Module):
@@ -65,11 +65,19 @@ class AttentionPool(Pooling):
         norm_eps: epsilon of the layer norm before the MLP.
     """
 
-    def __init__(self, width: int, attention: Attention, mlp: MLP, *, norm_eps: float = 1e-6) -> None:
+    def __init__(
+        self,
+        width: int,
+        attention: Attention,
+        mlp: MLP,
+        *,
+        norm: NormKind = "layer",
+        norm_eps: float = 1e-6,
+    ) -> None:
         super().__init__()
         self.probe = nn.Parameter(torch.empty(1, 1, width))
         self.attention = attention
-        self.norm = nn.LayerNorm(width, norm_eps)
+        self.norm = make_norm(norm, width, norm_eps)
         self.mlp = mlp
 
     def init_weights(self, generator: torch.Generator | None) -> None:
@@ -125,6 +133,6 @@ def make_pooling(config: ViTConfig) -> Pooling:
         case "map":
             attention = Attention(width, heads, dropout=config.attention_dropout)
             mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
-            return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
+            return AttentionPool(width, attention, mlp, norm=config.norm, norm_eps=config.norm_eps)
         case "none":
             return NoPool()

@@ -64,7 +64,7 @@ def decay_groups(
         id(module.weight)
         for module in model.modules()
         if isinstance(getattr(module, "weight", None), Tensor)
-        and not isinstance(module, nn.LayerNorm | nn.GroupNorm)
+        and not isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
     }
     groups: list[dict[str, Any]] = []
     factors = {parameter: (scales or {}).get(parameter, 1.0) for parameter in model.parameters()}
