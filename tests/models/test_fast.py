@@ -6,6 +6,7 @@ import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
 from vitkit.models.fast import block_can_be_compiled, compute_as
 from vitkit.models.image_model import autocast
-from vitkit.models.parts import Attention, Block
+from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5
 
@@ -89,10 +90,36 @@ def test_every_way_gives_the_same_logits_and_gradients(variant: str, way: str) -
         torch.testing.assert_close(tensor, plain, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("changes", "last_block", "gelu", "block"),
+    [
+        ({}, "class_token", "compiled", "compiled"),
+        ({"norm": "rms"}, "class_token", "compiled", "modules"),
+        ({"qk_norm": True}, "every_token", "compiled", "modules"),
+        ({"qkv_bias": False}, "every_token", "compiled", "modules"),
+        (VIT5, "every_token", "pytorch", "modules"),
+    ],
+)
+def test_the_record_says_which_ways_know_a_part(
+    changes: dict[str, Any], last_block: str, gelu: str, block: str
+) -> None:
+    model = build_model(replace(SMALL, width=64, **changes))
+    way = Compute("float32", "explicit", "class_token", "compiled", "folded", block="compiled")
+    compute_as(model, way, torch.nn.functional.gelu, lambda *_: None)
+    assert (model.chosen.attention, model.chosen.pixels) == ("explicit", "folded")
+    assert (model.chosen.last_block, model.chosen.gelu, model.chosen.block) == (last_block, gelu, block)
+
+
 def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(SMALL, Compute(last_block="class_token"))
-    rows = []
-    model.blocks[-1].mlp.register_forward_hook(lambda module, given, out: rows.append(out.shape[1]))  # type: ignore[union-attr]
+    rows, whole = [], MLP.forward
+
+    def forward(self: MLP, x: Tensor) -> Tensor:
+        if self is model.blocks[-1].mlp:
+            rows.append(x.shape[1])
+        return whole(self, x)
+
+    monkeypatch.setattr(MLP, "forward", forward)
     model(images(SMALL))
     model.features(images(SMALL))
     model.encode(model.embed(images(SMALL)))

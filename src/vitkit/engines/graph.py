@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from vitkit.engines.engine_model import computed_gelu
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.models.config.compute_config import Compute
-from vitkit.models.fast import CENTRE, compute_as
+from vitkit.models.fast import CENTRE, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
+from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.stem import PatchStem
+
+SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
 
 
 class SplitAttention(Attention):
@@ -73,14 +76,14 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
         if (
             isinstance(module, Block)
             and module is not shortened
-            and type(module.attention) is Attention
-            and module.attention.qkv.bias is not None
+            and SPLIT_ATTENTION.computes(model.config)
+            and SPLIT_ATTENTION.knows(module.attention)
         ):
             module.attention = SplitAttention(module.attention)
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu
     stem = getattr(graph, "stem", None)
-    if isinstance(stem, PatchStem):
+    if isinstance(stem, PatchStem) and can_fold_pixels(graph):
         _fold_normalisation(graph, stem)
     return graph
 

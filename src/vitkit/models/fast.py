@@ -6,7 +6,8 @@ Each is a subclass of a plain part that overrides a method (`FastViT` two) to co
 the parts that need one, as `compiled`; no parameter is added, removed or renamed. A copy or a pickle is of
 the same classes and computes through its own weights. Functions stored in the parts as `forward` would be
 simpler, but each would refer to its part and the part to it: such a circle stays in memory, with all weights,
-until Python looks for circles. Parts of somebody else's classes stay as they are.
+until Python looks for circles. Each way says what it knows of a part (`known_parts.py`), and all else stays
+as it is: parts of other classes, with layers of other classes, with hooks or with a parameter more.
 
 Callers hand in the functions compiled from C.
 
@@ -14,8 +15,9 @@ Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = 
 """
 
 import math
-from collections.abc import Callable
-from typing import TypeGuard
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +26,10 @@ from torch import Tensor, nn
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
+from vitkit.models.known_parts import ANY, CALLED_LAYERS, Way, plain_class
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
+from vitkit.models.pool import ClassTokenPool
+from vitkit.models.position import RotaryPosition2D
 from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 
@@ -40,6 +45,68 @@ HEAD_MULTIPLE = 16
 """A head's size in `kernels/block.c` is a multiple of this, which is `PADDING` there; models import no
 kernels, so that a test compares the two."""
 
+Parts = dict[type[nn.Module], Collection[str]]
+
+BLOCK: Parts = {
+    Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp", "compiled"),
+    Attention: ("num_heads", "dropout", "qkv", "out"),
+    MLP: ("gelu", "dropout", "fc1", "fc2", "compiled"),
+}
+"""The parts that a block is made of in the original."""
+ROTARY: Parts = {
+    Attention: (*BLOCK[Attention], "rotary", "q_norm", "k_norm"),
+    RotaryPosition2D: ("grid", "head_dim", "prefix_tokens", "config", "registers", "cos", "sin"),
+    nn.RMSNorm: CALLED_LAYERS[nn.RMSNorm],
+}
+"""Attention with rotary positions and norms of queries and keys, of ways that call them."""
+WHOLE: Parts = {
+    ViT: (
+        *("config", "card", "chosen", "recompute", "batch_rows", "_compiled_call_impl", "pixel_mean"),
+        *(
+            "pixel_std",
+            "stem",
+            "class_token",
+            "register_tokens",
+            "positions",
+            "dropout",
+            "pre_norm",
+            "blocks",
+        ),
+        *("norm", "pooling", "pre_logits", "head"),
+    )
+}
+"""A ViT, for the two of its methods that `FastViT` overrides."""
+BY_CONTENT = {
+    "attention": ("full",),
+    "position": ("learned", "learned_2d", "sincos_2d", "none"),
+    "rotary": (None,),
+}
+"""Values with which all tokens attend to all tokens, by their content and not by their positions."""
+
+CALLED = dict.fromkeys(("norm", "qk_norm", "qkv_bias"), ANY)
+"""The fields of parts that a way calls or has nothing to do with."""
+
+EXPLICIT_ATTENTION = Way(
+    {**ROTARY, **CALLED_LAYERS, RelativeAttention: (*ROTARY[Attention], "relative")}, CALLED
+)
+COMPILED_GELU = Way(BLOCK, {**CALLED, "gelu": ("tanh",)})
+CLASS_TOKEN = Way(
+    {
+        **WHOLE,
+        **BLOCK,
+        Block: (*BLOCK[Block], "layer_scale", "attention_scale", "mlp_scale"),
+        ClassTokenPool: (),
+        nn.RMSNorm: CALLED_LAYERS[nn.RMSNorm],
+    },
+    # `attend_first` has neither the bias of the first query nor the rotation and norms of keys.
+    {**BY_CONTENT, "pool": ("token",), "norm": ANY},
+)
+FOLDED_PIXELS = Way(
+    {**WHOLE, PatchStem: ("patch_size", "weight", "bias")},
+    {**CALLED, "backbone": (None,), "stem_channels": ((),)},
+)
+COMPILED_BLOCK = Way(BLOCK, {**BY_CONTENT, "gelu": ("tanh",), "layer_scale": (None,)})
+
 
 class ExplicitAttention(Attention):
     """Attention by two products and a softmax, which keeps the weights in memory for the backward pass.
@@ -48,6 +115,8 @@ class ExplicitAttention(Attention):
     `vitkit.runs.machine`. In float32 the fused one stays: this way is faster at 17 to 26 tokens, and slower
     at 10 and at 50.
     """
+
+    plain: ClassVar[type[nn.Module]] = Attention
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         # Scaled are the queries, which are fewer numbers than the logits: T * d of a head and not T * T.
@@ -59,9 +128,13 @@ class ExplicitAttention(Attention):
 class ExplicitRelativeAttention(ExplicitAttention, RelativeAttention):
     """Relative attention by two products and a softmax: the bias is `RelativeAttention`'s."""
 
+    plain: ClassVar[type[nn.Module]] = RelativeAttention
+
 
 class CompiledMLP(MLP):
     """An MLP whose GELU is a compiled function of the tanh form: PyTorch's takes three times as long."""
+
+    plain: ClassVar[type[nn.Module]] = MLP
 
     compiled: Callable[[Tensor], Tensor] | None
     """None where an MLP was unpickled on a machine that cannot compile it."""
@@ -73,6 +146,8 @@ class CompiledMLP(MLP):
 class CompiledBlock(Block):
     """A block that one function computes, products and all that is between them, wherever it can."""
 
+    plain: ClassVar[type[nn.Module]] = Block
+
     compiled: BlockFunction | None
     """None where a block was unpickled on a machine that cannot compile it."""
 
@@ -81,7 +156,9 @@ class CompiledBlock(Block):
     ) -> Tensor:
         # The function drops nothing at random and writes no taps: both are left to the modules.
         rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
-        if self.compiled is not None and taps is None and not (self.training and any(rates)):
+        drops = self.training and any(rates)
+        # Asked at every call: a hook may have been added since.
+        if self.compiled is not None and taps is None and not drops and COMPILED_BLOCK.knows(self):
             out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps or 0.0)
             if out is not None:
                 return out
@@ -91,8 +168,11 @@ class CompiledBlock(Block):
 class FastViT(ViT):
     """A ViT that folds the normalisation of pixels, and shortens its last block, where `chosen` says so."""
 
+    plain: ClassVar[type[nn.Module]] = ViT
+
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         stem, folds = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
+        folds = folds and can_fold_pixels(self)
         # Folding normalises the weights in place of the pixels: it pays where the pixels are more numbers.
         if not (folds and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()):
             return super().patches(images, taps, any_size)
@@ -104,11 +184,13 @@ class FastViT(ViT):
 
     def shortened_block(self) -> Block | None:
         """Return the last block if it computes the class token alone; None if it computes all tokens."""
-        shortens = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
-        if not shortens or len(self.blocks) == 0:
+        shortens = self.chosen.last_block == "class_token"
+        # In one graph `compute_as` has asked, and PyTorch does not see a hook that is added later either.
+        if not shortens or not (torch.compiler.is_compiling() or can_shorten(self)):
             return None
         last = self.blocks[-1]
-        return last if _is_ours(last) else None
+        assert isinstance(last, Block)
+        return last
 
     def encode_and_pool(
         self, tokens: Tensor, taps: Taps | None, attention_weights: AttentionWeights, grid: Grid | None
@@ -123,27 +205,32 @@ class FastViT(ViT):
         return self.pool(token if self.config.norm_after_pooling else self.norm(token))
 
 
-def _is_ours(block: nn.Module) -> TypeGuard[Block]:
-    """Whether a block and its parts compute as `Block`, `Attention` and `MLP` do, if in another way."""
-    return (
-        isinstance(block, Block)
-        and type(block) in (Block, CompiledBlock)
-        and type(block.attention) in (Attention, ExplicitAttention)
-        and block.attention.rotary is None
-        and block.attention.q_norm is None
-        and block.attention.qkv.bias is not None
-        and type(block.mlp) in (MLP, CompiledMLP)
+def can_shorten(model: ImageModel) -> bool:
+    """Whether the last block of a model may compute the class token alone.
+
+    What comes after it is handed one token in place of all, so that it has to be known too.
+    """
+    if not CLASS_TOKEN.knows_itself(model):
+        return False
+    vit = cast("ViT", model)
+    return len(vit.blocks) > 0 and all(
+        CLASS_TOKEN.knows(part) for part in (vit.blocks[-1], vit.norm, vit.pooling)
     )
 
 
-def _can_be_compiled(block: Block) -> bool:
+def can_fold_pixels(model: ImageModel) -> bool:
+    """Whether the normalisation of pixels may be a part of the patch embedding."""
+    return FOLDED_PIXELS.knows_itself(model) and FOLDED_PIXELS.knows(cast("ViT", model).stem)
+
+
+def can_compile(block: Block) -> bool:
     """Whether `kernels/block.c` computes all that a block does. It checks the sizes itself, at each call."""
-    return (
-        _is_ours(block)
-        and type(block.norm1) is nn.LayerNorm
-        and block.mlp.gelu == "tanh"
-        and block.layer_scale is None
-    )
+    return COMPILED_BLOCK.knows(block) and block.mlp.gelu == "tanh"
+
+
+def can_activate(mlp: MLP) -> bool:
+    """Whether a compiled GELU computes the activation of an MLP."""
+    return COMPILED_GELU.knows(mlp) and mlp.gelu == "tanh"
 
 
 def compute_as(
@@ -152,27 +239,47 @@ def compute_as(
     gelu: Callable[[Tensor], Tensor] | None = None,
     block: BlockFunction | None = None,
 ) -> None:
-    """Have a model compute in the chosen ways from now on, as far as it has them.
+    """Have a model compute in the chosen ways from now on, as far as they know all of it.
 
+    A way is taken for all parts of a kind or for none of them, and `model.chosen` records which ones were.
     Results differ by rounding alone, except under dropout: the ways draw different random numbers. The
     precision is the caller's to set: models do not enter autocast by themselves.
 
     Args:
-        model: a ViT; another family computes in the plain way and records `chosen`.
+        model: a ViT; another family computes in the plain way.
         chosen: the ways to compute.
         gelu: computes GELU's tanh form where `chosen.gelu` is "compiled".
         block: computes an encoder block where `chosen.block` is "compiled".
     """
-    model.chosen = chosen
-    for part in model.modules():
-        if isinstance(part, Attention):
-            _exchange(part, chosen.attention == "explicit")
-        elif isinstance(part, MLP):
-            _exchange(part, chosen.gelu == "compiled" and gelu is not None and part.gelu == "tanh", gelu)
-        elif isinstance(part, Block):
-            whole = chosen.block == "compiled" and block is not None and block_can_be_compiled(model.config)
-            _exchange(part, whole and _can_be_compiled(part), block)
-    _exchange(model, chosen.last_block == "class_token" or chosen.pixels == "folded")
+
+    attentions = [part for part in model.modules() if isinstance(part, Attention)]
+    mlps = [part for part in model.modules() if isinstance(part, MLP)]
+    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    config = model.config
+    explicit = chosen.attention == "explicit" and EXPLICIT_ATTENTION.computes(config)
+    explicit = explicit and bool(attentions) and all(map(EXPLICIT_ATTENTION.knows, attentions))
+    active = chosen.gelu == "compiled" and gelu is not None and COMPILED_GELU.computes(config)
+    active = active and bool(mlps) and all(map(can_activate, mlps))
+    whole = chosen.block == "compiled" and block is not None and block_can_be_compiled(config)
+    whole = whole and bool(blocks) and all(map(can_compile, blocks))
+    shortens = chosen.last_block == "class_token" and can_shorten(model)
+    folds = chosen.pixels == "folded" and can_fold_pixels(model)
+    model.chosen = replace(
+        chosen,
+        attention="explicit" if explicit else "fused",
+        last_block="class_token" if shortens else "every_token",
+        gelu="compiled" if active else "pytorch",
+        pixels="folded" if folds else "normalized",
+        block="compiled" if whole else "modules",
+    )
+    for parts, fast, compiled in (
+        (attentions, explicit, None),
+        (mlps, active, gelu),
+        (blocks, whole, block),
+        ([model], shortens or folds, None),
+    ):
+        for part in parts:
+            _exchange(part, fast, compiled)
     # The whole model is one graph, so that the sum at a block's end and the next norm are one kernel. PyTorch
     # has no method that undoes `compile`: the compiled call is removed as PyTorch does in copies of a model.
     model._compiled_call_impl = None
@@ -181,15 +288,10 @@ def compute_as(
 
 
 FAST: dict[type[nn.Module], type[nn.Module]] = {
-    Attention: ExplicitAttention,
-    RelativeAttention: ExplicitRelativeAttention,
-    MLP: CompiledMLP,
-    Block: CompiledBlock,
-    ViT: FastViT,
+    fast.plain: fast
+    for fast in (ExplicitAttention, ExplicitRelativeAttention, CompiledMLP, CompiledBlock, FastViT)
 }
 """The fast class of each plain part, which computes the same in another way."""
-PLAIN_CLASSES = {fast: plain for plain, fast in FAST.items()}
-"""The plain class of each fast one."""
 
 
 def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None] | None = None) -> None:
@@ -201,7 +303,7 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
         compiled: the function that the fast way calls, where it calls one.
     """
     part.__dict__.pop("compiled", None)
-    plain = PLAIN_CLASSES.get(type(part), type(part))
+    plain = plain_class(part)
     part.__class__ = FAST.get(plain, plain) if fast else plain
     if fast and compiled is not None and plain in FAST:
         part.__dict__["compiled"] = compiled  # `setattr` would register a function that is a module
@@ -259,31 +361,15 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
     They are weight and bias (of a norm scale and shift) of norm1, qkv, out, norm2, fc1 and fc2.
     """
     attention, mlp = block.attention, block.mlp
-    layers = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
-    return tuple(parameter for layer in layers for parameter in layer.parameters())
+    layers: tuple[Any, ...] = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
+    return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
 
 def class_token_suffices(config: ViTConfig) -> bool:
-    """Whether the last block of a model may compute its class token alone.
-
-    There must be no positions inside the attention: `attend_first` has neither the bias of the first query
-    nor the rotation of keys.
-    """
-    return config.pool == "token" and _plain_attention(config)
+    """Whether the last block of a model may compute its class token alone."""
+    return CLASS_TOKEN.computes(config)
 
 
 def block_can_be_compiled(config: ViTConfig) -> bool:
     """Whether `kernels/block.c` computes a model's blocks, as long as they drop nothing at random."""
-    plain = (
-        config.gelu == "tanh"
-        and config.layer_scale is None
-        and _plain_attention(config)
-        and config.norm == "layer"
-    )
-    return plain and config.head_dim % HEAD_MULTIPLE == 0
-
-
-def _plain_attention(config: ViTConfig) -> bool:
-    """Whether all tokens attend to all tokens, by their content and not by their positions."""
-    own = not config.qk_norm and config.qkv_bias
-    return own and config.attention == "full" and config.position != "relative" and config.rotary is None
+    return COMPILED_BLOCK.computes(config) and config.head_dim % HEAD_MULTIPLE == 0

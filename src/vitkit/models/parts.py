@@ -2,7 +2,13 @@
 
 Nothing here depends on a whole model or its configuration, so a decoder, a projection head or an ablation can
 use the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised
-as there. Each is computed here in one way, the plain one; `fast.py` has the others.
+as there. Each is computed here in one way, the plain one.
+
+Whoever changes a part changes its copies too, or computes without them: each way to compute a part in another
+way lists what it knows of it (`known_parts.py`), and is not taken where there is more. The copies are in
+`fast.py` (attention, GELU, whole blocks, the last block for the class token alone, stem and pixels),
+`kernels/block.py` (whole blocks), `pool.py` (the attention of `AttentionPool`) and `engines/graph.py`
+(attention and stem of an export).
 
 Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """

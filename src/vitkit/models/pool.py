@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import NormKind, ViTConfig
+from vitkit.models.known_parts import Way
 from vitkit.models.parts import MLP, Attention, make_norm
 
 
@@ -53,6 +55,9 @@ class NoPool(Pooling):
 
     def forward(self, encoded: Tensor) -> Tensor:
         return encoded
+
+
+MAP = Way({Attention: ("num_heads", "dropout", "qkv", "out")})
 
 
 class AttentionPool(Pooling):
@@ -108,6 +113,13 @@ class AttentionPool(Pooling):
 
     def _projected(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
+        # In a graph PyTorch has looked: the first call of a model is not in one.
+        if not torch.compiler.is_compiling() and not MAP.knows(self.attention):
+            raise VitkitError(
+                "Attention pooling (map) computes with the weights of its attention without calling it, and "
+                "takes an Attention as vitkit builds it. Found one with other layers, parameters or hooks: "
+                "take them off `pooling.attention`, or choose another pool."
+            )
         batch, tokens, width = encoded.shape
         shape = (batch, -1, self.attention.num_heads, width // self.attention.num_heads)
         # The fused weight (3D, D) holds the projections to queries, keys and values, in this order: the probe

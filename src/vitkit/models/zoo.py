@@ -99,7 +99,7 @@ VIT5: dict[str, Any] = {
     "layer_scale": 1e-4,
     "gelu": "erf",
 }
-"""What makes a ViT a ViT-5 (Wang et al. 2026, arXiv 2602.08071, and its `models_vit5.py`)."""
+"""The fields that make a ViT a ViT-5 (Wang et al. 2026, arXiv 2602.08071, and its `models_vit5.py`)."""
 
 NAMES = (
     "ViT-Ti/16",

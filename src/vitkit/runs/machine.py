@@ -265,18 +265,19 @@ def choose_compute(
     if exact or vit is None:
         return Compute(precision)
     # A prediction of a few images would not pay for the two seconds of compiling.
-    compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
+    compiled = compiler and device == "cpu" and phase != "prediction" and fast.COMPILED_GELU.computes(vit)
     most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
     # A compiled block drops nothing at random.
     drops = phase == "training" and any((vit.dropout, vit.attention_dropout, vit.drop_path))
     block = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most and not drops
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
+    explicit = explicit and fast.EXPLICIT_ATTENTION.computes(vit)
     return Compute(
         precision,
         attention="explicit" if explicit else "fused",
         last_block="class_token" if fast.class_token_suffices(vit) else "every_token",
         gelu="compiled" if compiled else "pytorch",
-        pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
+        pixels="folded" if phase != "training" and fast.FOLDED_PIXELS.computes(vit) else "normalized",
         block="compiled" if block else "modules",
         # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
         graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",

@@ -1,0 +1,109 @@
+"""The configurations and parts that a way to compute knows: it is taken only where it knows all of them.
+
+`fast.py`, the graph of an export and `AttentionPool` compute in the place of `Attention`, `MLP`, `Block`,
+`PatchStem` and `ViT`. Something that is added to one of these (a norm of the queries, an adapter, a hook) is
+not in the copy, which would leave it out in silence. So every way lists the fields of a configuration and the
+contents of the parts that it computes. Where anything else is found, the plain way computes.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+
+EVERY_MODULE = frozenset(vars(nn.Module()))
+"""The attributes that PyTorch gives to every module."""
+TENSORS = (nn.Parameter, Tensor)
+"""The classes of parameters. Others, such as quantised weights, compute something else."""
+
+
+def contents(part: nn.Module) -> set[str]:
+    """Name all that a module holds: attributes, children, parameters and buffers."""
+    own = vars(part)
+    return (own.keys() - EVERY_MODULE).union(own["_modules"], own["_parameters"], own["_buffers"])
+
+
+LAYERS: dict[type[nn.Module], set[str]] = {
+    type(layer): contents(layer) for layer in (nn.Linear(1, 1), nn.LayerNorm(1), nn.Dropout())
+}
+"""PyTorch's layers, of which every way computes the usual form, with a bias. They hold what this version of
+PyTorch gives them."""
+CALLED_LAYERS = {nn.RMSNorm: contents(nn.RMSNorm(1)), nn.Linear: LAYERS[nn.Linear]}
+"""Layers of ways that call them: RMSNorm, and a dense layer with a bias or without."""
+
+ANY = None
+"""Stands for all values of a field."""
+FIELDS: Mapping[str, Collection[object] | None] = dict.fromkeys(
+    (
+        *("image_size", "patch_size", "width", "depth", "num_heads", "mlp_dim", "num_classes", "in_channels"),
+        *("backbone", "stem_channels", "stem_strides", "pool", "register_tokens", "class_token_position"),
+        *("position", "rotary", "position_at", "attention", "extra_class_token", "layer_scale"),
+        *("norm_before_blocks", "norm_after_pooling", "representation_size", "dropout", "attention_dropout"),
+        *("drop_path", "gelu", "norm_eps", "head_bias_init", "image_mean", "image_std"),
+    ),
+    ANY,
+) | {"norm": ("layer",), "qk_norm": (False,), "qkv_bias": (True,)}
+"""The fields of `ViTConfig` that all ways know. While a field is not here, no way is taken. A new one belongs
+here once each way computes it, or with the values that every way computes."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """All that a way to compute knows."""
+
+    parts: Mapping[type[nn.Module], Collection[str]]
+    """The classes of parts that it computes, beside and before `LAYERS`, and all that they may hold."""
+    values: Mapping[str, Collection[object] | None] = field(default_factory=dict)
+    """The values that it computes, of each field of which it computes more or fewer than `FIELDS` says."""
+
+    def computes(self, config: Any) -> bool:
+        """Whether it computes all that the configuration of a model asks for."""
+        table = {**FIELDS, **self.values}
+        return all(
+            own.name in table and _is_among(getattr(config, own.name), table[own.name])
+            for own in fields(config)
+        )
+
+    def knows(self, part: nn.Module) -> bool:
+        """Whether it computes all that a part and its children do."""
+        if not self.knows_itself(part):
+            return False
+        return all(child is None or self.knows(child) for child in vars(part)["_modules"].values())
+
+    def knows_itself(self, part: nn.Module) -> bool:
+        """Whether it knows the class and the contents of a part, whatever its children are.
+
+        A hook is never known: nobody calls those of a part in whose place something else computes. Compiled
+        blocks ask this of all their parts at each call, so it is written to take a few microseconds.
+        """
+        own, kind = vars(part), plain_class(part)
+        table = self.parts.get(kind)
+        layer = LAYERS.get(kind) if table is None else None
+        if layer is None and table is None:
+            return False
+        unknown = contents(part).difference(layer or table or ())
+        return not (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or _has_any_global_hook()  # type: ignore[no-untyped-call]
+            or any(getattr(part, name) is not None for name in unknown)  # None: what may be there, and is not
+            or any(
+                type(tensor) not in TENSORS and (layer is not None or tensor is not None)
+                for tensor in own["_parameters"].values()
+            )
+        )
+
+
+def _is_among(value: object, values: Collection[object] | None) -> bool:
+    return values is ANY or (values is not None and value in values)
+
+
+def plain_class(part: nn.Module) -> type[nn.Module]:
+    """Give the class that a part was built as; a fast class names the one in whose place it computes."""
+    own = type(part)
+    plain: type[nn.Module] = vars(own).get("plain", own)
+    return plain
