@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
+from vitkit.data import augment as augment_module
 from vitkit.data.augment import OPERATIONS, _identity, _move, _random_crop, augment, distort, erase
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.data.stream.order import sample_rng
+from vitkit.data.transforms import Pixels
 from vitkit.errors import VitkitError
 
 SIDES = st.integers(1, 60)
@@ -285,6 +287,26 @@ def test_erasing_is_as_frequent_as_asked() -> None:
     config = Augmentation(random_erasing=0.25)
     erased = sum(not np.array_equal(distort(image, config, rng), image) for _ in range(2000))
     assert 430 < erased < 570
+
+
+@pytest.mark.parametrize("crop", [True, False])
+def test_an_augmentation_that_no_list_knows_is_in_the_batch(
+    crop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever `distort` returns is trained on, without an option that says that it changes anything."""
+
+    def negative(image: Pixels, augmentation: Augmentation, rng: np.random.Generator) -> Pixels:
+        return 255 - image
+
+    def first() -> torch.Tensor:
+        samples = open_data("digits", Splits()).splits["train"]
+        augmentation = Augmentation(crop_area=(0.5, 1.0) if crop else None, flip=False)
+        loader = TrainLoader(samples, Preprocessing(image_size=(16, 16)), augmentation, batch_size=8, seed=0)
+        return next(iter(loader.batches(0, 1))).images
+
+    plain = first()
+    monkeypatch.setattr(augment_module, "distort", negative)
+    assert torch.equal(first(), 255 - plain)
 
 
 def test_any_number_of_workers_draws_the_same() -> None:

@@ -78,13 +78,6 @@ class RandomView:
         """
         assert self.size is not None
         augmentation, rng = self.augmentation, self.rng
-        # The changes after the resize make new images, of which only the last is written into `out`.
-        changes_after = bool(
-            augmentation.shift
-            or augmentation.rotate
-            or augmentation.rand_augment
-            or augmentation.random_erasing
-        )
         if self.crop is not None:
             top, left, height, width = self.crop
             top, bottom = _scaled(top, top + height, self.size[0], image.shape[0])
@@ -96,9 +89,9 @@ class RandomView:
             # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
             whole = (0.0, 0.0, float(image.shape[0]), float(image.shape[1]))
             size = self.preprocessing.image_size
-            image = resize_box(image, whole, size, self.preprocessing, out=None if changes_after else out)
+            image = resize_box(image, whole, size, self.preprocessing, out=out)
         else:
-            image = preprocess(image, self.preprocessing, None if changes_after else out)
+            image = preprocess(image, self.preprocessing, out)
         # Drawn before the shift: the pixels of a run depend on the order.
         degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
         if augmentation.shift:
@@ -107,7 +100,8 @@ class RandomView:
         elif degrees:
             image = _move(image, 0, 0, degrees)
         image = distort(image, augmentation, rng)
-        return write_to(image, out) if changes_after else image
+        # The changes after the resize may have made a new image.
+        return write_to(image, out)
 
 
 def _scaled(start: int, stop: int, size: int, scaled: int) -> tuple[int, int]:

@@ -93,7 +93,8 @@ def write_to(pixels: Pixels, out: Pixels | None) -> Pixels:
     """Copy the pixels into `out` if it is given, else return them as they are."""
     if out is None:
         return np.ascontiguousarray(pixels)
-    out[:] = pixels
+    if pixels is not out:
+        out[:] = pixels
     return out
 
 

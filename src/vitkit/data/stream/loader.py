@@ -23,7 +23,7 @@ from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
-from vitkit.data.transforms import preprocess
+from vitkit.data.transforms import preprocess, write_to
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
 from vitkit.world import ALONE, World
@@ -180,7 +180,7 @@ class _TrainBatches:
                 self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
             )
             image = self._image(index, drawn)
-            drawn.pixels(image, out)
+            write_to(drawn.pixels(image, out), out)
 
         return _pixels(ids, self.preprocessing, view, reading)
 
