@@ -18,6 +18,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
+from vitkit.models.image_model import autocast
 from vitkit.models.parts import MLP, Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
@@ -106,6 +107,18 @@ def test_fused_attention_is_explicit_attention(changes: dict[str, Any]) -> None:
     with torch.no_grad():
         explicit = model(IMAGES, taps={}, attention_weights=True)
     torch.testing.assert_close(explicit, logits(model), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_computes_in_bfloat16(changes: dict[str, Any]) -> None:
+    """Near its float32, which rounding to 8 bits moves by a few percent of the logits' spread."""
+    model = variant(**changes)
+    with autocast(torch.device("cpu"), "bfloat16"):
+        rough = model(IMAGES).float()
+    exact = logits(model)
+    torch.testing.assert_close(rough, exact, rtol=0, atol=0.1 * float(exact.std()))
+    rough.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_tables_of_offsets_are_resized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

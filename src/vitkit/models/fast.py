@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
-from vitkit.models.known_parts import ANY, CALLED_LAYERS, Way, plain_class
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
+from vitkit.models.known_parts import ANY, LAYERS, Way, contents, plain_class
+from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm
 from vitkit.models.pool import ClassTokenPool
 from vitkit.models.position import RotaryPosition2D
 from vitkit.models.stem import PatchStem
@@ -53,10 +53,12 @@ BLOCK: Parts = {
     MLP: ("gelu", "dropout", "fc1", "fc2", "compiled"),
 }
 """The parts that a block is made of in the original."""
+RMS_NORM: Parts = {RMSNorm: contents(RMSNorm(1))}
+"""RMSNorm, of ways that call it."""
 ROTARY: Parts = {
     Attention: (*BLOCK[Attention], "rotary", "q_norm", "k_norm"),
     RotaryPosition2D: ("grid", "head_dim", "prefix_tokens", "config", "registers", "cos", "sin"),
-    nn.RMSNorm: CALLED_LAYERS[nn.RMSNorm],
+    **RMS_NORM,
 }
 """Attention with rotary positions and norms of queries and keys, of ways that call them."""
 WHOLE: Parts = {
@@ -87,7 +89,12 @@ CALLED = dict.fromkeys(("norm", "qk_norm", "qkv_bias"), ANY)
 """The fields of parts that a way calls or has nothing to do with."""
 
 EXPLICIT_ATTENTION = Way(
-    {**ROTARY, **CALLED_LAYERS, RelativeAttention: (*ROTARY[Attention], "relative")}, CALLED
+    {
+        **ROTARY,
+        RelativeAttention: (*ROTARY[Attention], "relative"),
+        nn.Linear: LAYERS[nn.Linear],  # with a bias or without
+    },
+    CALLED,
 )
 COMPILED_GELU = Way(BLOCK, {**CALLED, "gelu": ("tanh",)})
 CLASS_TOKEN = Way(
@@ -96,7 +103,7 @@ CLASS_TOKEN = Way(
         **BLOCK,
         Block: (*BLOCK[Block], "layer_scale", "attention_scale", "mlp_scale"),
         ClassTokenPool: (),
-        nn.RMSNorm: CALLED_LAYERS[nn.RMSNorm],
+        **RMS_NORM,
     },
     # `attend_first` has neither the bias of the first query nor the rotation and norms of keys.
     {**BY_CONTENT, "pool": ("token",), "norm": ANY},

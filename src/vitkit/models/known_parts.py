@@ -30,8 +30,6 @@ LAYERS: dict[type[nn.Module], set[str]] = {
 }
 """PyTorch's layers, of which every way computes the usual form, with a bias. They hold what this version of
 PyTorch gives them."""
-CALLED_LAYERS = {nn.RMSNorm: contents(nn.RMSNorm(1)), nn.Linear: LAYERS[nn.Linear]}
-"""Layers of ways that call them: RMSNorm, and a dense layer with a bias or without."""
 
 ANY = None
 """Stands for all values of a field."""

@@ -28,12 +28,20 @@ QUICK_GELU_SLOPE = 1.702
 """The slope at which the logistic function is nearest to the normal distribution function (Hendrycks and
 Gimpel 2016)."""
 
-Norm = nn.LayerNorm | nn.RMSNorm
+
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm in the type of its scale, whatever the input's: PyTorch's kernel takes one type alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+Norm = nn.LayerNorm | RMSNorm
 
 
 def make_norm(kind: NormKind, size: int, eps: float) -> Norm:
     """Make a norm over the last `size` numbers: "layer" has a scale and a shift, "rms" a scale alone."""
-    return nn.RMSNorm(size, eps) if kind == "rms" else nn.LayerNorm(size, eps)
+    return RMSNorm(size, eps) if kind == "rms" else nn.LayerNorm(size, eps)
 
 
 class Attention(nn.Module):
@@ -117,7 +125,7 @@ class Attention(nn.Module):
         batch, tokens, width = x.shape
         q, k, v = self.project(x)  # each (B, h, T, d)
         if self.q_norm is not None and self.k_norm is not None:
-            # Before the rotation, which keeps their lengths. Under autocast norms may give float32.
+            # Before the rotation, which keeps their lengths. Under autocast norms give float32.
             q, k = self.q_norm(q).type_as(v), self.k_norm(k).type_as(v)
         if self.rotary is not None:  # values stay: a token's content does not depend on where it stands
             q, k = self.rotary(q), self.rotary(k)

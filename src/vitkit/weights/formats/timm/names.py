@@ -40,9 +40,7 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
         if config.qk_norm:
             for name in ("q_norm", "k_norm"):
                 rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
-        if not config.qkv_bias:
-            pass  # the model has none either
-        elif qkv_bias == "split":
+        if qkv_bias == "split":
             names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
             rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
         else:

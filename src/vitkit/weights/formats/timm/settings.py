@@ -87,12 +87,7 @@ POOLS: dict[str, PoolKind] = {
     "": "none",
 }
 GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick", "quickgelu": "quick"}
-NORMS: dict[str, NormKind] = {
-    "layernorm": "layer",
-    "layernormfp32": "layer",
-    "rmsnorm": "rms",
-    "rmsnormfp32": "rms",
-}
+NORMS: dict[str, NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
 """Values of `norm_layer`; norms of other names are refused."""
 
 
@@ -249,8 +244,9 @@ class Settings:
 
     @property
     def norm(self) -> NormKind | None:
-        """Kind of the norms, whose names timm takes with or without underscores and capitals."""
-        return NORMS.get((self.arguments.norm_layer or "layernorm").replace("_", "").lower())
+        """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
+        name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
+        return NORMS.get(name.removesuffix("fp32"))
 
     def norm_before_blocks(self, source: Source) -> bool:
         """Whether the tokens are normalised before the first block."""
