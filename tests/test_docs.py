@@ -57,9 +57,9 @@ def test_the_page_on_extending_names_what_exists() -> None:
 
 def files_named(text: str) -> list[Path]:
     """Return the files and folders that a text names, which have to exist."""
-    words = re.findall(r"`((?:src|tests|docs)/[^`\n]+|pyproject\.toml)`", text)
-    assert [word for word in words if not (ROOT / word).exists()] == []
-    return [ROOT / word for word in words]
+    names = re.findall(r"`((?:src|tests|docs)/[^`\n]+|pyproject\.toml)`", text)
+    assert [name for name in names if not (ROOT / name).exists()] == []
+    return [ROOT / name for name in names]
 
 
 def names_of_code(text: str) -> list[str]:
