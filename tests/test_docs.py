@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import vitkit
+from tests.test_architecture import MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,18 +35,57 @@ def printed_by(script: str) -> str:
 
 
 def test_the_page_on_extending_names_what_exists() -> None:
-    """Every file that it names is there, and every name of the code occurs in the source."""
+    """Every file is there, and a file that the item or section names has each name of the code.
+
+    Constants, functions and fields are defined there: an import would not do.
+    """
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    prose = re.sub(r"```.*?```", "", page, flags=re.S)
-    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    quoted = re.findall(r"`([^`\n]+)`", prose)
-    files = [word for word in quoted if word.startswith(("src/", "tests/"))]
-    assert len(files) > 20
-    assert [name for name in files if not (ROOT / name).exists()] == []
-    names = [word for word in quoted if re.fullmatch(r"_?[A-Z][A-Za-z0-9_]+", word)]
-    assert len(names) > 20
-    missing = [name for name in names if not re.search(rf"\b{name}\b", source)]
-    assert missing == []
+    absent, checked = [], 0
+    for section in page.split("\n## ")[1:]:
+        prose = re.sub(r"```.*?```", "", section, flags=re.S)
+        items = re.split(r"\n\n|\n(?=\d\. )", prose)
+        for item in items:
+            paths = files_named(item) or files_named(prose)
+            for name in names_of_code(item):
+                checked += 1
+                is_class = re.match("_?[A-Z]+[a-z]", name)
+                pattern = rf"\b{name}\b" if is_class else rf"^ *(def |class )?{name}\b( =|:|\()"
+                if not any(re.search(pattern, text, re.M) for path in paths for text in texts_of(path)):
+                    absent.append((section.partition("\n")[0], name))
+    assert checked > 60 and absent == []
+
+
+def files_named(text: str) -> list[Path]:
+    """Return the files and folders that a text names, which have to exist."""
+    names = re.findall(r"`((?:src|tests|docs)/[^`\n]+|pyproject\.toml)`", text)
+    assert [name for name in names if not (ROOT / name).exists()] == []
+    return [ROOT / name for name in names]
+
+
+def names_of_code(text: str) -> list[str]:
+    """Return the classes, constants, functions and fields that a text names."""
+    quoted = re.findall(r"`([^`\n]+)`", text)
+    return [word for word in quoted if re.fullmatch(r"_?[A-Z]\w+|_?[a-z]+_\w+|_[a-z]\w+", word)]
+
+
+def texts_of(path: Path) -> list[str]:
+    return [file.read_text() for file in ([path] if path.is_file() else path.rglob("*.py"))]
+
+
+def test_the_page_on_extending_has_the_rooms_of_the_architecture() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    written = dict(re.findall(r"^\| `(\w+)/` \|.*\| ([^|]+) \|$", page, flags=re.M))
+    assert written == {room: describe_imports(room) for room in MAY_IMPORT}
+
+
+def describe_imports(room: str) -> str:
+    """Say which rooms a room may import, by those above it in the table where they are many."""
+    above = list(MAY_IMPORT)[: list(MAY_IMPORT).index(room)]
+    assert MAY_IMPORT[room] <= set(above)
+    if len(MAY_IMPORT[room]) <= 4:
+        return ", ".join(other for other in above if other in MAY_IMPORT[room]) or "nothing"
+    others = ", ".join(other for other in above if other not in MAY_IMPORT[room])
+    return f"all above but {others}" if others else "all above"
 
 
 def test_the_tutorial_names_options_that_exist() -> None:

@@ -27,6 +27,7 @@ CONFIGS = [
 ROLLED_OUT = [
     *CONFIGS,
     dataclasses.replace(TOKEN, register_tokens=3),
+    dataclasses.replace(TOKEN, qk_norm=True, norm="rms"),
     dataclasses.replace(TOKEN, pool="mean", register_tokens=3),
     dataclasses.replace(TOKEN, pool="map"),
     dataclasses.replace(TOKEN, pool="map", register_tokens=3),

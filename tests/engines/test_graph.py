@@ -16,7 +16,21 @@ from vitkit.models.parts import MLP, Block
 
 @pytest.mark.parametrize(
     "name",
-    ["", "-gap", "-map", "-max", "-reg4", "-relative", "-sincos2d", "-sincos2dmae", "-everylayer", "-conv"],
+    [
+        *(
+            "",
+            "-gap",
+            "-map",
+            "-max",
+            "-reg4",
+            "-relative",
+            "-sincos2d",
+            "-sincos2dmae",
+            "-everylayer",
+            "-conv",
+        ),
+        *("-rms", "-qknorm"),
+    ],
 )
 def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     model = small(f"ViT-32x2x4/8{name}")
@@ -31,7 +45,7 @@ def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
 @pytest.mark.filterwarnings(
     "ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace:FutureWarning", "ignore::DeprecationWarning"
 )
-@pytest.mark.parametrize("name", ["", "-gap", "-map", "-reg4"])
+@pytest.mark.parametrize("name", ["", "-gap", "-map", "-reg4", "-qknorm-rms"])
 def test_the_number_of_images_is_not_traced(name: str) -> None:
     """An engine is handed batches of any size, though the graph is made of two images."""
     model = small(f"ViT-32x2x4/8{name}")

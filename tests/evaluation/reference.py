@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +102,25 @@ def reference(
             ),
         ),
     )
+
+
+def require_alike(result: object, expected: object, place: str = "") -> None:
+    """Compare two results field by field, numbers to 12 digits, and name the field that differs.
+
+    The formulas of a textbook round in another order than the fast ones.
+    """
+    if isinstance(expected, float) and isinstance(result, float):
+        assert math.isclose(result, expected, rel_tol=1e-12, abs_tol=1e-12), (place, result, expected)
+    elif is_dataclass(expected):
+        for field in fields(expected):
+            own = getattr(result, field.name)
+            require_alike(own, getattr(expected, field.name), f"{place}.{field.name}".lstrip("."))
+    elif isinstance(expected, tuple) and isinstance(result, tuple):
+        assert len(result) == len(expected), (place, result, expected)
+        for number, (own, theirs) in enumerate(zip(result, expected, strict=True)):
+            require_alike(own, theirs, f"{place}[{number}]")
+    else:
+        assert result == expected, (place, result, expected)
 
 
 def _guessing(names: Sequence[str], pairs: list[tuple[int, int]]) -> Guessing:

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import nn
 
-from tests.evaluation.reference import reference
+from tests.evaluation.reference import reference, require_alike
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model, stored
@@ -64,7 +64,7 @@ def batches(size: int, shuffled: bool, unreadable: tuple[int, ...] = ()) -> list
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("size", [1, 4, COUNT])
 @pytest.mark.parametrize("memory", ["memory", "disk"])
-def test_the_numbers_are_exactly_the_slow_ones(
+def test_the_numbers_are_the_slow_ones_however_they_were_batched(
     loss: LossFunction, shuffled: bool, size: int, memory: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if memory == "disk":
@@ -73,7 +73,10 @@ def test_the_numbers_are_exactly_the_slow_ones(
     readable = [i for i in range(COUNT) if i not in unreadable]
     rows, labels = table().numpy()[readable], [i % CLASSES for i in readable]
     made = predict(Table(), batches(size, shuffled, unreadable), loss=loss, folder=tmp_path)
-    expected = reference(rows, labels, NAMES, bad=2, loss=loss)
+    # To the last bit: all at once, in order, in memory.
+    whole = Predictions(rows, np.array(labels), np.array(readable), np.array(unreadable), loss)
+    expected = classification(whole, NAMES)
+    require_alike(expected, reference(rows, labels, NAMES, bad=2, loss=loss))
     assert classification(made, NAMES) == expected
     assert (made.logits == rows).all() and made.ids.tolist() == readable and made.bad.tolist() == [2, 30]
     made.save(tmp_path / "test.json")

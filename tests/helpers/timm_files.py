@@ -86,6 +86,8 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
     def norm(x: Tensor, name: str) -> Tensor:
         if f"{name}.weight" not in tensors:
             return x
+        if arguments.get("norm_layer") == "rmsnorm":
+            return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * tensors[f"{name}.weight"]
         mean = x.mean(-1, keepdim=True)
         variance = (x - mean).square().mean(-1, keepdim=True)
         return (x - mean) / (variance + epsilon).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
@@ -123,6 +125,7 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
         else:
             qkv = qkv + tensors.get(f"{block}.attn.qkv.bias", torch.zeros(()))
         q, k, v = (part.reshape(*x.shape[:2], 4, -1).transpose(1, 2) for part in qkv.chunk(3, -1))
+        q, k = norm(q, f"{block}.attn.q_norm"), norm(k, f"{block}.attn.k_norm")
         if f"{block}.gamma_1" in tensors:
             q, k = turned(q, described, first), turned(k, described, first)
         weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)

@@ -3,7 +3,7 @@
 import base64
 import io
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +111,26 @@ def test_another_file_is_not_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "cat.png").read_bytes() == first
     with pytest.raises(VitkitError, match=r"ends in \.html or \.png"):
         replace(OPTIONS, out="views.jpg")
+
+
+def test_every_change_is_told() -> None:
+    """Of each field, and of those that are added: a change that nobody describes is one that nobody sees."""
+    plain = Augmentation(rand_augment=1)
+    changed = {
+        "crop_area": (0.5, 1.0),
+        "flip": False,
+        "shift": 3,
+        "rotate": 10.0,
+        "jpeg_scaling": True,
+        "rand_augment": 2,
+        "rand_augment_magnitude": 3.0,
+        "random_erasing": 0.25,
+    }
+    # The shape of the crop goes with its area, and has no words of its own.
+    assert {field.name for field in fields(Augmentation)} - changed.keys() == {"crop_aspect"}
+    for name, value in changed.items():
+        other: Augmentation = replace(plain, **{name: value})  # type: ignore[arg-type]
+        assert list(describe_augmentation(other)) != list(describe_augmentation(plain)), name
 
 
 def test_changes_are_told_in_words() -> None:

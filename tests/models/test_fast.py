@@ -6,6 +6,7 @@ import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from vitkit.models.fast import block_can_be_compiled, compute_as
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.vit import ViT
+from vitkit.models.zoo import VIT5
 
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
 VARIANTS = {
@@ -31,6 +33,10 @@ VARIANTS = {
     "norm after pooling": replace(SMALL, norm_after_pooling=True),
     "positions at every layer": replace(SMALL, position_at="every_layer"),
     "representation": replace(SMALL, representation_size=7),
+    "RMSNorm": replace(SMALL, norm="rms"),
+    "QK-norm": replace(SMALL, qk_norm=True),
+    "no biases of queries, keys and values": replace(SMALL, qkv_bias=False),
+    "ViT-5": replace(SMALL, **VIT5),
     "one block": replace(SMALL, depth=1),
     "relative positions": replace(SMALL, position="relative"),
     "rotary positions": replace(SMALL, rotary=DINOV3_ROTARY),
@@ -99,6 +105,26 @@ def test_every_way_gives_the_same_logits_and_gradients(variant: str, way: str) -
     computed = outputs_and_gradients(make(config, WAYS[way]), images(config))
     for tensor, plain in zip(computed, expected, strict=True):
         torch.testing.assert_close(tensor, plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "last_block", "gelu", "block"),
+    [
+        ({}, "class_token", "compiled", "compiled"),
+        ({"norm": "rms"}, "class_token", "compiled", "modules"),
+        ({"qk_norm": True}, "every_token", "compiled", "modules"),
+        ({"qkv_bias": False}, "every_token", "compiled", "modules"),
+        (VIT5, "every_token", "pytorch", "modules"),
+    ],
+)
+def test_the_record_says_which_ways_know_a_part(
+    changes: dict[str, Any], last_block: str, gelu: str, block: str
+) -> None:
+    model = build_model(replace(SMALL, width=64, **changes))
+    way = Compute("float32", "explicit", "class_token", "compiled", "folded", block="compiled")
+    compute_as(model, way, torch.nn.functional.gelu, lambda *_: None)
+    assert (model.chosen.attention, model.chosen.pixels) == ("explicit", "folded")
+    assert (model.chosen.last_block, model.chosen.gelu, model.chosen.block) == (last_block, gelu, block)
 
 
 def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, PositionKind, RotaryConfig, ViTConfig
+from vitkit.models.image_model import autocast
 from vitkit.models.parts import MLP, Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.position import (
@@ -29,7 +30,7 @@ from vitkit.models.position import (
     sincos_2d,
 )
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import vit_config
+from vitkit.models.zoo import VIT5, vit_config
 from vitkit.weights import save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
@@ -50,11 +51,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "registers": {"register_tokens": 3},
     "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},
     "layer scale": {"layer_scale": 0.1},
+    "RMSNorm": {"norm": "rms", "norm_before_blocks": True},
+    "RMSNorm, attention pooling": {"norm": "rms", "pool": "map"},
+    "QK-norm": {"qk_norm": True},
+    "QK-norm, relative": {"qk_norm": True, "position": "relative", "qkv_bias": False},
+    "ViT-5": VIT5,
     "norm before the blocks": {"norm_before_blocks": True},
     "norm after the pooling": {"norm_after_pooling": True, "pool": "mean", "extra_class_token": True},
     "rotary, EVA-02": {"rotary": EVA02_ROTARY},
     "rotary, DINOv3": {"rotary": DINOV3_ROTARY, "position": "none", "register_tokens": 2},
     "axial": {"attention": "axial", "pool": "mean"},
+    "axial, QK-norm": {"attention": "axial", "pool": "mean", "qk_norm": True},
     "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},
 }
 
@@ -108,6 +115,18 @@ def test_fused_attention_is_explicit_attention(changes: dict[str, Any]) -> None:
     with torch.no_grad():
         explicit = model(IMAGES, taps={}, attention_weights=True)
     torch.testing.assert_close(explicit, logits(model), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_computes_in_bfloat16(changes: dict[str, Any]) -> None:
+    """Near its float32, which rounding to 8 bits moves by a few percent of the logits' spread."""
+    model = variant(**changes)
+    with autocast(torch.device("cpu"), "bfloat16"):
+        rough = model(IMAGES).float()
+    exact = logits(model)
+    torch.testing.assert_close(rough, exact, rtol=0, atol=0.1 * float(exact.std()))
+    rough.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_tables_of_offsets_are_resized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

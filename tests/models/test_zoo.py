@@ -217,6 +217,10 @@ def test_the_name_that_is_suggested_exists(name: str) -> None:
         ("ViT-S/16", {"mlp_dim": 100}, "ViT-384x12x6x100/16"),
         ("R50+ViT-B/16", {"pool": "mean"}, "R50+ViT-B/16-gap"),
         ("ViT-S/16", {"position_at": "every_layer_shared"}, "ViT-S/16-shared"),
+        ("ViT-S/16", {"norm": "rms", "qk_norm": True}, "ViT-S/16-rms-qknorm"),
+        ("ViT-5-S/16", {"pool": "mean", "depth": 6}, "ViT-5-384x6x6/16-gap"),
+        ("ViT-5-S/16", {"register_tokens": 9}, "ViT-5-S/16-reg9"),
+        ("ViT-5-S/16", {"qk_norm": False}, ""),
         ("ViT-S/16", {"layer_scale": 0.1}, ""),  # the grammar has no word for it
         ("BiT-R50x1", {}, "BiT-R50x1"),
     ],

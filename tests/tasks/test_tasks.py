@@ -14,12 +14,14 @@ from tests.helpers.centred_objective import Centred
 from vitkit.config import to_json
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import Classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config.card import Card, TaskName
 from vitkit.models.config.card import Task as LearnedTask
 from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.answering import Guess
+from vitkit.tasks.classification import report
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Validation
@@ -133,6 +135,26 @@ def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
     assert task.guess_headings(1) == ("class", "probability")
     assert task.guess_cells(guesses[:1], 1) == [["cat"], ["75.0%"]]
     assert task.guess_json(guesses[:1]) == {"predictions": [{"class": "cat", "probability": 0.75}]}
+
+
+def test_every_number_of_a_classifier_is_compared_and_reported() -> None:
+    """A number that is added has a row of `vitkit compare`, and the terminal or the page shows it."""
+    labels = np.arange(14) % 7
+    logits = np.random.default_rng(0).standard_normal((14, 7)).astype(np.float32)
+    predictions = Predictions(logits, labels, np.arange(14), np.empty(0, np.int64))
+    answering = ClassificationAnswering()
+    result = answering.measure(predictions, tuple("abcdefg"))
+    types = typing.get_type_hints(type(result))
+    numbers = [name for name, kind in types.items() if kind in (float, float | None)]
+    assert len(numbers) >= 6
+
+    def seen(result: Classification) -> tuple[object, ...]:
+        return answering.summary(result, "images"), report._splits({"test": result})
+
+    for name in numbers:
+        other: Classification = replace(result, **{name: 0.123})  # type: ignore[arg-type]
+        assert answering.measures(other) != answering.measures(result), name
+        assert seen(other) != seen(result), name
 
 
 def test_an_image_of_a_classifier_is_right_or_wrong() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tests.helpers.tiny_models import TINY
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.order import sample_at
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.vit import ViT
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
@@ -63,11 +64,12 @@ def small_trainer(
     device: str = "cpu",
     world: World = ALONE,
     sharding: Sharding = "replicas",
+    architecture: ViTConfig | None = None,
 ) -> Trainer:
     """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
     besides the validation, which stand before it."""
     run.mkdir(parents=True, exist_ok=True)
-    config = dataclasses.replace(TINY, dropout=dropout, drop_path=drop_path)
+    config = dataclasses.replace(architecture or TINY, dropout=dropout, drop_path=drop_path)
     model = ViT(config, generator=torch.Generator().manual_seed(1)).to(device)
     accuracies, losses = iter(values or ()), iter(validation_losses)
 

@@ -15,6 +15,8 @@ from tests.helpers.tiny_models import TINY
 from tests.training import small_run
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.zoo import VIT5
 from vitkit.training import checkpoint as checkpoints
 from vitkit.training.checkpoint import (
     find_checkpoint,
@@ -24,6 +26,7 @@ from vitkit.training.checkpoint import (
     save_checkpoint,
     weights_file,
 )
+from vitkit.training.config import OptimizerConfig
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 
@@ -38,23 +41,34 @@ def test_everything_comes_back_bit_by_bit(tmp_path: Path) -> None:
     assert {"threads", "torch", "vitkit", "machine", "world_size"} <= manifest["environment"].keys()
 
 
-def test_muon_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    optimizer = dataclasses.replace(OPTIMIZER, optimizer="muon")
-    whole = small_trainer(tmp_path / "whole", optimizer=optimizer)
+def go_on_to_the_same_bits(
+    folder: Path, optimizer: OptimizerConfig, architecture: ViTConfig | None = None
+) -> Path:
+    """Stop a run after its eighth step and go on from its checkpoint, which is returned."""
+    whole = small_trainer(folder / "whole", optimizer=optimizer, architecture=architecture)
     for _ in whole.fit():
         pass
-    stopped = small_trainer(tmp_path / "stopped", optimizer=optimizer)
+    stopped = small_trainer(folder / "stopped", optimizer=optimizer, architecture=architecture)
     for report in stopped.fit():
         if report.step == 8:
             break
-    checkpoint, _ = find_checkpoint(tmp_path / "stopped")
+    checkpoint, _ = find_checkpoint(folder / "stopped")
     assert checkpoint is not None
-    again = small_trainer(tmp_path / "stopped", optimizer=optimizer)
+    again = small_trainer(folder / "stopped", optimizer=optimizer, architecture=architecture)
     again.resume(checkpoint)
     assert again.state.progress.step == 8
     for _ in again.fit():
         pass
     assert fingerprint(again) == fingerprint(whole)
+    return checkpoint
+
+
+def test_vit5_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    go_on_to_the_same_bits(tmp_path, OPTIMIZER, dataclasses.replace(TINY, **VIT5))
+
+
+def test_muon_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    checkpoint = go_on_to_the_same_bits(tmp_path, dataclasses.replace(OPTIMIZER, optimizer="muon"))
     with pytest.raises(VitkitError, match="another optimiser"):
         small_trainer(tmp_path / "stopped").resume(checkpoint)
 

@@ -20,6 +20,7 @@ from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import create_model, load_model
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
+from vitkit.models.zoo import VIT5
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import (
     SGD,
@@ -201,8 +202,9 @@ def test_rates_never_leave_their_range(schedule: Any, warmup: int, total: int, d
         assert learning_rate(config, 0, total) == 0
 
 
-def test_only_kernels_decay() -> None:
-    model = model_with_random_head(dataclasses.replace(TINY, representation_size=6))
+@pytest.mark.parametrize("changes", [{"representation_size": 6}, VIT5])
+def test_only_kernels_decay(changes: dict[str, Any]) -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, **changes))
     decayed, undecayed = decay_groups(model, OptimizerConfig(weight_decay=0.3))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decaying = {names[id(p)] for p in decayed["params"]}

@@ -12,7 +12,7 @@ from tests.helpers.random_models import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
+from vitkit.models.config.vit_config import DINOV3_ROTARY, VIT5_ROTARY, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import Format, save_model
 from vitkit.weights.formats.recognise import find_format
@@ -77,10 +77,13 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"position": "sincos_2d_mae"},
         {"position": "sincos_2d_mae", "pool": "mean"},
     ),
-    "rotary": ({"rotary": DINOV3_ROTARY},),
+    "rotary": ({"rotary": DINOV3_ROTARY}, {"rotary": VIT5_ROTARY, "register_tokens": 4}),
     "position_at": ({"position_at": "every_layer"}, {"position_at": "every_layer_shared"}),
     "attention": ({"attention": "axial", "pool": "mean"},),
     "extra_class_token": tuple({"extra_class_token": True, "pool": pool} for pool in ("mean", "max", "map")),
+    "norm": ({"norm": "rms"}, {"norm": "rms", "norm_eps": 1e-5}, {"norm": "rms", "pool": "map"}),
+    "qk_norm": ({"qk_norm": True}, {"qk_norm": True, "norm": "rms"}),
+    "qkv_bias": ({"qkv_bias": False},),
     "layer_scale": ({"layer_scale": 0.5},),
     "norm_before_blocks": ({"norm_before_blocks": True}, {"norm_before_blocks": True, "position": "none"}),
     "norm_after_pooling": ({"norm_after_pooling": True}, {"norm_after_pooling": True, "pool": "mean"}),
@@ -121,6 +124,7 @@ EQUIVALENT = {
     "class_token_position": "the released files give the class token a position of zeros in its place",
     "head_bias_init": "it is where a new head begins, and the file has a head",
     "num_heads": "a ResNet without attention has no use for it",
+    "qkv_bias": "biases of zeros are none",
     "root_width": "the width factor says the same",
     "stage_widths": "the width factor says the same",
     "width_factor": "the channels say the same",

@@ -34,6 +34,7 @@ VARIANTS: dict[str, ModelConfig] = {
     "registers without positions": replace(TINY, register_tokens=4, class_token_position=False),
     "gap with registers": replace(TINY, pool="mean", register_tokens=4, class_token_position=False),
     "no positions": replace(TINY, position="none"),
+    "map by RMSNorm": replace(TINY, pool="map", norm="rms"),
     "no head": replace(TINY, num_classes=0),
     "one channel": replace(TINY, in_channels=1, image_mean=(0.1,), image_std=(0.3,)),
     "patches not square": replace(TINY, patch_size=(4, 2)),

@@ -30,6 +30,19 @@ AFTER = {"norm.weight": (), "norm.bias": (), "fc_norm.weight": (WIDTH,), "fc_nor
 BEFORE = {"norm_pre.weight": (WIDTH,), "norm_pre.bias": (WIDTH,), "patch_embed.proj.bias": ()}
 
 
+QK_SCALES: dict[str, tuple[int, ...]] = {
+    f"blocks.{i}.attn.{j}_norm.weight": (WIDTH // 4,) for i in range(2) for j in "qk"
+}
+
+
+QK_SHIFTS: dict[str, tuple[int, ...]] = {name.replace("weight", "bias"): (8,) for name in QK_SCALES}
+
+
+NO_SHIFTS: dict[str, tuple[int, ...]] = dict.fromkeys(
+    ("norm.bias", *(f"blocks.{i}.norm{j}.bias" for i in range(2) for j in (1, 2))), ()
+)
+
+
 CASES: dict[str, tuple[dict[str, tuple[int, ...]], int, str, dict[str, Any], dict[str, Any]]] = {
     # name: tensors added, rows of positions, architecture, model_args, fields of ours
     "DeiT III": (
@@ -94,6 +107,27 @@ CASES: dict[str, tuple[dict[str, tuple[int, ...]], int, str, dict[str, Any], dic
         "vit_base_patch32_clip_quickgelu_224",
         {"global_pool": "token", "act_layer": "quick_gelu"},
         {"norm_before_blocks": True, "norm_eps": 1e-5, "gelu": "quick"},
+    ),
+    "QK-norm": (
+        {**QK_SCALES, **QK_SHIFTS},
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": "token", "qk_norm": True},
+        {"qk_norm": True},
+    ),
+    "RMSNorm": (
+        NO_SHIFTS,
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": "token", "norm_layer": "rmsnorm"},
+        {"norm": "rms"},
+    ),
+    "QK-norm by RMSNorm": (
+        {**QK_SCALES, **NO_SHIFTS},
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": "token", "norm_layer": "rmsnorm", "qk_norm": True},
+        {"norm": "rms", "qk_norm": True},
     ),
 }
 
@@ -234,8 +268,9 @@ def test_the_bias_that_clip_has_not_moves_into_the_positions(tmp_path: Path) -> 
         (AFTER, {"pool": "mean", "extra_class_token": True, "norm_after_pooling": True}),
         (SCALES, {"layer_scale": 1e-5}),
         (BEFORE, {"norm_before_blocks": True, "norm_eps": 1e-5}),
+        ({**QK_SCALES, **QK_SHIFTS}, {"qk_norm": True}),
     ],
-    ids=["MAE", "DINOv2", "CLIP"],
+    ids=["MAE", "DINOv2", "CLIP", "QK-norm"],
 )
 def test_the_tensors_alone_show_the_parts(
     extra: dict[str, tuple[int, ...]], fields: dict[str, Any], tmp_path: Path
@@ -243,6 +278,13 @@ def test_the_tensors_alone_show_the_parts(
     torch.save(state(extra=extra), tmp_path / "vit.pth")
     config = load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16)).config
     assert config == replace(TINY, **fields)
+
+
+def test_norms_without_a_shift_are_not_guessed(tmp_path: Path) -> None:
+    """RMSNorm, a LayerNorm without bias and others have the same tensors, and compute something else."""
+    torch.save(state(extra=NO_SHIFTS), tmp_path / "vit.pth")
+    with pytest.raises(VitkitError, match="have no shift, and no norm_layer in config"):
+        load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16))
 
 
 def test_dinov2s_mask_token_is_left_out_on_purpose(tmp_path: Path) -> None:

@@ -11,19 +11,18 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 import copy
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import computed_gelu
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
-from vitkit.models.image_model import ImageModel, Taps
-from vitkit.models.known_parts import Way
+from vitkit.models.image_model import ImageModel
+from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.stem import PatchStem
 
-SPLIT_ATTENTION = Way(parts=ROTARY)
+SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
 
 
 class SplitAttention(Attention):
@@ -42,20 +41,16 @@ class SplitAttention(Attention):
             super().__init__(width, attention.num_heads, rotary=attention.rotary)
             self.projections = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         self.qkv, self.out = attention.qkv, attention.out
+        self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
         weights, biases = self.qkv.weight.detach().chunk(3), self.qkv.bias.detach().chunk(3)
         for linear, weight, bias in zip(self.projections, weights, biases, strict=True):
             linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
 
-    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
-        """Attend, `(B, T, D) -> (B, T, D)`."""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, tokens, width = x.shape
         shape = (batch, tokens, self.num_heads, width // self.num_heads)
-        q, k, v = (linear(x).reshape(shape).transpose(1, 2) for linear in self.projections)  # (B, h, T, d)
-        if self.rotary is not None:
-            q, k = self.rotary(q), self.rotary(k)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return out
+        q, k, v = (linear(x).reshape(shape).transpose(1, 2) for linear in self.projections)
+        return q, k, v
 
 
 def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> ImageModel:

@@ -58,12 +58,14 @@ def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
     Returns:
         `(N, K)`
     """
-    if loss == "sigmoid":
-        sigmoid: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
-        return sigmoid
-    powers = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
-    softmax: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
-    return softmax
+    match loss:
+        case "sigmoid":
+            sigmoid: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+            return sigmoid
+        case "softmax":
+            powers = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
+            softmax: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
+            return softmax
 
 
 def likeliest(logits: Logits, count: int) -> NDArray[np.int64]:
@@ -131,16 +133,18 @@ def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ND
 
     They are the cross entropy, or the sum of the classes' binary cross entropies.
     """
-    if loss == "sigmoid":
-        terms = np.logaddexp(0, logits.astype(np.float64))  # where the class is absent: log(1 + e^x)
-        true = np.take_along_axis(logits, labels[:, None], 1).astype(np.float64)
-        np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true), 1)
-        sums: NDArray[np.float64] = terms.sum(1)
-        return sums
-    shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
-    true = np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
-    losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - true
-    return losses
+    match loss:
+        case "sigmoid":
+            terms = np.logaddexp(0, logits.astype(np.float64))  # where the class is absent: log(1 + e^x)
+            true = np.take_along_axis(logits, labels[:, None], 1).astype(np.float64)
+            np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true), 1)
+            sums: NDArray[np.float64] = terms.sum(1)
+            return sums
+        case "softmax":
+            shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
+            true = np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
+            losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - true
+            return losses
 
 
 def _ranks(logits: Logits, labels: NDArray[np.int64]) -> NDArray[np.int64]:

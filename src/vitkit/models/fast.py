@@ -17,7 +17,7 @@ Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = 
 import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
-from vitkit.models.known_parts import Watch, Way, plain_class
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
+from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents, plain_class
+from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm
 from vitkit.models.pool import ClassTokenPool
 from vitkit.models.position import RotaryPosition2D
 from vitkit.models.stem import PatchStem
@@ -53,49 +53,64 @@ BLOCK: Parts = {
     MLP: ("gelu", "dropout", "fc1", "fc2"),
 }
 """The parts that a block is made of in the original."""
+RMS_NORM: Parts = {RMSNorm: contents(RMSNorm(1))}
+"""RMSNorm, of ways that call it."""
 ROTARY: Parts = {
-    Attention: (*BLOCK[Attention], "rotary"),
-    RotaryPosition2D: ("grid", "head_dim", "prefix_tokens", "config", "cos", "sin"),
+    Attention: (*BLOCK[Attention], "rotary", "q_norm", "k_norm"),
+    RotaryPosition2D: ("grid", "head_dim", "prefix_tokens", "config", "registers", "cos", "sin"),
+    **RMS_NORM,
 }
-"""Attention with rotary positions, of ways that call them."""
+"""Attention with rotary positions and norms of queries and keys, of ways that call them."""
 WHOLE: Parts = {
     ViT: (
-        *("config", "card", "chosen", "recompute", "batch_rows", "_compiled_call_impl", "pixel_mean"),
         *(
+            "config",
+            "card",
+            "chosen",
+            "recompute",
+            "batch_rows",
+            "_compiled_call_impl",
+            "pixel_mean",
             "pixel_std",
-            "stem",
-            "class_token",
-            "register_tokens",
-            "positions",
-            "dropout",
-            "pre_norm",
-            "blocks",
         ),
-        *("norm", "pooling", "pre_logits", "head"),
+        *("stem", "class_token", "register_tokens", "positions", "dropout", "pre_norm", "blocks", "norm"),
+        *("pooling", "pre_logits", "head"),
     )
 }
 """A ViT, for the two of its methods that `FastViT` overrides."""
 BY_CONTENT = {
     "attention": ("full",),
-    "position": ("learned", "learned_2d", "sincos_2d", "none"),
+    "position": ("learned", "learned_2d", "sincos_2d", "sincos_2d_mae", "none"),
     "rotary": (None,),
 }
 """Values with which all tokens attend to all tokens, by their content and not by their positions."""
 
-EXPLICIT_ATTENTION = Way({**ROTARY, RelativeAttention: (*BLOCK[Attention], "relative")})
-COMPILED_GELU = Way(BLOCK, {"gelu": ("tanh",)})
+CALLED = dict.fromkeys(("norm", "qk_norm", "qkv_bias"), ANY)
+"""The fields of parts that a way calls or has nothing to do with."""
+
+EXPLICIT_ATTENTION = Way(
+    {
+        **ROTARY,
+        RelativeAttention: (*ROTARY[Attention], "relative"),
+        nn.Linear: LAYERS[nn.Linear],  # with a bias or without
+    },
+    CALLED,
+)
+COMPILED_GELU = Way(BLOCK, {**CALLED, "gelu": ("tanh",)})
 CLASS_TOKEN = Way(
     {
         **WHOLE,
         **BLOCK,
         Block: (*BLOCK[Block], "layer_scale", "attention_scale", "mlp_scale"),
         ClassTokenPool: (),
+        **RMS_NORM,
     },
-    # `attend_first` has neither the bias of the first query nor the rotation of keys.
-    {**BY_CONTENT, "pool": ("token",)},
+    # `attend_first` has neither the bias of the first query nor the rotation and norms of keys.
+    {**BY_CONTENT, "pool": ("token",), "norm": ANY},
 )
 FOLDED_PIXELS = Way(
-    {**WHOLE, PatchStem: ("patch_size", "weight", "bias")}, {"backbone": (None,), "stem_channels": ((),)}
+    {**WHOLE, PatchStem: ("patch_size", "weight", "bias")},
+    {**CALLED, "backbone": (None,), "stem_channels": ((),)},
 )
 COMPILED_BLOCK = Way(BLOCK, {**BY_CONTENT, "gelu": ("tanh",), "layer_scale": (None,)})
 
@@ -153,7 +168,7 @@ class CompiledBlock(Block):
         # Asked at every call: a hook may have been added since.
         whole = self.mlp.gelu == "tanh" and self.watch.knows(COMPILED_BLOCK, self)
         if self.compiled is not None and taps is None and not drops and whole:
-            out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps)
+            out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps or 0.0)
             if out is not None:
                 return out
         return super().forward(x, taps, name, attention_taps)
@@ -363,8 +378,7 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
     They are weight and bias (of a norm scale and shift) of norm1, qkv, out, norm2, fc1 and fc2.
     """
     attention, mlp = block.attention, block.mlp
-    first: tuple[nn.LayerNorm | nn.Linear, ...] = (block.norm1, attention.qkv, attention.out)
-    layers = (*first, block.norm2, mlp.fc1, mlp.fc2)
+    layers: tuple[Any, ...] = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
 

@@ -45,9 +45,9 @@ FIELDS: Mapping[str, Collection[object] | None] = dict.fromkeys(
         *("drop_path", "gelu", "norm_eps", "head_bias_init", "image_mean", "image_std"),
     ),
     ANY,
-)
+) | {"norm": ("layer",), "qk_norm": (False,), "qkv_bias": (True,)}
 """The fields of `ViTConfig` that all ways know. While a field is not here, no way is taken. A new one belongs
-here once each way computes it, or names the values that it computes."""
+here once each way computes it, or with the values that every way computes."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Way:
     """All that a way to compute knows."""
 
     parts: Mapping[type[nn.Module], Collection[str]]
-    """The classes of parts that it computes, beside `LAYERS`, and all that they may hold."""
-    values: Mapping[str, Collection[object]] = field(default_factory=dict)
-    """The values that it computes, of each field of which it does not compute all."""
+    """The classes of parts that it computes, beside and before `LAYERS`, and all that they may hold."""
+    values: Mapping[str, Collection[object] | None] = field(default_factory=dict)
+    """The values that it computes, of each field of which it computes more or fewer than `FIELDS` says."""
 
     def computes(self, config: Any) -> bool:
         """Whether it computes all that the configuration of a model asks for."""
@@ -79,7 +79,8 @@ class Way:
         A hook is never known: nobody calls those of a part in whose place something else computes.
         """
         own, kind = vars(part), plain_class(part)
-        layer, table = LAYERS.get(kind), self.parts.get(kind)
+        table = self.parts.get(kind)
+        layer = LAYERS.get(kind) if table is None else None
         if layer is None and table is None:
             return False
         unknown = contents(part).difference(layer or table or ())

@@ -20,13 +20,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config.vit_config import Gelu, Interpolation
+from vitkit.models.config.vit_config import Gelu, Interpolation, NormKind
 from vitkit.models.image_model import BatchRows, Taps
 from vitkit.models.position import relative_logits, resize_line
 
 QUICK_GELU_SLOPE = 1.702
 """The slope at which the logistic function is nearest to the normal distribution function (Hendrycks and
 Gimpel 2016)."""
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm in the type of its scale, whatever the input's: PyTorch's kernel takes one type alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+Norm = nn.LayerNorm | RMSNorm
+
+
+def make_norm(kind: NormKind, size: int, eps: float) -> Norm:
+    """Make a norm over the last `size` numbers: "layer" has a scale and a shift, "rms" a scale alone."""
+    return RMSNorm(size, eps) if kind == "rms" else nn.LayerNorm(size, eps)
 
 
 class Attention(nn.Module):
@@ -37,18 +52,33 @@ class Attention(nn.Module):
         num_heads: h, which divides D.
         dropout: probability with which an attention weight is dropped in training.
         rotary: a module `(B, h, T, d) -> (B, h, T, d)` that turns queries and keys by their positions.
+        qk_norm: the kind of the norms of queries and of keys (Dehghani et al. 2023); None: no such norms.
+        norm_eps: epsilon of these norms.
+        qkv_bias: whether queries, keys and values have biases.
     """
 
     def __init__(
-        self, width: int, num_heads: int, *, dropout: float = 0.0, rotary: nn.Module | None = None
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        rotary: nn.Module | None = None,
+        qk_norm: NormKind | None = None,
+        norm_eps: float = 1e-6,
+        qkv_bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
         # Queries, keys and values in one matrix: one large product is faster than three.
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
+        # Each is over the numbers of a head, with one scale for all heads, as in timm.
+        head_dim = width // num_heads
+        self.q_norm = None if qk_norm is None else make_norm(qk_norm, head_dim, norm_eps)
+        self.k_norm = None if qk_norm is None else make_norm(qk_norm, head_dim, norm_eps)
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         # q, k and v are drawn as the original's three square matrices: their shapes, not the fused matrix's
@@ -56,8 +86,17 @@ class Attention(nn.Module):
         bound = math.sqrt(6 / (2 * self.out.in_features))
         nn.init.uniform_(self.qkv.weight, -bound, bound, generator=generator)
         nn.init.xavier_uniform_(self.out.weight, generator=generator)
-        nn.init.zeros_(self.qkv.bias)
-        nn.init.zeros_(self.out.bias)
+        for layer in (self.qkv, self.out):
+            if layer.bias is not None:  # PyTorch's types do not say that it may be None
+                nn.init.zeros_(layer.bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Make queries, keys and values of tokens `(B, T, D)`, each `(B, h, T, d)`."""
+        batch, tokens, width = x.shape
+        # The 3D outputs are ordered as (q, k, v), within them by head: (B, T, 3D) -> (B, T, 3, h, d).
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        return q, k, v
 
     def bias(self, queries: Tensor) -> Tensor | None:
         """Compute the bias that is added to the attention logits of queries `(B, h, T, d)`.
@@ -84,9 +123,10 @@ class Attention(nn.Module):
             name: the key of the weights in `taps`.
         """
         batch, tokens, width = x.shape
-        # The 3D outputs are ordered as (q, k, v), within them by head: (B, T, 3D) -> (B, T, 3, h, d).
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, T, d)
+        q, k, v = self.project(x)  # each (B, h, T, d)
+        if self.q_norm is not None and self.k_norm is not None:
+            # Before the rotation, which keeps their lengths. Under autocast norms give float32.
+            q, k = self.q_norm(q).type_as(v), self.k_norm(k).type_as(v)
         if self.rotary is not None:  # values stay: a token's content does not depend on where it stands
             q, k = self.rotary(q), self.rotary(k)
         dropout = self.dropout if self.training else 0.0  # the functions below do not know the mode
@@ -109,12 +149,24 @@ class RelativeAttention(Attention):
     """Attention whose logits also depend on the offset between query and key in the sequence (paper D.4).
 
     Args:
-        width, num_heads, dropout: as for `Attention`.
+        width, num_heads, dropout, qk_norm, norm_eps, qkv_bias: as for `Attention`.
         tokens: T, on which the number of offsets depends.
     """
 
-    def __init__(self, width: int, num_heads: int, tokens: int, *, dropout: float = 0.0) -> None:
-        super().__init__(width, num_heads, dropout=dropout)
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        tokens: int,
+        *,
+        dropout: float = 0.0,
+        qk_norm: NormKind | None = None,
+        norm_eps: float = 1e-6,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__(
+            width, num_heads, dropout=dropout, qk_norm=qk_norm, norm_eps=norm_eps, qkv_bias=qkv_bias
+        )
         # One embedding for every offset, from -(T - 1) to T - 1, which all heads share. A class token has a
         # place in the sequence as any other, the first.
         self.relative = nn.Parameter(torch.empty(2 * tokens - 1, width // num_heads))
@@ -196,7 +248,8 @@ class Block(nn.Module):
     Args:
         width: D.
         attention, mlp: modules `(B, T, D) -> (B, T, D)`.
-        norm_eps: epsilon of both layer norms; 1e-6 in the original.
+        norm: kind of both norms.
+        norm_eps: epsilon of both norms; 1e-6 in the original.
         dropout: probability with which the attention's output is dropped (the MLP has its own).
         layer_scale: first value of a learned factor for each channel of both branches; None: no such factor.
         drop_path: probability with which an image skips a branch in training.
@@ -211,6 +264,7 @@ class Block(nn.Module):
         attention: Attention,
         mlp: MLP,
         *,
+        norm: NormKind = "layer",
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         layer_scale: float | None = None,
@@ -218,10 +272,10 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.drop_path = drop_path
-        self.norm1 = nn.LayerNorm(width, norm_eps)
+        self.norm1 = make_norm(norm, width, norm_eps)
         self.attention = attention
         self.dropout = nn.Dropout(dropout)
-        self.norm2 = nn.LayerNorm(width, norm_eps)
+        self.norm2 = make_norm(norm, width, norm_eps)
         self.mlp = mlp
         self.layer_scale = layer_scale
         scaled = layer_scale is not None  # CaiT's; the paper's models have none

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.known_parts import Way
-from vitkit.models.parts import MLP, Attention
+from vitkit.models.parts import MLP, Attention, Norm, make_norm
 
 
 class Pooling(nn.Module):
@@ -67,14 +67,14 @@ class AttentionPool(Pooling):
         width: D.
         attention: its projections are used; the queries' third of `qkv` is applied to the probe alone.
         mlp: applied to the result, with a residual sum.
-        norm_eps: epsilon of the layer norm before the MLP.
+        norm: applied before the MLP.
     """
 
-    def __init__(self, width: int, attention: Attention, mlp: MLP, *, norm_eps: float = 1e-6) -> None:
+    def __init__(self, width: int, attention: Attention, mlp: MLP, norm: Norm) -> None:
         super().__init__()
         self.probe = nn.Parameter(torch.empty(1, 1, width))
         self.attention = attention
-        self.norm = nn.LayerNorm(width, norm_eps)
+        self.norm = norm
         self.mlp = mlp
 
     def init_weights(self, generator: torch.Generator | None) -> None:
@@ -137,6 +137,7 @@ def make_pooling(config: ViTConfig) -> Pooling:
         case "map":
             attention = Attention(width, heads, dropout=config.attention_dropout)
             mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
-            return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
+            norm = make_norm(config.norm, width, config.norm_eps)
+            return AttentionPool(width, attention, mlp, norm)
         case "none":
             return NoPool()

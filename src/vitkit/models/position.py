@@ -11,6 +11,7 @@ tokens, B images, h heads, d = head_dim, D = width.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -173,31 +174,42 @@ class RotaryPosition2D(nn.Module):
     Args:
         grid: `(rows, columns)` of patches.
         head_dim: d, a multiple of 4.
-        prefix_tokens: P, tokens before the patches, which are not turned.
+        prefix_tokens: P, the first tokens, which are not turned.
         config: pairs, coordinates and temperature.
+        registers: tokens between these and the patches, which are turned as a square grid of their own.
     """
 
     cos: Tensor
     sin: Tensor
 
     def __init__(
-        self, grid: tuple[int, int], head_dim: int, prefix_tokens: int, config: RotaryConfig
+        self,
+        grid: tuple[int, int],
+        head_dim: int,
+        prefix_tokens: int,
+        config: RotaryConfig,
+        registers: int = 0,
     ) -> None:
         super().__init__()
         self.grid, self.head_dim, self.prefix_tokens, self.config = grid, head_dim, prefix_tokens, config
+        self.registers = registers
         self.make_buffers()
 
     def make_buffers(self) -> None:
-        """Compute the buffers `(N, d)`, once more where the module was built without memory."""
-        shape = (self.grid[0] * self.grid[1], self.head_dim)
+        """Compute the buffers `(T - P, d)`, once more where the module was built without memory."""
+        shape = (self.registers + self.grid[0] * self.grid[1], self.head_dim)
         for name in ("cos", "sin"):  # not persistent: they follow from the sizes
             self.register_buffer(name, torch.empty(shape), persistent=False)
         if not self.cos.is_meta:
             angles = rotary_angles(self.grid, self.head_dim, self.config)
+            if self.registers and self.config.register_temperature is not None:
+                own = replace(self.config, temperature=self.config.register_temperature, reference_grid=None)
+                side = math.isqrt(self.registers)
+                angles = torch.cat([rotary_angles((side, side), self.head_dim, own), angles])
             self.cos, self.sin = angles.cos(), angles.sin()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turn queries or keys, `(B, h, P + N, d) -> (B, h, P + N, d)`; the first P stay as they are."""
+        """Turn queries or keys, `(B, h, T, d) -> (B, h, T, d)`; the first P stay as they are."""
         prefix, patches = x[..., : self.prefix_tokens, :], x[..., self.prefix_tokens :, :]
         # A pair (a, b) becomes (a cos - b sin, b cos + a sin): itself times cos, and (-b, a) times sin. The
         # pairs are neighbours (0, 1), (2, 3), ..., or number i of the first half with i of the second.

@@ -8,8 +8,9 @@ Shapes: B images of C channels and H x W pixels; N patches; T tokens: class toke
 have a position, and then the patches. D = width, h = num_heads, K = num_classes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from vitkit.models.image_model import (
     lecun_normal,
     make_head,
 )
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
+from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 from vitkit.models.stem import PatchStem
@@ -82,8 +83,9 @@ class ViT(ImageModel):
             (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
         )
         # CLIP's models have a norm before the first block, the paper's have none.
-        self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
-        self.norm = nn.LayerNorm(width, config.norm_eps)
+        pre_norm = config.norm_before_blocks
+        self.pre_norm = make_norm(config.norm, width, config.norm_eps) if pre_norm else None
+        self.norm = make_norm(config.norm, width, config.norm_eps)
         self.pooling = make_pooling(config)
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
@@ -94,7 +96,7 @@ class ViT(ImageModel):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions.
 
-        Layer norms keep the scale and shift that they have, which are 1 and 0 in a model just built.
+        Norms keep the scale and shift that they have, which are 1 and 0 in a model just built.
         """
         # The order in which the generator is drawn from: the bits of a run's first weights depend on it.
         for module in (self.stem, *self.blocks, *self.positions, self.pooling):
@@ -367,19 +369,29 @@ class ViT(ImageModel):
 
 def encoder_block(config: ViTConfig, number: int = 0) -> Block:
     """Make encoder block `number`, from 0, of a configuration; the number decides how often it is skipped."""
-    width, heads, dropout = config.width, config.num_heads, config.attention_dropout
-    attention: Attention
+    make_attention: Callable[..., Attention]
     if config.position == "relative":
-        attention = RelativeAttention(width, heads, config.num_tokens, dropout=dropout)
+        make_attention = partial(RelativeAttention, tokens=config.num_tokens)
+    elif config.rotary is not None:
+        registers = 0 if config.rotary.register_temperature is None else config.register_tokens
+        fixed = config.prefix_tokens - registers  # the class token, and registers without a place
+        rotary = RotaryPosition2D(config.grid, config.head_dim, fixed, config.rotary, registers)
+        make_attention = partial(Attention, rotary=rotary)
     else:
-        rotary = None
-        if config.rotary is not None:
-            rotary = RotaryPosition2D(config.grid, config.head_dim, config.prefix_tokens, config.rotary)
-        attention = Attention(width, heads, dropout=dropout, rotary=rotary)
+        make_attention = Attention
+    attention = make_attention(
+        config.width,
+        config.num_heads,
+        dropout=config.attention_dropout,
+        qk_norm=config.norm if config.qk_norm else None,
+        norm_eps=config.norm_eps,
+        qkv_bias=config.qkv_bias,
+    )
     return Block(
-        width,
+        config.width,
         attention,
-        MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
+        MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
+        norm=config.norm,
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         layer_scale=config.layer_scale,

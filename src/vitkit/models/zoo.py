@@ -9,10 +9,12 @@ BiT-R50x1           the paper's ResNet baseline; x2 is twice as wide
 BiT-R2-2-2x0.5      three stages of 2 units each, half as wide
 R1-1x0.5+ViT-256x2x4/16   a hybrid with such a ResNet; the total stride is a multiple of the ResNet's
 Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
+ViT-5-B/16          RMSNorm, QK-norm, rotary positions, registers and layer scale (Wang et al. 2026)
 
 Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
 attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d,
--sincos2dmae another position embedding, -everylayer and -shared where it is added (paper D.4).
+-sincos2dmae another position embedding, -everylayer and -shared where it is added (paper D.4); -rms RMSNorm,
+-qknorm norms of queries and keys.
 """
 
 import difflib
@@ -24,7 +26,7 @@ from typing import Any, NamedTuple
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import STEM_GROUP, ViTConfig
+from vitkit.models.config.vit_config import STEM_GROUP, VIT5_ROTARY, ViTConfig
 from vitkit.models.other_names import name_here, same_letters
 from vitkit.text import format_size
 
@@ -43,7 +45,7 @@ class Shape(NamedTuple):
 
 
 # Base, Large, Huge: the paper's Table 1. b: Figure 4. Ti, S: the official releases. The others: big_vision
-# models/vit.py.
+# models/vit.py. XL: ViT-5.
 SIZES = {
     "mu": Shape(32, 1, 128, 2),
     "Ti": Shape(192, 12, 768, 3),
@@ -52,6 +54,7 @@ SIZES = {
     "M": Shape(512, 12, 2048, 8),
     "B": Shape(768, 12, 3072, 12),
     "L": Shape(1024, 24, 4096, 16),
+    "XL": Shape(1152, 28, 4608, 16),
     "So400m": Shape(1152, 27, 4304, 16),
     "H": Shape(1280, 32, 5120, 16),
     "g": Shape(1408, 40, 6144, 16),
@@ -82,8 +85,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sincos2dmae": {"position": "sincos_2d_mae"},
     "everylayer": {"position_at": "every_layer"},
     "shared": {"position_at": "every_layer_shared"},
+    "rms": {"norm": "rms"},
+    "qknorm": {"qk_norm": True},
     "conv": {},  # a convolutional stem, whose channels depend on width and patch
 }
+
+VIT5: dict[str, Any] = {
+    "register_tokens": 4,
+    "class_token_position": False,
+    "rotary": VIT5_ROTARY,
+    "norm": "rms",
+    "qk_norm": True,
+    "qkv_bias": False,
+    "layer_scale": 1e-4,
+    "gelu": "erf",
+}
+"""The fields that make a ViT a ViT-5 (Wang et al. 2026, arXiv 2602.08071, and its `models_vit5.py`)."""
 
 NAMES = (
     "ViT-Ti/16",
@@ -102,6 +119,10 @@ NAMES = (
     "ViT-H/14",
     "ViT-g/14",
     "ViT-G/14",
+    "ViT-5-S/16",
+    "ViT-5-B/16",
+    "ViT-5-L/16",
+    "ViT-5-XL/16",
     "R+ViT-Ti/16",
     "R26+ViT-S/32",
     "R26+ViT-B/32",
@@ -139,7 +160,7 @@ _RESNET = r"(?P<trunk>R(\d+(-\d+)+|\d*))"
 _WIDTH = r"x(?P<width>\d+(\.\d+)?)"
 _VIT = re.compile(
     rf"({_RESNET}({_WIDTH})?\+)?"
-    r"(?P<axial>Axial-)?ViT-(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
+    r"(?P<axial>Axial-)?ViT-(?P<five>5-)?(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
     r"(?P<options>(-[a-z0-9]+)*)"
 )
 _CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
@@ -206,7 +227,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         pool="mean" if match["axial"] else "token",
         attention="axial" if match["axial"] else "full",
     )
-    config = replace(config, **_options(name, match["options"]))
+    config = replace(config, **{**(VIT5 if match["five"] else {}), **_options(name, match["options"])})
     if "conv" in match["options"].split("-"):
         config = replace(config, stem_channels=_stem_channels(name, config))
     return config
@@ -273,7 +294,7 @@ def changed_name(name: str, config: ModelConfig) -> str:
         and all(getattr(config, field) == value for field, value in changes.items())
     ]
     registers = getattr(config, "register_tokens", 0)
-    options += [f"reg{registers}"] if registers else []
+    options += [f"reg{registers}"] if registers != getattr(base, "register_tokens", 0) else []
     changed = "-".join([plain, *options])
     same = _shapes(model_config(changed, config.num_classes, config.image_size)) == _shapes(config)
     return changed if same else ""

@@ -18,7 +18,7 @@ from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
-from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
+from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, NormKind, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.text import without_places
 from vitkit.training.config import (
@@ -75,6 +75,10 @@ class Architecture:
     drop_path: float | None = None
     """Stochastic depth: fraction of the images that skip a branch of the last block in training, from 0 to
     below 1. In the blocks before it the fraction rises evenly from 0."""
+    norm: NormKind | None = None
+    """Kind of the norms: LayerNorm (layer), or RMSNorm (rms), which subtracts no mean and adds no shift."""
+    qk_norm: bool | None = None
+    """Normalise queries and keys before their product, so that attention logits cannot grow without bound."""
     layer_scale: float | None = None
     """First value of a learned factor for each channel of every branch (DeiT III): below 1, a new Transformer
     passes on what its stem made, and learns sooner."""

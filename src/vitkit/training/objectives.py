@@ -10,7 +10,7 @@ its `after_step` is called, where it has one (`AfterStep`).
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol, assert_never, runtime_checkable
 
 import numpy as np
 import torch
@@ -80,8 +80,10 @@ class Classification(nn.Module):
             if self.log_prior is not None and model.training:  # Menon et al. 2020, eq. 10
                 adjusted = logits + self.config.logit_adjustment * self.log_prior
             losses = F.cross_entropy(adjusted, targets, reduction="none")  # (B,)
-        else:
+        elif self.config.loss == "sigmoid":
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+        else:
+            assert_never(self.config.loss)
         if self.class_weights is not None:
             # A mixed image has the mean weight of its classes.
             losses = losses * (targets @ self.class_weights)

@@ -5,7 +5,7 @@ The arithmetic follows the original's optax chains (vision_transformer `train.py
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import torch
@@ -33,8 +33,10 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     elif config.schedule == "linear":
         end = np.float32(config.linear_end)
         rate = end + (peak - end) * (np.float32(1) - progress)
-    else:
+    elif config.schedule == "constant":
         rate = peak
+    else:
+        assert_never(config.schedule)
     if step < warmup:
         rate *= np.float32(step) / np.float32(warmup)
     return float(rate)
@@ -64,7 +66,7 @@ def decay_groups(
         id(module.weight)
         for module in model.modules()
         if isinstance(getattr(module, "weight", None), Tensor)
-        and not isinstance(module, nn.LayerNorm | nn.GroupNorm)
+        and not isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
     }
     groups: list[dict[str, Any]] = []
     factors = {parameter: (scales or {}).get(parameter, 1.0) for parameter in model.parameters()}
@@ -98,14 +100,16 @@ def create_optimizer(
     """
     groups = decay_groups(model, config, scales)
     betas = (config.beta1, config.beta2)
-    if config.optimizer == "sgd":
-        return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
-    if config.momentum_dtype == "bfloat16":
-        return BFloat16AdamW(groups, betas=betas, eps=config.eps)
-    if config.optimizer == "muon":
-        return Muon(groups, hidden_matrices(model), betas=betas, eps=config.eps)
-    # "adam" is the same with a weight decay of 0. Fused: one kernel for all parameters of a group.
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
+    match config.optimizer:
+        case "sgd":
+            return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
+        case "muon":
+            return Muon(groups, hidden_matrices(model), betas=betas, eps=config.eps)
+        case "adamw" | "adam":  # "adam" is the same with a weight decay of 0
+            if config.momentum_dtype == "bfloat16":
+                return BFloat16AdamW(groups, betas=betas, eps=config.eps)
+            # Fused: one kernel for all parameters of a group.
+            return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
 def state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> set[str]:

@@ -31,6 +31,11 @@ antialiasing and half-pixel centres, timm's rule."""
 ImagePoolKind = Literal["token", "mean", "max", "map"]
 """The poolings that make one vector of an image."""
 PoolKind = Literal[ImagePoolKind, "none"]
+NormKind = Literal["layer", "rms"]
+"""LayerNorm (the original's); or RMSNorm, which subtracts no mean and adds no shift (Zhang and Sennrich 2019,
+arXiv 1910.07467)."""
+NORM_NAMES: dict[NormKind, str] = {"layer": "LayerNorm", "rms": "RMSNorm"}
+"""The names of PyTorch's classes."""
 Gelu = Literal["tanh", "erf", "quick"]
 """The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""
 
@@ -53,10 +58,14 @@ class RotaryConfig:
     """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
     first: Literal["row", "column"] = "row"
     """The axis whose angle turns the first half of the pairs; the other axis turns the second."""
+    register_temperature: float | None = None
+    """The base of the frequencies of registers, which then stand in a square grid of their own; None: no
+    register is turned."""
 
     def __post_init__(self) -> None:
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise VitkitError(f"The temperature of rotary positions is above 0, found {self.temperature}.")
+        for temperature in (self.temperature, self.register_temperature):
+            if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
+                raise VitkitError(f"The temperature of rotary positions is above 0, found {temperature}.")
         if self.reference_grid is not None and min(self.reference_grid) < 1:
             raise VitkitError(f"reference_grid is two numbers of at least 1, found {self.reference_grid}.")
 
@@ -69,6 +78,10 @@ ROPE_VIT_ROTARY = RotaryConfig("interleaved", "patches", temperature=100.0, firs
 
 DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
 """Rotary positions of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
+
+VIT5_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, register_temperature=100.0)
+"""Rotary positions of ViT-5 (Wang et al. 2026, arXiv 2602.08071), beside learned ones; its `models_vit5.py`
+and `rope.py` have the temperatures."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,13 @@ class ViTConfig:
     """Between all tokens; or along rows, then along columns, with an MLP after each (paper D.6)."""
     extra_class_token: bool = False
     """Whether there is a class token although the pooling does not read it, as in MAE's fine-tuned models."""
+    norm: NormKind = "layer"
+    """Kind of all norms of the encoder and of the attention pooling."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised over the numbers of a head, by norms of this kind, before they
+    are scaled and turned (Dehghani et al. 2023, arXiv 2302.05442)."""
+    qkv_bias: bool = True
+    """Whether queries, keys and values have biases in the blocks."""
     layer_scale: float | None = None
     """First value of a learned factor for each channel of every residual branch (DeiT III, DINOv2)."""
     norm_before_blocks: bool = False
@@ -247,6 +267,12 @@ class ViTConfig:
                 f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
                 "numbers are no multiple of 4."
             )
+        turned = self.rotary is not None and self.rotary.register_temperature is not None
+        if turned and math.isqrt(self.register_tokens) ** 2 != self.register_tokens:
+            raise VitkitError(
+                "Registers with rotary positions stand in a square grid: register_tokens is 0, 1, 4, 9 and "
+                f"so on, found {self.register_tokens}."
+            )
         if self.extra_class_token and self.pool == "token":
             raise VitkitError("pool 'token' has a class token already: leave out extra_class_token.")
         if self.attention == "axial" and self.drop_path:
@@ -310,7 +336,7 @@ class ViTConfig:
     def arithmetic(self) -> tuple[str, ...]:
         """The numerics as phrases, in which two models with the same weights may differ."""
         forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
-        lines = (f"GELU: {forms[self.gelu]}", f"LayerNorm epsilon {self.norm_eps:g}")
+        lines = (f"GELU: {forms[self.gelu]}", f"{NORM_NAMES[self.norm]} epsilon {self.norm_eps:g}")
         return lines + (self.backbone.arithmetic if self.backbone else ())
 
     @property

@@ -35,15 +35,18 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
         rows.append(table.renamed("positions.0.embedding", "pos_embed"))
     for i in range(config.depth):
         block = f"blocks.{i}"
-        rows += table.weight_and_bias(f"{block}.norm1", f"{block}.norm1")
+        rows += _norm(config, f"{block}.norm1", f"{block}.norm1")
         rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
+        if config.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
         if qkv_bias == "split":
             names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
             rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
         else:
             rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
         rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
-        rows += table.weight_and_bias(f"{block}.norm2", f"{block}.norm2")
+        rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
         rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
         rows += table.weight_and_bias(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
         if config.layer_scale is not None:
@@ -51,16 +54,16 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
             rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{names[0]}"))
             rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{names[1]}"))
     if config.norm_before_blocks:
-        rows += table.weight_and_bias("pre_norm", "norm_pre")
-    rows += table.weight_and_bias("norm", "fc_norm" if config.norm_after_pooling else "norm")
+        rows += _norm(config, "pre_norm", "norm_pre")
+    rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
     if config.pool == "map":
-        rows += _attention_pool_rows()
+        rows += _attention_pool_rows(config)
     if config.representation_size:
         rows += table.weight_and_bias("pre_logits", "pre_logits.fc")
     return rows + (table.weight_and_bias("head", "head") if config.num_classes else [])
 
 
-def _attention_pool_rows() -> list[table.Row]:
+def _attention_pool_rows(config: ViTConfig) -> list[table.Row]:
     """List the attention pooling's parameters: timm keeps the query's projection apart from the others."""
     ours, theirs = "pooling", "attn_pool"
     rows = [table.renamed(f"{ours}.probe", f"{theirs}.latent")]
@@ -68,9 +71,14 @@ def _attention_pool_rows() -> list[table.Row]:
         names = (f"{theirs}.q.{part}", f"{theirs}.kv.{part}")
         rows.append(table.Row(f"{ours}.attention.qkv.{part}", names, torch.cat, _query_and_rest))
     rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.proj")
-    rows += table.weight_and_bias(f"{ours}.norm", f"{theirs}.norm")
+    rows += _norm(config, f"{ours}.norm", f"{theirs}.norm")
     rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1")
     return rows + table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
+
+
+def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
+    """Pair a norm's scale, and the shift that LayerNorm alone has."""
+    return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
 
 
 def _bias(ours: str, theirs: str, there: bool) -> table.Row:

@@ -3,7 +3,7 @@
 Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), the hybrids with a
 GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's usual arithmetic is assumed
 and `card.origin` says so. Parts that vitkit lacks are refused by name: distillation tokens, gated MLPs,
-norms of queries and keys, parallel blocks, relative and learned rotary positions.
+parallel blocks, relative and learned rotary positions.
 
 Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `resnetv2.py`.
 """
@@ -37,7 +37,7 @@ READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
     *("act_layer", "norm_layer", "pos_embed", "qkv_bias", "final_norm", "proj_bias"),
-    *("init_values", "pre_norm", "channels", "stem_chs"),
+    *("init_values", "qk_norm", "pre_norm", "channels", "stem_chs"),
     *("padding_same", "proj_drop_rate", "pos_drop_rate", "attn_drop_rate"),
 }
 """`model_args` that are understood here, or show in the tensors' names and shapes."""
@@ -62,7 +62,6 @@ UNKNOWN_PARTS = {
     "head_dist": "a distillation head",
     "gamma_1": "layer scale under the names of BEiT and EVA",
     "gamma_2": "layer scale under the names of BEiT and EVA",
-    "q_norm": "norms of queries and keys (qk_norm)",
     "in_proj": "attention and MLP of one projection (parallel blocks)",
     "lambda_q1": "differential attention",
     "attns": "several attentions side by side (parallel blocks)",
@@ -122,7 +121,7 @@ def _refuse(source: Source, settings: Settings) -> None:
     if parts:
         listed = "; ".join(f"{part}: {key}" for part, key in sorted(parts.items()))
         raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {listed}.")
-    _refuse_shapes(source)
+    _refuse_shapes(source, settings)
     if UNLIKE_NAMES.search(settings.architecture) and not rotary:
         raise VitkitError(
             f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
@@ -139,7 +138,7 @@ def _refuse(source: Source, settings: Settings) -> None:
     }
     if not settings.arguments.padding_same:
         strange["padding_same"] = False
-    if settings.arguments.norm_layer not in (None, "layernorm", "layernormfp32"):
+    if settings.norm is None:
         strange["norm_layer"] = settings.arguments.norm_layer
     if settings.pretrained.label_offset:
         strange["label_offset"] = settings.pretrained.label_offset
@@ -148,8 +147,8 @@ def _refuse(source: Source, settings: Settings) -> None:
         raise VitkitError(f"{source.path}: config.json asks for what models here do not have: {listed}.")
 
 
-def _refuse_shapes(source: Source) -> None:
-    """Refuse a ViT without a final norm, and a gated MLP, which the shapes of the tensors show."""
+def _refuse_shapes(source: Source, settings: Settings) -> None:
+    """Refuse a ViT without a final norm, unknown norms and a gated MLP, which the tensors' shapes show."""
     shapes = source.shapes
     if "stem.conv.weight" in source:
         return
@@ -157,6 +156,11 @@ def _refuse_shapes(source: Source) -> None:
         raise VitkitError(
             f"{source.path}: this timm model has no final norm (final_norm=False), neither norm.weight nor "
             "fc_norm.weight; every ViT here has one."
+        )
+    if settings.norm == "layer" and "blocks.0.norm1.weight" in source and "blocks.0.norm1.bias" not in source:
+        raise VitkitError(
+            f"{source.path}: the norms of this timm model have no shift, and no norm_layer in config.json "
+            "says whether they are RMSNorms or others without one: load the folder that timm saved."
         )
     first, second = (shapes.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
     if len(first) == len(second) == 2 and first[0] == 2 * second[1]:
@@ -203,6 +207,8 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         position="learned" if positions else "none",
         extra_class_token=class_token and pool != "token",
         rotary=settings.rotary,
+        norm=settings.norm or "layer",
+        qk_norm=settings.arguments.qk_norm or "blocks.0.attn.q_norm.weight" in source,
         layer_scale=_layer_scale(source, settings),
         norm_before_blocks=settings.norm_before_blocks(source),
         norm_after_pooling="fc_norm.weight" in source,

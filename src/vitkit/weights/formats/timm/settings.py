@@ -15,6 +15,7 @@ from vitkit.models.config.vit_config import (
     EVA02_ROTARY,
     ROPE_VIT_ROTARY,
     Gelu,
+    NormKind,
     PoolKind,
     RotaryConfig,
 )
@@ -86,6 +87,8 @@ POOLS: dict[str, PoolKind] = {
     "": "none",
 }
 GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick", "quickgelu": "quick"}
+NORMS: dict[str, NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
+"""Values of `norm_layer`; norms of other names are refused."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class ModelArguments:
     act_layer: str | None = None
     init_values: float | None = None
     norm_layer: str | None = None
+    qk_norm: bool = False
     padding_same: bool = True
     layers: tuple[int, ...] = ()
     channels: tuple[int, ...] | None = None
@@ -237,6 +241,12 @@ class Settings:
     def layer_scale(self) -> float:
         """First value of layer scale, where there is one."""
         return self.arguments.init_values or LAYER_SCALE
+
+    @property
+    def norm(self) -> NormKind | None:
+        """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
+        name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
+        return NORMS.get(name.removesuffix("fp32"))
 
     def norm_before_blocks(self, source: Source) -> bool:
         """Whether the tokens are normalised before the first block."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config.vit_config import NORM_NAMES, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
 from vitkit.weights import table
@@ -177,6 +177,9 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         "proj_drop_rate": config.dropout,
         "attn_drop_rate": config.attention_dropout,
         **({"drop_path_rate": config.drop_path} if config.drop_path else {}),
+        **({} if config.norm == "layer" else {"norm_layer": NORM_NAMES[config.norm].lower()}),
+        **({"qk_norm": True} if config.qk_norm else {}),
+        **({} if config.qkv_bias else {"qkv_bias": False}),
     }
 
 
@@ -195,6 +198,11 @@ def _is_named(config: ResNetConfig) -> bool:
     return usual and (config.layers, factor) in BIT_NAMES
 
 
+def _has_clip_eps(config: ViTConfig) -> bool:
+    """Whether timm's name of CLIP's ViT says the epsilon; it says none of an RMSNorm."""
+    return config.norm == "layer" and config.norm_eps == CLIP_NORM_EPS
+
+
 def _ratio(mlp_dim: int, width: int) -> float:
     """Find a ratio whose product with the width timm truncates to exactly `mlp_dim`."""
     ratio = mlp_dim / width
@@ -205,7 +213,7 @@ def _vit_name(config: ViTConfig) -> str:
     """Choose timm's name nearest to a configuration that it can build; the arguments say the rest."""
     if config.backbone:
         return HYBRID_NAMES[config.backbone.layers]
-    if config.norm_eps == CLIP_NORM_EPS:
+    if _has_clip_eps(config):
         return CLIP_NAME
     word = next((word for word, (width, _) in SIZES.items() if width == config.width), "base")
     name = f"vit_{word}_patch{config.patch_size[0]}_224"
@@ -292,8 +300,8 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
     phrases = _Lost()
-    if config.backbone or config.norm_eps != CLIP_NORM_EPS:
-        phrases.compare("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
+    if config.backbone or not _has_clip_eps(config):
+        phrases.compare(f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS)
     if config.layer_scale == 0:
         phrases.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
     backbone = config.backbone
