@@ -173,7 +173,7 @@ def test_preprocessing_that_a_format_cannot_say_is_said_to_be_lost(tmp_path: Pat
     rule = Preprocessing(
         (32, 32), "shortest", 0.9, decode=DecodeRule(apply_exif=False), interpolation="bicubic"
     )
-    model.card = ModelCard(preprocessing=rule)
+    model.card = ModelCard(preprocessing=rule, position_interpolation="timm")
     save_model(model, tmp_path / "model")
 
     def lost(to: Format) -> str:

@@ -17,6 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune import finetune_run, fit_run
 from vitkit.models.build import create_model
+from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights import save_model
@@ -65,8 +66,37 @@ def test_positions_are_resized_to_another_image_size(tmp_path: Path, pretrained:
     run = from_start(pretrained, preprocessing=Preprocessing((12, 8), resize="crop"))
     hearing = Hearing()
     training.train(run, tmp_path / "run", listener=hearing)
-    assert "positions: resized from a grid of 4x4 to 6x4" in dict(hearing.rows)["start"]
+    rule = "the original's rule (bilinear, corners aligned)"
+    line = f"positions: resized from a grid of 4x4 to 6x4 by {rule}"
+    assert line in dict(hearing.rows)["start"]
     assert load_model(tmp_path / "run").config.image_size == (12, 8)
+
+
+@pytest.mark.parametrize("given", [None, "huggingface"])
+def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
+    given: Interpolation | None, tmp_path: Path, pretrained: Path
+) -> None:
+    """The weights keep the rule in the runs that follow, also while these are not finished."""
+    model = load_model(pretrained)
+    model.card = replace(model.card, position_interpolation="timm")
+    save_model(model, tmp_path / "timms")
+    rule: Interpolation = given or "timm"
+    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+    start = StartConfig(str(tmp_path / "timms"), position_interpolation=given)
+    run = from_start(pretrained, start=start, optimizer=still, preprocessing=Preprocessing((12, 8)))
+    hearing = Hearing()
+    training.train(run, tmp_path / "run", listener=hearing)
+    line = f"positions: resized from a grid of 4x4 to 6x4 by {INTERPOLATIONS[rule]}"
+    assert line in dict(hearing.rows)["start"]
+    name, trained = "positions.0.embedding", load_model(tmp_path / "run")
+    expected = load_model(tmp_path / "timms", image_size=(12, 8), position_interpolation=rule)
+    torch.testing.assert_close(trained.state_dict()[name], expected.state_dict()[name], rtol=0, atol=1e-6)
+    assert trained.card.position_interpolation == rule
+    for left in ("model.json", "model.safetensors", "ended.json"):
+        (tmp_path / "run" / left).unlink(missing_ok=True)
+    assert load_model(tmp_path / "run").card.position_interpolation == rule
+    training.train(from_start(tmp_path / "run", optimizer=still), tmp_path / "again")
+    assert load_model(tmp_path / "again").card.position_interpolation == rule
 
 
 def test_the_card_keeps_where_the_start_came_from(tmp_path: Path, pretrained: Path) -> None:

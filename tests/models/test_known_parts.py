@@ -154,12 +154,13 @@ def normed_queries(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build_with_norms(self: Attention, width: int, num_heads: int, **options: object) -> None:
         build(self, width, num_heads, **options)  # type: ignore[arg-type]
-        self.q_norm, self.k_norm = (nn.LayerNorm(width // num_heads) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(width // num_heads) for _ in range(2))
 
     def attend(self: Attention, x: Tensor, taps: object = None, name: str = "") -> Tensor:
         batch, tokens, width = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = self.attend(self.q_norm(qkv[0]), self.k_norm(qkv[1]), qkv[2], None, 0.0)  # type: ignore[operator]
+        queries, keys = self.norms[0](qkv[0]), self.norms[1](qkv[1])  # type: ignore[index, operator]
+        mixed = self.attend(queries, keys, qkv[2], None, 0.0)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return out
 

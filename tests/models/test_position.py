@@ -1,5 +1,7 @@
 """Resizing of position embeddings against the original's table."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.fixture_files import load_fixture
+from tests.fixture_files import FOLDER, load_fixture
+from tests.peers.fixed_weights import fixed_grid
 from vitkit.errors import VitkitError
+from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.position import (
     LearnedPosition,
     LearnedPosition2D,
@@ -27,6 +31,20 @@ def test_every_row_of_the_original_table() -> None:
         old = torch.from_numpy(arrays[f"old_{name}"])
         resized = resize_position_embedding(old, (new, new), prefix_tokens=prefix)
         np.testing.assert_allclose(resized.numpy(), arrays[f"new_{name}"], rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_every_rule_makes_the_grids_of_its_libraries() -> None:
+    """The arrays are the libraries' own; their float32 coordinates are off by some 3e-6 of these numbers."""
+    with np.load(FOLDER / "p_positions.npz", allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    rules = set()
+    for name, expected in arrays.items():
+        rule = cast("Interpolation", name.partition("/")[0])
+        resized = resize_grid(fixed_grid(), expected.shape[:2], rule)
+        np.testing.assert_allclose(resized.numpy(), expected, rtol=0, atol=5e-6, err_msg=name)
+        rules |= {rule}
+    assert rules == INTERPOLATIONS.keys() - {"original"}
+    assert {name.rpartition("/")[2] for name in arrays} == {"12x12", "5x5", "7x7", "5x11"}
 
 
 @settings(max_examples=50, deadline=None)
@@ -52,10 +70,10 @@ def test_a_linear_slope_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [((12, 12), (5, 5)), ((9, 14), (4, 20)), ((4, 4), (10, 7))])
-def test_bicubic_resizing_is_antialiased_as_pillows(old: tuple[int, int], new: tuple[int, int]) -> None:
+def test_timms_resizing_is_antialiased_as_pillows(old: tuple[int, int], new: tuple[int, int]) -> None:
     """Pillow's bicubic filter grows with the step, as timm's antialiased one does; plain bicubic differs."""
     grid = torch.randn(*old, 3, generator=torch.Generator().manual_seed(0))
-    resized = resize_grid(grid, new, "bicubic")
+    resized = resize_grid(grid, new, "timm")
     images = [Image.fromarray(grid[..., channel].numpy()) for channel in range(3)]
     expected = np.stack(
         [np.asarray(image.resize(new[::-1], Image.Resampling.BICUBIC)) for image in images], axis=-1

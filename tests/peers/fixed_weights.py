@@ -25,3 +25,12 @@ def fixed_tensor(name: str, shape: tuple[int, ...]) -> Tensor:
 def fixed_images(channels: int) -> Tensor:
     """Draw one normalised image `(1, C, 224, 224)`."""
     return fixed_tensor(f"images of {channels} channels", (1, channels, 224, 224)) * 10
+
+
+SIDE = 8
+"""Rows and columns of the grid of positions that is resized."""
+
+
+def fixed_grid() -> Tensor:
+    """Draw a grid of positions `(8, 8, 4)`, of numbers of about 1."""
+    return fixed_tensor("positions", (SIDE, SIDE, 4)) * 20

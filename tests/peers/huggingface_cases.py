@@ -1,9 +1,7 @@
 """ViT and BiT of transformers, its weights in vitkit and vitkit's in it.
 
-The weights are random, as large as trained ones: nothing is downloaded. Other sizes are compared where both
-do the same: in models made for another size, 384 or 96x64, and in BiT, which takes any. A ViT of theirs that
-is given other images (`interpolate_pos_encoding`) resizes bicubically without antialiasing, which is neither
-of our rules: our resizing is tested in `tests/models/test_position.py`.
+The weights are random, as large as trained ones: nothing is downloaded. Other sizes are those of models made
+for another size, 384 or 96x64, and BiT's, which takes any; `tests.peers.positions` resizes positions.
 """
 
 import importlib

@@ -141,10 +141,10 @@ def vitkit_to_timm(spec: Spec, folder: Path) -> Iterator[Case]:
 
 
 def at_other_size(spec: Spec, way: str, folder: Path) -> Case:
-    """The same folder, both libraries resizing the position embeddings by timm's rule."""
+    """The same folder at another size: both libraries resize its position embeddings."""
     timm: Any = importlib.import_module("timm")
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True, **_sized(spec, spec.other)).eval()
-    ours = load_model(folder, image_size=spec.other, interpolation="bicubic")
+    ours = load_model(folder, image_size=spec.other)
     return compare(spec.vitkit, way, spec.other, theirs, ours, spec.allowed)
 
 
@@ -215,7 +215,7 @@ def custom_resnets() -> Iterator[Case]:
 
 
 def torchvision_cases() -> Iterator[Case]:
-    """vit_b_16 both ways; torchvision resizes by a rule of its own, so at one size."""
+    """vit_b_16 both ways at its own size; `tests.peers.positions` has the others."""
     try:
         models: Any = importlib.import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:

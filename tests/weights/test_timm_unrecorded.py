@@ -211,3 +211,26 @@ def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_pa
     model = load_model(tmp_path, num_heads=4, image_size=(12, 16))
     assert model.config.position == "none"
     assert "no pos_embed" in card_of(model).origin["notes"][1]
+
+
+def test_a_file_that_two_architectures_fit_is_refused_without_its_config(tmp_path: Path) -> None:
+    """timm's post-norm model has these tensors; one part more, and they are an ordinary model's alone."""
+    absent: dict[str, tuple[int, ...]] = {"cls_token": (), "norm.weight": (), "norm.bias": ()}
+    absent |= {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
+    norm = {"fc_norm.weight": (32,), "fc_norm.bias": (32,)}
+    ordinary: list[dict[str, tuple[int, ...]]] = [
+        {"norm.weight": (32,), "norm.bias": (32,), "fc_norm.weight": (), "fc_norm.bias": ()},
+        {"cls_token": (1, 1, 32), "pos_embed": (1, 13, 32)},
+        {f"blocks.{i}.ls{part}.gamma": (32,) for i in range(2) for part in (1, 2)},
+        {f"blocks.{i}.attn.qkv.bias": (96,) for i in range(2)},
+    ]
+    options = LoadOptions(num_heads=4, image_size=(12, 16))
+    for number, more in enumerate(ordinary):
+        torch.save(state(positions=12, extra=absent | norm | more), tmp_path / f"{number}.pth")
+        assert load(tmp_path / f"{number}.pth", options).model.config.pool in ("mean", "token")
+    tensors = state(positions=12, extra=absent | norm)
+    torch.save(tensors, tmp_path / "vit.pth")
+    with pytest.raises(VitkitError, match=r"two models .*rpn_224.* put the config\.json"):
+        load(tmp_path / "vit.pth", options)
+    config = config_json(global_pool="avg", class_token=False, qkv_bias=False)
+    assert load(folder_of(tmp_path, tensors, config)).model.config.norm_after_pooling

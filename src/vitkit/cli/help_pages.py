@@ -74,7 +74,7 @@ PAGES = {
     ),
     "convert": HelpPage(
         "CHECKPOINT OUT [OPTIONS]",
-        "--to --against --num-classes --head --image-size --interpolation --image-mean "
+        "--to --against --num-classes --head --image-size --position-interpolation --image-mean "
         "--image-std --accept-change --num-heads",
         (
             "vitkit convert runs/digits digits_hf --to huggingface",
@@ -134,7 +134,7 @@ PAGES = {
     ),
     "inspect": HelpPage(
         "MODEL [OPTIONS]",
-        "--images --out --image-size --num-heads --quiet",
+        "--images --out --image-size --position-interpolation --num-heads --quiet",
         (
             "vitkit inspect runs/digits",
             "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",

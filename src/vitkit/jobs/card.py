@@ -6,6 +6,7 @@ from typing import Any
 from vitkit.config import to_json
 from vitkit.jobs.options import CardOptions
 from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import identify_any
@@ -35,7 +36,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
     return [
         ("model", [described(identity), f"{cost} per image"]),
         ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
-        ("numerics", [*config.arithmetic, _pixels(config)]),
+        ("numerics", [*config.arithmetic, _pixels(config), *_resized_positions(identity)]),
         ("preprocessing", _preprocessing(identity)),
         ("classes", [shown or classes]),
         ("origin", [_labelled(key, value) for key, value in _origin(identity).items()]),
@@ -74,6 +75,14 @@ def described(identity: Identity) -> str:
 
 def _pixels(config: ModelConfig) -> str:
     return f"pixels: mean {_values(config.image_mean)}, std {_values(config.image_std)} (of [0, 1])"
+
+
+def _resized_positions(identity: Identity) -> list[str]:
+    """State the rule for images of another size, where there are positions to resize."""
+    resized = getattr(identity.config, "position", "none") not in ("none", "sincos_2d")
+    return (
+        [f"positions: resized by {INTERPOLATIONS[identity.card.position_interpolation]}"] if resized else []
+    )
 
 
 def _values(numbers: tuple[float, ...]) -> str:

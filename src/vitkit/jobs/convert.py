@@ -18,6 +18,7 @@ from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import ConvertOptions
 from vitkit.listener import SILENT, Listener
+from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
@@ -121,7 +122,6 @@ def read_source(options: ConvertOptions) -> Loaded:
         options.load_options,
         num_classes=options.num_classes,
         head=options.head,
-        interpolation=options.interpolation,
         image_mean=options.image_mean or None,
         image_std=options.image_std or None,
     )
@@ -188,6 +188,9 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
         losses.append("class names")
     if model.card.loss != again.card.loss:
         losses.append(f"the {model.card.loss} loss it was trained with (predict will use softmax)")
+    ours, theirs = model.card.position_interpolation, again.card.position_interpolation
+    if ours != theirs and getattr(model.config, "position", "none") == "learned":
+        losses.append(f"{INTERPOLATIONS[ours]} of resizing positions (read back: {INTERPOLATIONS[theirs]})")
     before, after = preprocessing_of(model), preprocessing_of(again)
     losses += changed_pixels(before, after)
     changes = difference(to_json(before.decode), to_json(after.decode), "decode.")

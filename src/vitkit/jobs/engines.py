@@ -122,7 +122,7 @@ def take_built(options: PredictorOptions) -> Ready:
             f"Expected a path or a model of vitkit, found {type(model).__name__}. For a model of another "
             "library give the path of its checkpoint."
         )
-    refused = ("image_size", "num_heads", "exact", "engine")
+    refused = ("image_size", "num_heads", "position_interpolation", "exact", "engine")
     given = [name for name in refused if getattr(options, name)]
     if given:
         raise VitkitError(
@@ -183,6 +183,7 @@ def _from_folder(
         ("precision", record.precision if precision == "auto" else precision, record.precision),
         ("image size", options.size or record.config.image_size, record.config.image_size),
         ("number of heads", options.num_heads, None),
+        ("grid of positions", options.position_interpolation, None),
     ):
         if option != exported:
             shown = "is fixed in the export" if exported is None else f"is {exported}, not {option}"

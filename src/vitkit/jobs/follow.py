@@ -59,7 +59,7 @@ def follow(world: World) -> Path | None:
     device = find_device(invitation.device)
     model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
     # Evaluators read the images of the run from the card.
-    model.card = run_card(run, data, invitation.fingerprint, run.model)
+    model.card = run_card(run, data, invitation.fingerprint, run.model, start)
     compute = parse_compute(place.require_config(), folder)
     parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
     compute_as_begun(parts, device)

@@ -75,7 +75,12 @@ def draw_pictures(options: InspectOptions) -> Inspection:
     require_folder(options.folder)
     if options.out is None:
         refuse_link(options.folder)  # the run may be somebody else's
-    model = load_model(options.path, image_size=options.image_size, num_heads=options.num_heads)
+    model = load_model(
+        options.path,
+        image_size=options.image_size,
+        num_heads=options.num_heads,
+        position_interpolation=options.position_interpolation,
+    )
     with options.listener.progress("drawing pictures"):
         written = _draw(model, as_names(options.images or ()), options.folder, options.listener)
     drawn = any("attention" in path.name for path in written)

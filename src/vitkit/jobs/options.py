@@ -8,7 +8,7 @@ verbs should not wait. None of it needs torch. `vitkit.jobs.functions` makes the
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -97,6 +97,19 @@ class CheckpointOptions(SizeOptions):
         return LoadOptions(image_size=self.image_size, num_heads=self.num_heads)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(CheckpointOptions):
+    """The options of loading the weights of a checkpoint."""
+
+    position_interpolation: Interpolation | None = None
+    """library by whose rule position embeddings are resized; left out, the one that the weights come from."""
+
+    @property
+    def load_options(self) -> LoadOptions:
+        """Return them as options of loading."""
+        return replace(super().load_options, position_interpolation=self.position_interpolation)
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """A checkpoint. Named last among a dataclass's bases, so that `source` is its first field."""
@@ -140,7 +153,7 @@ class PrecisionOptions(DeviceOptions):
 
 
 @dataclass(frozen=True)
-class ModelOptions(CheckpointOptions, PrecisionOptions, PathOptions):
+class ModelOptions(LoadingOptions, PrecisionOptions, PathOptions):
     """The model of an evaluation or a prediction."""
 
     _: KW_ONLY
@@ -265,7 +278,7 @@ class CostOptions(CheckpointOptions):
 
 
 @dataclass(frozen=True)
-class ConvertOptions(CheckpointOptions, JobOptions, SourceOptions):
+class ConvertOptions(LoadingOptions, JobOptions, SourceOptions):
     """The options of a conversion; the texts below the fields are their help."""
 
     out: StrPath
@@ -278,8 +291,6 @@ class ConvertOptions(CheckpointOptions, JobOptions, SourceOptions):
     fine-tunes."""
     head: Literal["keep", "new"] | None = None
     """keep the whole head, or replace it by a new one of zeros."""
-    interpolation: Interpolation = "original"
-    """how position embeddings are resized: by the original code's bilinear rule, or bicubic."""
     against: Library | None = None
     """compare with the model of another library, timm or huggingface, if it is installed."""
     accept_change: bool = False
@@ -482,7 +493,7 @@ class ImagesAndModel:
 
 @dataclass(frozen=True)
 class EmbedOptions(
-    CheckpointOptions, PrecisionOptions, ClusterOptions, BatchOptions, JobOptions, ImagesAndModel
+    LoadingOptions, PrecisionOptions, ClusterOptions, BatchOptions, JobOptions, ImagesAndModel
 ):
     """The options of features in files; the texts below the fields are their help."""
 
@@ -515,7 +526,7 @@ class EmbedOptions(
 
 
 @dataclass(frozen=True)
-class InspectOptions(CheckpointOptions, JobOptions):
+class InspectOptions(LoadingOptions, JobOptions):
     """The options of an inspection; the texts below the fields are their help."""
 
     path: StrPath
@@ -542,7 +553,7 @@ FEWEST_IMAGES = 10
 
 
 @dataclass(frozen=True)
-class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
+class ExportOptions(LoadingOptions, JobOptions, SourceOptions):
     """The options of an export; the texts below the fields are their help."""
 
     out: StrPath

@@ -160,6 +160,7 @@ class PredictionRows:
             "engine": options.engine,
             "precision": options.precision,
             "image_size": list(height_and_width(options.image_size) or ()),
+            "position_interpolation": options.position_interpolation,
             "max_pixels": predictor.preprocessing.decode.max_pixels,
             "images": _hash_images(images),
             "top": options.top,

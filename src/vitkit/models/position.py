@@ -305,9 +305,16 @@ def resize_grid(
     """Resize a grid of position embeddings.
 
     The original's rule is bilinear with aligned corners, for which vision_transformer `checkpoint.py:178-188`
-    calls `scipy.ndimage.zoom(order=1)`; here it holds for rectangular grids too. At some pairs of sizes (28
-    to 14, 16 to 30, 24 to 42) scipy's last coordinate overshoots by a rounding error, and its last row and
-    column are zeros, in the original as well. Here they are the grid's own: a departure on purpose.
+    and big_vision call `scipy.ndimage.zoom(order=1)`; here it holds for rectangular grids too. At some pairs
+    of sizes (28 to 14, 16 to 30, 24 to 42) scipy's last coordinate overshoots by a rounding error, and its
+    last row and column are zeros, in the original as well. Here they are the grid's own: a departure on
+    purpose.
+
+    The others are bicubic, but for timm's of FlexiViT. timm antialiases (`layers/pos_embed.py`), and so do
+    open_clip (`resize_pos_embed`) and DINOv2's models with registers. Hugging Face does not
+    (`interpolate_pos_encoding` of ViT and DINOv2), nor do DINO and DINOv2 without registers, which compute
+    the coordinates from sizes that are a tenth of a patch larger. torchvision aligns the corners
+    (`interpolate_embeddings`).
 
     Args:
         grid: `(rows, columns, D)`, one vector per patch.
@@ -321,8 +328,16 @@ def resize_grid(
     channels_first = grid.permute(2, 0, 1)[None].double()  # (1, D, rows, columns)
     if interpolation == "original":
         resized = F.interpolate(channels_first, size=new_shape, mode="bilinear", align_corners=True)
+    elif interpolation == "torchvision":
+        resized = F.interpolate(channels_first, size=new_shape, mode="bicubic", align_corners=True)
+    elif interpolation == "dinov2":
+        # 0.1 kept a rounding error from losing a row (DINO `vision_transformer.py`, `interpolate_offset` in
+        # DINOv2), and the weights were trained with the coordinates that it moves.
+        rows, columns = ((new + 0.1) / old for new, old in zip(new_shape, grid.shape[:2], strict=True))
+        resized = F.interpolate(channels_first, scale_factor=(rows, columns), mode="bicubic")
     else:
-        resized = F.interpolate(channels_first, size=new_shape, mode="bicubic", antialias=True)
+        mode, antialias = "bilinear" if interpolation == "flexivit" else "bicubic", interpolation == "timm"
+        resized = F.interpolate(channels_first, size=new_shape, mode=mode, antialias=antialias)
     return resized[0].permute(1, 2, 0).to(grid.dtype)
 
 

@@ -200,7 +200,9 @@ class ViT(ImageModel):
         """Add position embedding `number` to tokens `(B, T, D)`; `grid` as for `before_layer`."""
         position = self.positions[number]
         assert isinstance(position, Position)
-        embedding: Tensor = position() if grid is None else position.at(grid)  # (1, P + N, D)
+        embedding: Tensor = (
+            position() if grid is None else position.at(grid, self.card.position_interpolation)
+        )  # (1, P + N, D)
         unpositioned = self.config.prefix_tokens - position.prefix_rows
         if not unpositioned:
             return tokens + embedding

@@ -33,7 +33,7 @@ from vitkit.runs.machine import (
     hand_back_memory,
     usable_processors,
 )
-from vitkit.runs.records import StartRecord, read_start_record, with_start
+from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
@@ -90,9 +90,7 @@ def build_parts(
     model = model or build_new(run, model_config_of(run, len(data.class_names), start), listener)
     # An option may have changed the architecture; with a start, none may.
     name = changed_name(run.model, model.config) if start is None else start.model
-    model.card = run_card(run, data, fingerprint, name)
-    if start is not None:
-        model.card = with_start(card_of(model), start)
+    model.card = run_card(run, data, fingerprint, name, start)
     return Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
 
 

@@ -16,7 +16,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.runs.config import Run, changed_options
 from vitkit.runs.data_record import find_data, read_record
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import run_model
+from vitkit.runs.records import read_start_record, run_model
 from vitkit.runs.series_record import require_weights
 from vitkit.runs.trained_model import run_card
 from vitkit.training.checkpoint import (
@@ -184,7 +184,7 @@ def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> Com
                 f"from {FOLDER}/{last.name}."
             )
     file, step = weights_file(chosen), read_progress(chosen).step
-    card = run_card(run, record, record.fingerprint, run.model)
+    card = run_card(run, record, record.fingerprint, run.model, read_start_record(folder))
     return CommittedModel(
         run,
         replace(card, origin={**card.origin, "weights": f"{description} of step {step}"}),
@@ -261,7 +261,7 @@ def load_model(
     *,
     head: Literal["keep", "new"] | None = None,
     num_heads: int | None = None,
-    interpolation: Interpolation = "original",
+    position_interpolation: Interpolation | None = None,
     image_mean: tuple[float, ...] | None = None,
     image_std: tuple[float, ...] | None = None,
 ) -> ImageModel:
@@ -278,7 +278,8 @@ def load_model(
             the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
             `num_classes` is another number than the file's.
         num_heads: heads of the attention, where a file does not record them.
-        interpolation: the rule by which position embeddings are resized.
+        position_interpolation: the library by whose rule position embeddings are resized, "timm" say: one of
+            `vitkit.models.config.vit_config.INTERPOLATIONS`; left out, the one that the weights come from.
         image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
             one for all, in place of the file's.
 
@@ -288,7 +289,9 @@ def load_model(
     Raises:
         VitkitError: there is no checkpoint, or it is damaged, or of an architecture that vitkit lacks.
     """
-    options = LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
+    options = LoadOptions(
+        num_classes, image_size, head, num_heads, position_interpolation, image_mean, image_std
+    )
     loaded = load_any(path, options)
     log_notes(path, loaded.notes, loaded.identity.left_out)
     return loaded.model
@@ -344,7 +347,7 @@ def _identity(place: Place, snapshot: Snapshot) -> Identity:
             "continue the run with vitkit train --resume, which writes it again."
         )
     name, config = run_model(run, len(record.class_names), folder)
-    card = run_card(run, record, record.fingerprint, name)
+    card = run_card(run, record, record.fingerprint, name, read_start_record(folder))
     card = replace(card, origin={**card.origin, "weights": f"{snapshot}, of a run that has not finished"})
     note = f"this run has not finished: its weights come from {snapshot}"
     return Identity(snapshot.file, "vitkit", config, card, {}, (note,))

@@ -125,8 +125,9 @@ class StartConfig:
     """new: a linear layer of zeros in place of the whole head (paper 3.1). ridge: the same, set to the ridge
     solution on the features of the training images. keep: the head as it is, which needs the same classes,
     matched by their names."""
-    position_interpolation: Interpolation = "original"
-    """The way in which position embeddings are resized for another image size."""
+    position_interpolation: Interpolation | None = None
+    """The library by whose rule position embeddings are resized for another image size; left out, the one
+    that the start comes from (timm's is open_clip's and that of DINOv2 with registers too)."""
     image_mean: tuple[float, ...] | None = None
     """Mean of pixels in [0, 1], a value for each channel or one for all; left out, the start's mean, and 0.5
     for new weights."""
@@ -139,6 +140,12 @@ class StartConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
+
+    @classmethod
+    def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Read `bicubic`, the first name of timm's rule."""
+        first = data.get("position_interpolation") == "bicubic"
+        return {**data, **({"position_interpolation": "timm"} if first else {})}, {}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from vitkit.config import from_json, read_if_there, to_json
 from vitkit.durable import read_json, read_regular_file, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
@@ -295,6 +296,8 @@ class StartRecord:
     """The origin of the start, for the card of the model."""
     files: Mapping[str, str]
     """SHA-256 of the files of weights by name."""
+    position_interpolation: Interpolation = "original"
+    """The rule by which the start's positions are resized, for the card of the model."""
 
     @property
     def config(self) -> ModelConfig:
@@ -306,8 +309,12 @@ class StartRecord:
 
 
 def with_start(card: ModelCard, record: StartRecord) -> ModelCard:
-    """Add the origin of a start to the card of the model that began from it."""
-    return replace(card, origin={**card.origin, "start": dict(record.origin)})
+    """Add the origin of a start, and its rule of positions, to the card of the model that began from it."""
+    return replace(
+        card,
+        origin={**card.origin, "start": dict(record.origin)},
+        position_interpolation=record.position_interpolation,
+    )
 
 
 def read_start_record(folder: Path) -> StartRecord | None:

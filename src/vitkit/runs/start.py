@@ -18,6 +18,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.channels_config import describe_channels, with_channels, with_image_size
+from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import read_stopped_run
@@ -172,6 +173,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         tuple(_lines(run, start, before, config, class_names)),
         origin,
         {},  # `take_start` adds the hashes of the files when it reads them
+        _interpolation(run, start),
     )
 
 
@@ -282,13 +284,18 @@ def _fit_tensors(run: Run, start: Start, config: ModelConfig, model: ImageModel)
             num_classes=config.num_classes,
             image_size=config.image_size,
             head="keep" if options.head == "keep" else "new",
-            interpolation=options.position_interpolation,
+            position_interpolation=options.position_interpolation,
             image_mean=options.image_mean,
             image_std=options.image_std,
             channels=config.in_channels,
         ),
         model,
     ).tensors
+
+
+def _interpolation(run: Run, start: Start) -> Interpolation:
+    """Give the rule by which the positions of a start are resized: the run's, else the start's own."""
+    return run.start.position_interpolation or start.card.position_interpolation
 
 
 def _lines(
@@ -310,7 +317,8 @@ def _lines(
         lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{former}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
-        lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)}")
+        rule = INTERPOLATIONS[_interpolation(run, start)]
+        lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)} by {rule}")
     changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
     # The line on positions names another image size.
     changed = [line for line in changed if not line.startswith("image_size")]

@@ -29,6 +29,7 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
+from vitkit.runs.records import StartRecord, with_start
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.answering import Answering, Result, SplitPredictions
 from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
@@ -184,9 +185,11 @@ def is_training_data(card: Card, spec: str) -> bool:
     return data.fingerprint() == record.fingerprint
 
 
-def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: str) -> ModelCard:
+def run_card(
+    run: Run, data: "ImageData | DataRecord", fingerprint: str, name: str, start: StartRecord | None
+) -> ModelCard:
     """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
-    return ModelCard(
+    card = ModelCard(
         name=name,
         class_names=data.class_names,
         task=find_task(run.task).learning.learned(run.objective),
@@ -195,6 +198,7 @@ def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: s
         data=TrainingData(run.data, data.name, run.splits, fingerprint),
         origin={"recipe": run.recipe, **_count_from_scratch(run, data)},
     )
+    return card if start is None else with_start(card, start)
 
 
 def _count_from_scratch(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:

@@ -14,7 +14,7 @@ class LoadOptions:
     image_size: int | tuple[int, int] | None = None
     head: Literal["keep", "new"] | None = None
     num_heads: int | None = None
-    interpolation: Interpolation = "original"
+    position_interpolation: Interpolation | None = None
     image_mean: tuple[float, ...] | None = None
     image_std: tuple[float, ...] | None = None
     channels: int | None = None

@@ -22,7 +22,7 @@ from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.channels import fit_filters
 from vitkit.models.channels_config import with_channels, with_image_size
-from vitkit.models.config.vit_config import Interpolation
+from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.text import format_size
@@ -417,11 +417,13 @@ def fit_weights(
         config, tensors = _fit_head(config, tensors, num_classes)
         # The recorded classes, loss and data belong to the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
+    if options.position_interpolation is not None:
+        card = replace(card, position_interpolation=options.position_interpolation)
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
         preprocessing = replace(preprocessing, image_size=size)
         config, tensors, model = _fit_size(
-            preprocessing, config, tensors, options.interpolation, notes, model
+            preprocessing, config, tensors, card.position_interpolation, notes, model
         )
     # A card without a preprocessing stays without one: `preprocessing_of` then gives the authors'.
     if card.preprocessing is not None:
@@ -488,8 +490,9 @@ def _fit_size(
     if not fitted:
         return resized, tensors, model
     notes.append(
-        f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
-        "accuracy than at its own size until it is fine-tuned at this one (vitkit finetune)"
+        f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)} by "
+        f"{INTERPOLATIONS[interpolation]}; expect lower accuracy than at its own size until it is fine-tuned "
+        "at this one (vitkit finetune)"
     )
     return resized, tensors | fitted, model
 

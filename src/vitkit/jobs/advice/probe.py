@@ -66,7 +66,12 @@ def probe_features(
         VitkitError: the start cannot be loaded, or too few images can be read.
     """
     with listener.progress(f"reading {start.start}"):
-        model = load_model(start.start, image_size=preprocessing.image_size, num_heads=start.num_heads)
+        model = load_model(
+            start.start,
+            image_size=preprocessing.image_size,
+            num_heads=start.num_heads,
+            position_interpolation=start.position_interpolation,
+        )
     extractor = FeatureExtractor(model.to(device), preprocessing, device)
     stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
     fingerprint = extractor.fingerprint() if stored is not None else ""

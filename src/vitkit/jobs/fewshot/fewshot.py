@@ -260,7 +260,12 @@ def _load_extractor(
     options: FewShotOptions, checkpoint: _Checkpoint, device: torch.device
 ) -> FeatureExtractor:
     """Load the model of a checkpoint, to compute its features."""
-    model = load_model(checkpoint.start, image_size=options.image_size, num_heads=options.num_heads)
+    model = load_model(
+        checkpoint.start,
+        image_size=options.image_size,
+        num_heads=options.num_heads,
+        position_interpolation=options.position_interpolation,
+    )
     preprocessing = replace(preprocessing_of(model), decode=checkpoint.rule)
     return FeatureExtractor(model.to(device), preprocessing, device, options.precision)
 

@@ -8,8 +8,8 @@ from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Method, listed
 from vitkit.jobs.options import (
     BatchOptions,
     CacheOptions,
-    CheckpointOptions,
     JobOptions,
+    LoadingOptions,
     PrecisionOptions,
     StrPaths,
     as_names,
@@ -17,7 +17,7 @@ from vitkit.jobs.options import (
 
 
 @dataclass(frozen=True)
-class FewShotOptions(CheckpointOptions, PrecisionOptions, BatchOptions, CacheOptions, JobOptions):
+class FewShotOptions(LoadingOptions, PrecisionOptions, BatchOptions, CacheOptions, JobOptions):
     """The options of a few-shot evaluation; the texts below the fields are their help."""
 
     starts: StrPaths

@@ -3,8 +3,10 @@
 `vitkit.weights.model_card` adds what files record besides: the images, the training, the weights' origin.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from vitkit.models.config.vit_config import Interpolation
 
 LossFunction = Literal["softmax", "sigmoid"]
 """The loss of the training, which decides what logits mean: softmax cross entropy, or one binary cross
@@ -33,6 +35,8 @@ class Card:
     """The name of each logit's class, in order; empty where they are not recorded."""
     task: Task | None = None
     """The task that the model was trained for; None where nothing records it."""
+    position_interpolation: Interpolation = field(default="original", kw_only=True)
+    """The rule by which the library that the weights come from resizes position embeddings."""
 
     @property
     def loss(self) -> LossFunction:

@@ -25,9 +25,17 @@ al. have 24."""
 
 PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "sincos_2d_mae", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
-Interpolation = Literal["original", "bicubic"]
-"""`original`: bilinear with the corners aligned and no antialiasing, the authors' rule. `bicubic`: with
-antialiasing and half-pixel centres, timm's rule."""
+Interpolation = Literal["original", "timm", "flexivit", "huggingface", "dinov2", "torchvision"]
+"""The library by whose rule position embeddings are resized, in `resize_grid` of `models/position.py`."""
+INTERPOLATIONS: dict[Interpolation, str] = {
+    "original": "the original's rule (bilinear, corners aligned)",
+    "timm": "timm's rule (bicubic, antialiased)",
+    "flexivit": "timm's rule for FlexiViT (bilinear)",
+    "huggingface": "Hugging Face's rule (bicubic)",
+    "dinov2": "DINOv2's rule (bicubic, scaled by a tenth of a patch more)",
+    "torchvision": "torchvision's rule (bicubic, corners aligned)",
+}
+"""The rules in words, after "by"."""
 ImagePoolKind = Literal["token", "mean", "max", "map"]
 """The poolings that make one vector of an image."""
 PoolKind = Literal[ImagePoolKind, "none"]

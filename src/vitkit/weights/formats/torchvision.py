@@ -73,6 +73,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             assumed_resizing(preprocessing, "as torchvision's weights of this size"),
         ),
         origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
+        position_interpolation="torchvision",
     )
     return table.Translation(config, name_table(config, old), card)
 

@@ -479,4 +479,10 @@ def make_card(
         assumed.append(assumed_statistics(config.image_mean, config.image_std, custom))
     if not source.preprocessor:
         assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
-    return ModelCard(class_names=names, task=task, preprocessing=rule, assumed=tuple(assumed))
+    return ModelCard(
+        class_names=names,
+        task=task,
+        position_interpolation="huggingface",
+        preprocessing=rule,
+        assumed=tuple(assumed),
+    )

@@ -10,6 +10,7 @@ Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`,
 
 import math
 import re
+from dataclasses import replace
 from typing import Any, Literal
 
 from vitkit.config import describe_value
@@ -104,7 +105,11 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
     if not settings.has_config and config.position == "none":
         doubts.append("no pos_embed among the tensors: taken for a model without position embeddings")
-    return table.Translation(config, rows, _card(settings, config, doubts), ignored)
+    card = _card(settings, config, doubts)
+    # timm leaves the mask token out of its files: beside one without config.json it is in DINOv2's own alone.
+    if not settings.has_config and "mask_token" in source:
+        card = replace(card, position_interpolation="dinov2")
+    return table.Translation(config, rows, card, ignored)
 
 
 def _refuse(source: Source, settings: Settings) -> None:
@@ -122,6 +127,8 @@ def _refuse(source: Source, settings: Settings) -> None:
         listed = "; ".join(f"{part}: {key}" for part, key in sorted(parts.items()))
         raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {listed}.")
     _refuse_shapes(source, settings)
+    if not settings.has_config:
+        _refuse_two_readings(source)
     if UNLIKE_NAMES.search(settings.architecture) and not rotary:
         raise VitkitError(
             f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
@@ -167,6 +174,21 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
         raise VitkitError(
             f"{source.path}: this timm model has a gated MLP (SwiGLU), whose fc1 makes {first[0]} numbers "
             f"for an fc2 of {second[1]}; ViTs here have none."
+        )
+
+
+def _refuse_two_readings(source: Source) -> None:
+    """Refuse the tensors of a post-norm model without config.json: an ordinary ViT may have the same ones.
+
+    Among timm's architectures only `vit_base_patch16_rpn_224` has a norm after the pooling, and no class
+    token, no layer scale and no biases of queries, keys and values.
+    """
+    absent = {"cls_token", "blocks.0.attn.qkv.bias", "blocks.0.ls1.gamma"}
+    if "fc_norm.weight" in source and not absent & source.shapes.keys():
+        raise VitkitError(
+            f"{source.path}: two models that compute differently have these tensors, with norms before the "
+            "branches of a block, or after them (timm's vit_base_patch16_rpn_224), and no config.json says "
+            "which this is: put the config.json that came with the weights beside them."
         )
 
 
@@ -521,6 +543,7 @@ def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCa
         preprocessing=rule,
         assumed=settings.assumptions(rule, config.image_mean, config.image_std),
         origin=origin,
+        position_interpolation="flexivit" if "flexi" in settings.architecture else "timm",
     )
 
 

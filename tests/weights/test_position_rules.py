@@ -1,0 +1,119 @@
+"""Positions of other sizes are resized by the rule of the library that the weights come from."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.random_models import random_model
+from tests.helpers.timm_files import config_json, folder_of, state
+from vitkit import load_model
+from vitkit.jobs.convert import convert
+from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation, ViTConfig
+from vitkit.models.position import resize_position_embedding
+from vitkit.models.vit import ViT
+from vitkit.weights import Format, LoadOptions, load, save_model
+from vitkit.weights.model_card import ModelCard
+
+PLAIN = ViTConfig((16, 16), (4, 4), width=128, depth=1, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
+RULES: dict[Format, Interpolation] = {
+    "official": "original",
+    "big_vision": "original",
+    "timm": "timm",
+    "huggingface": "huggingface",
+    "torchvision": "torchvision",
+}
+PATCHES = "positions.0.embedding"
+
+
+def written(folder: Path, to: Format, config: ViTConfig = PLAIN) -> Path:
+    return save_model(random_model(config), folder / "model", to)
+
+
+@pytest.mark.parametrize("format", RULES)
+def test_each_format_is_resized_by_its_librarys_rule(format: Format, tmp_path: Path) -> None:
+    rule, path = RULES[format], written(tmp_path, format)
+    native = load(path, LoadOptions(num_heads=2, image_size=16)).model
+    loaded = load(path, LoadOptions(num_heads=2, image_size=(24, 12)))
+    expected = resize_position_embedding(
+        native.state_dict()[PATCHES], (6, 3), prefix_tokens=native.config.prefix_positions, interpolation=rule
+    )
+    assert torch.equal(loaded.model.state_dict()[PATCHES], expected)
+    assert loaded.model.card.position_interpolation == native.card.position_interpolation == rule
+    said = [note for note in loaded.notes if "positions" in note or "position embeddings" in note]
+    assert [f"a grid of 4x4 to 6x3 by {INTERPOLATIONS[rule]}" in note for note in said] == [True]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "extra", "rule"),
+    [
+        ("flexivit_small", {}, "flexivit"),
+        ("vit_small_patch14_dinov2", {"mask_token": (1, 32)}, "timm"),
+        (None, {"mask_token": (1, 32)}, "dinov2"),  # timm's files hold none: these are DINOv2's own
+        (None, {}, "timm"),
+    ],
+)
+def test_the_rule_of_a_file_in_timms_layout(
+    architecture: str | None, extra: dict[str, tuple[int, ...]], rule: Interpolation, tmp_path: Path
+) -> None:
+    tensors, options = state(extra=extra), LoadOptions(num_heads=4, image_size=(12, 16))
+    path = folder_of(tmp_path, tensors, config_json(architecture or ""))
+    if architecture is None:
+        (path / "config.json").unlink()
+    assert load(path, options).identity.card.position_interpolation == rule
+
+
+def test_another_rule_is_given_by_name_and_travels_with_the_weights(tmp_path: Path) -> None:
+    path = written(tmp_path, "timm")
+    model = load_model(path, image_size=24, position_interpolation="dinov2")
+    native = load_model(path)
+    expected = resize_position_embedding(
+        native.state_dict()[PATCHES], (6, 6), prefix_tokens=1, interpolation="dinov2"
+    )
+    assert torch.equal(model.state_dict()[PATCHES], expected)
+    save_model(model, tmp_path / "ours")
+    recorded = json.loads((tmp_path / "ours" / "model.json").read_text())
+    assert recorded["position_interpolation"] == "dinov2"
+    again = load(tmp_path / "ours", LoadOptions(image_size=16))
+    assert again.model.card.position_interpolation == "dinov2"
+    assert any(f"by {INTERPOLATIONS['dinov2']}" in note for note in again.notes)
+
+
+def test_images_of_any_size_are_placed_by_the_rule_of_the_weights() -> None:
+    model, images = random_model(PLAIN), torch.randn(2, 3, 20, 28)
+    assert isinstance(model, ViT)
+    rules: tuple[Interpolation, ...] = ("original", "timm")
+    features = []
+    for rule in rules:
+        model.card = ModelCard(position_interpolation=rule)
+        with torch.no_grad():
+            features.append(model.features(images, any_size=True))
+        resized = resize_position_embedding(
+            model.state_dict()[PATCHES], (5, 7), prefix_tokens=1, interpolation=rule
+        )
+        other = random_model(replace(PLAIN, image_size=(20, 28)))
+        other.load_state_dict({**model.state_dict(), PATCHES: resized})
+        with torch.no_grad():
+            torch.testing.assert_close(features[-1], other.features(images))
+    assert (features[0] - features[1]).abs().max() > 1e-3
+
+
+def test_a_conversion_says_that_another_library_resizes_by_another_rule(tmp_path: Path) -> None:
+    def lost(source: Path, name: str, to: Format, **options: Any) -> list[str]:
+        converted = convert(source, tmp_path / name, to, **options)
+        return [phrase for phrase in converted.lost if "resizing positions" in phrase]
+
+    timms = written(tmp_path, "timm")
+    assert lost(timms, "ours", "vitkit") == [] == lost(tmp_path / "ours", "theirs", "timm")
+    ours, theirs = INTERPOLATIONS["timm"], INTERPOLATIONS["huggingface"]
+    assert lost(tmp_path / "ours", "hf", "huggingface") == [
+        f"{ours} of resizing positions (read back: {theirs})"
+    ]
+    fixed = written(tmp_path / "fixed", "big_vision", replace(PLAIN, position="sincos_2d", pool="mean"))
+    assert lost(fixed, "fixed_ours", "vitkit", image_size=16, num_heads=2) == []
+    model = load_model(tmp_path / "fixed_ours")
+    model.card = replace(model.card, position_interpolation="timm")
+    assert lost(save_model(model, tmp_path / "named"), "big", "big_vision") == []  # nothing is resized
