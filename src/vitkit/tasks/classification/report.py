@@ -14,15 +14,10 @@ from vitkit.tasks import page
 TIES_SHOWN = 3
 """The most classes in a cell where a class is taken for several equally often."""
 
-CONFUSION = page.Heading(
-    "confusion", "Confusions", "Which classes are mistaken for which", "No evaluation, no confusions."
-)
+CONFUSION = page.Heading("confusion", "Confusions", "Mistaken for what?", "No evaluation, no confusions.")
 CLASSES = page.Heading("classes", "Classes", "Class by class", "No evaluation, no scores.")
 CALIBRATION = page.Heading(
-    "calibration",
-    "Calibration",
-    "How far the stated confidence can be trusted",
-    "No evaluation, no calibration.",
+    "calibration", "Calibration", "Can its confidence be trusted?", "No evaluation, no calibration."
 )
 
 

@@ -125,12 +125,9 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"{source.path}: hybrids of Hugging Face ('vit-hybrid') are not read: load the same weights "
             "from the original release's .npz, R50+ViT-B_16 say, or from timm's file."
         )
-    way_out = ""
-    if str(kind).startswith(IN_TIMM):
-        way_out = " timm's file of the same weights is read, if no MLP is gated (SwiGLU): give hf:timm/NAME."
-    raise VitkitError(
-        f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.{way_out}"
-    )
+    in_timm = " timm's file of the same weights is read, if no MLP is gated (SwiGLU): give hf:timm/NAME."
+    hint = in_timm if str(kind).startswith(IN_TIMM) else ""
+    raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.{hint}")
 
 
 def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
