@@ -131,7 +131,8 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
     3.2). The limits are those of a fraction of as many images as give it this variance.
 
     In simulations (`python -m benchmarks.coverage`, docs/results/accuracy.md) they held the truth in 94 to
-    98 % of the cases from 100 images on; in up to 99.7 % where a label is rare. Labels that do not occur are neither in the mean nor in its interval.
+    98 % of the cases from 100 images on; in up to 99.7 % where a label is rare. Labels that do
+    not occur are neither in the mean nor in its interval.
 
     Args:
         rankings: of the same images for K labels.
