@@ -64,8 +64,8 @@ def test_always_answering_the_most_frequent_class_is_guessing() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 20, 100])
 def test_at_most_one_in_40_models_that_know_nothing_is_called_better(classes: int) -> None:
-    """Exact: right answers are binomial where classes are equally large, whatever the model prefers, and a
-    sum over classes where they are not and it answers by their shares."""
+    """Exact, for a model that answers each class as often as it occurs: a sum over the classes, of which
+    equally large ones are the worst case."""
     for each in (1, 2, 10, 50):
         balanced, uneven = [each] * classes, [each * (1 + place % 4) for place in range(classes)]
         for counts in (balanced, uneven):

@@ -78,8 +78,8 @@ def say(finding: Finding, tested: ScoredArms) -> str:
     low, high = (points(tested, value, signed=True) for value in difference.interval)
     size = f"{points(tested, difference.mean, signed=True)} points (95 % interval {low} to {high})"
     if difference.seed_variance is None or claim.one_pretraining:
-        one = "pre-training of each kind" if claim.one_pretraining else "seed"
-        return f"{claim.statement}: this cannot be told from one {one}, {size} for these weights."
+        sample = "pre-training of each kind" if claim.one_pretraining else "seed"
+        return f"{claim.statement}: this cannot be told from one {sample}, {size} for these weights."
     least = (
         f"a difference of {points(tested, difference.detectable)} points or more would have been found in 8 "
         "of 10 studies of this size"
