@@ -22,6 +22,7 @@ from vitkit.models.fast import (
     compute_as,
 )
 from vitkit.models.image_model import autocast
+from vitkit.models.known_parts import Watch
 from vitkit.models.parts import MLP, Attention, Block
 
 CPU = torch.device("cpu")
@@ -59,7 +60,7 @@ def make(width: int, heads: int, hidden: int) -> Block:
 def compile_with(block: Block, function: BlockFunction) -> None:
     """Have a function compute a block, as `compute_as` does for those of a model."""
     block.__class__ = CompiledBlock
-    block.__dict__["compiled"] = function
+    block.__dict__ |= {"compiled": function, "watch": Watch()}
 
 
 def results(block: Block, x: Tensor, grad: Tensor, precision: Precision = "float32") -> list[Tensor]:

@@ -46,6 +46,23 @@ VARIANTS = {
     "map": replace(SMALL, pool="map"),
     "no pooling": replace(SMALL, pool="none"),
     "axial": replace(SMALL, pool="mean", attention="axial"),
+    "convolutional stem": replace(SMALL, patch_size=(4, 4), stem_channels=(8, 16), stem_strides=(2, 2)),
+    "other sizes": replace(
+        SMALL,
+        image_size=(16, 12),
+        patch_size=(2, 3),
+        width=24,
+        num_heads=2,
+        mlp_dim=20,
+        num_classes=3,
+        in_channels=1,
+        image_mean=(0.4,),
+        image_std=(0.3,),
+    ),
+    "other numbers": replace(SMALL, gelu="erf", norm_eps=0.1, head_bias_init=-3.0),
+    "quick GELU": replace(SMALL, gelu="quick"),
+    "a class token without a position": replace(SMALL, class_token_position=False),
+    "dropped in training alone": replace(SMALL, dropout=0.1, attention_dropout=0.1, drop_path=0.1),
     "hybrid": replace(SMALL, image_size=(32, 48), patch_size=(1, 1), backbone=BackboneConfig((1, 1))),
 }
 WAYS = {
@@ -70,7 +87,7 @@ def make(config: ViTConfig, way: Compute = PLAIN) -> ViT:
 
 def images(config: ViTConfig, count: int = 20) -> Tensor:
     generator = torch.Generator().manual_seed(2)
-    shape = (count, 3, *config.image_size)
+    shape = (count, config.in_channels, *config.image_size)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 

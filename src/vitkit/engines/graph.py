@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitkit.engines.engine_model import computed_gelu
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.models.config.compute_config import Compute
-from vitkit.models.fast import CENTRE, ROTARY, can_fold_pixels, compute_as
+from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block
@@ -83,7 +83,7 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu
     stem = getattr(graph, "stem", None)
-    if isinstance(stem, PatchStem) and can_fold_pixels(graph):
+    if isinstance(stem, PatchStem) and FOLDED_PIXELS.computes(model.config) and can_fold_pixels(graph):
         _fold_normalisation(graph, stem)
     return graph
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
-from vitkit.models.known_parts import ANY, LAYERS, Way, contents, plain_class
+from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents, plain_class
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm
 from vitkit.models.pool import ClassTokenPool
 from vitkit.models.position import RotaryPosition2D
@@ -48,9 +48,9 @@ kernels, so that a test compares the two."""
 Parts = dict[type[nn.Module], Collection[str]]
 
 BLOCK: Parts = {
-    Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp", "compiled"),
+    Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp"),
     Attention: ("num_heads", "dropout", "qkv", "out"),
-    MLP: ("gelu", "dropout", "fc1", "fc2", "compiled"),
+    MLP: ("gelu", "dropout", "fc1", "fc2"),
 }
 """The parts that a block is made of in the original."""
 RMS_NORM: Parts = {RMSNorm: contents(RMSNorm(1))}
@@ -157,6 +157,7 @@ class CompiledBlock(Block):
 
     compiled: BlockFunction | None
     """None where a block was unpickled on a machine that cannot compile it."""
+    watch: Watch
 
     def forward(
         self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
@@ -165,7 +166,8 @@ class CompiledBlock(Block):
         rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
         drops = self.training and any(rates)
         # Asked at every call: a hook may have been added since.
-        if self.compiled is not None and taps is None and not drops and COMPILED_BLOCK.knows(self):
+        whole = self.mlp.gelu == "tanh" and self.watch.knows(COMPILED_BLOCK, self)
+        if self.compiled is not None and taps is None and not drops and whole:
             out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps or 0.0)
             if out is not None:
                 return out
@@ -176,6 +178,8 @@ class FastViT(ViT):
     """A ViT that folds the normalisation of pixels, and shortens its last block, where `chosen` says so."""
 
     plain: ClassVar[type[nn.Module]] = ViT
+    watch: Watch
+    """Looks at the last block."""
 
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         stem, folds = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
@@ -191,9 +195,12 @@ class FastViT(ViT):
 
     def shortened_block(self) -> Block | None:
         """Return the last block if it computes the class token alone; None if it computes all tokens."""
-        shortens = self.chosen.last_block == "class_token"
+        if self.chosen.last_block != "class_token":
+            return None
         # In one graph `compute_as` has asked, and PyTorch does not see a hook that is added later either.
-        if not shortens or not (torch.compiler.is_compiling() or can_shorten(self)):
+        if not torch.compiler.is_compiling() and not (
+            _takes_one_token(self) and self.watch.knows(CLASS_TOKEN, self.blocks[-1])
+        ):
             return None
         last = self.blocks[-1]
         assert isinstance(last, Block)
@@ -213,16 +220,16 @@ class FastViT(ViT):
 
 
 def can_shorten(model: ImageModel) -> bool:
-    """Whether the last block of a model may compute the class token alone.
+    """Whether the last block of a model may compute the class token alone."""
+    return _takes_one_token(model) and CLASS_TOKEN.knows(model.layers()[-1])
 
-    What comes after it is handed one token in place of all, so that it has to be known too.
-    """
+
+def _takes_one_token(model: ImageModel) -> bool:
+    """Whether all that comes after the last block of a ViT may be handed one token in place of all."""
     if not CLASS_TOKEN.knows_itself(model):
         return False
     vit = cast("ViT", model)
-    return len(vit.blocks) > 0 and all(
-        CLASS_TOKEN.knows(part) for part in (vit.blocks[-1], vit.norm, vit.pooling)
-    )
+    return len(vit.blocks) > 0 and CLASS_TOKEN.knows(vit.norm) and CLASS_TOKEN.knows(vit.pooling)
 
 
 def can_fold_pixels(model: ImageModel) -> bool:
@@ -269,8 +276,8 @@ def compute_as(
     active = active and bool(mlps) and all(map(can_activate, mlps))
     whole = chosen.block == "compiled" and block is not None and block_can_be_compiled(config)
     whole = whole and bool(blocks) and all(map(can_compile, blocks))
-    shortens = chosen.last_block == "class_token" and can_shorten(model)
-    folds = chosen.pixels == "folded" and can_fold_pixels(model)
+    shortens = chosen.last_block == "class_token" and class_token_suffices(config) and can_shorten(model)
+    folds = chosen.pixels == "folded" and FOLDED_PIXELS.computes(config) and can_fold_pixels(model)
     model.chosen = replace(
         chosen,
         attention="explicit" if explicit else "fused",
@@ -309,9 +316,12 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
         fast: whether it is to compute in the fast way.
         compiled: the function that the fast way calls, where it calls one.
     """
-    part.__dict__.pop("compiled", None)
+    for name in ("compiled", "watch"):
+        part.__dict__.pop(name, None)
     plain = plain_class(part)
     part.__class__ = FAST.get(plain, plain) if fast else plain
+    if fast:
+        part.__dict__["watch"] = Watch()
     if fast and compiled is not None and plain in FAST:
         part.__dict__["compiled"] = compiled  # `setattr` would register a function that is a module
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from vitkit.config import to_json
 from vitkit.data.sources import ImageData, Samples
@@ -22,6 +23,7 @@ from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
+from vitkit.runs.compare_ways import images_to_compare, is_plain, require_same_gradients
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
@@ -41,7 +43,7 @@ from vitkit.training.gradients import step_seed
 from vitkit.training.parallel import divide, places_of
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of
-from vitkit.world import ALONE, World
+from vitkit.world import ALONE, World, prepared_together
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,11 @@ def compute_as_begun(parts: Parts, device: torch.device) -> None:
 
 
 def build_trainer(
-    parts: Parts, device: torch.device, world: World = ALONE, sharding: Sharding = "replicas"
+    parts: Parts,
+    device: torch.device,
+    world: World = ALONE,
+    sharding: Sharding = "replicas",
+    compares: bool = False,
 ) -> Trainer:
     """Move the model to its device, and build what trains it.
 
@@ -156,6 +162,10 @@ def build_trainer(
         device: where this process computes.
         world: the processes that train together.
         sharding: the division of the state among them.
+        compares: whether the chosen way to compute is compared with the plain one.
+
+    Raises:
+        VitkitError: the chosen way gives another result than the plain one.
     """
     run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
     with torch.random.fork_rng():
@@ -170,12 +180,16 @@ def build_trainer(
         # parts of a block, a compiled block calls none of them, and a model in one graph calls no block.
         called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
         compute_as(parts.model, called)
+    parts.model.to(device)
+    if compares:
+        with prepared_together(world):  # in all processes or in none, else those that go on would wait
+            _compare_ways(parts, objective, sharding)
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
     # its copy takes memory for nothing (docs/results/speed.md).
     has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
     return Trainer(
         parts.folder,
-        parts.model.to(device),
+        parts.model,
         objective,
         build_loader(parts, world),
         len(data.splits["train"]),
@@ -190,6 +204,25 @@ def build_trainer(
         spare_memory=available_memory if has_idle else None,
         sharding=sharding,
     )
+
+
+def _compare_ways(parts: Parts, objective: nn.Module, sharding: Sharding) -> None:
+    """Refuse a run whose chosen way to compute gives another result than the plain one."""
+    run, train, model = parts.run, parts.data.splits["train"], parts.model
+    if is_plain(model.chosen):
+        return
+    steps = run.training.total_steps(len(train))
+    count = min(images_to_compare(steps * run.training.batch_size), len(train))
+    (batch,) = evaluation_batches(train, run.preprocessing, count, indices=range(count))
+    # A file that cannot be read is black here, and is compared on as any other image.
+    batch = replace(batch, mask=torch.ones_like(batch.mask))
+    if sharding != "replicas":
+        # The whole model is divided because it hardly fits. Its blocks are alike: two stand for all.
+        config = replace(model.config, depth=min(model.config.depth, 2))
+        few = build_model(config, torch.Generator().manual_seed(0))
+        compute_as(few, model.chosen)
+        model = few.to(model.pixel_mean.device)
+    require_same_gradients(model, objective, batch, steps)
 
 
 def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:

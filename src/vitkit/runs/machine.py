@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch.utils._triton import has_triton  # public functions do not say whether torch.compile can work
@@ -21,11 +22,13 @@ from vitkit.errors import VitkitError
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import fast
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute, Phase, Precision
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs.compare_ways import is_plain, require_same_features
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096
@@ -312,10 +315,13 @@ def choose_for(
         exact=exact,
         compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
     )
-    # Compiled last, for the chosen precision alone; bfloat16 needs a newer processor.
-    if chosen.block == "compiled" and compiled_block(chosen.precision) is None:
-        return replace(chosen, block="modules")
-    return chosen
+    if is_plain(chosen):
+        return chosen
+    # A configuration says nothing of a part that the source has besides: a model of one block is asked, so
+    # that what is written down is what is computed. A block is compiled for the chosen precision alone.
+    trial = build_empty(lambda: build_model(replace(cast("ViTConfig", config), depth=1)))
+    compute_as(trial, replace(chosen, graph="eager"))
+    return replace(trial.chosen, graph=chosen.graph)
 
 
 def compute_as(model: ImageModel, chosen: Compute) -> None:
@@ -341,6 +347,10 @@ def prepare(
 
     Returns:
         The precision for autocast.
+
+    Raises:
+        VitkitError: the fastest way gives another result than the plain one.
     """
     compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
+    require_same_features(model)
     return model.chosen.precision

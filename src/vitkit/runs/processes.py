@@ -183,7 +183,7 @@ def begin_steps(
     prepare(parts)
     if checkpoint is None:  # before the weights are divided
         world.share(list(parts.model.state_dict().values()))
-    trainer, differences = build_trainer(parts, device, world, sharding), []
+    trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []
     if checkpoint is not None:
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)

@@ -1,0 +1,181 @@
+"""Compare the chosen way to compute a model with the plain one, before anything depends on it.
+
+`models/known_parts.py` finds what is added to a part. A line that is changed within a part's `forward` it
+cannot see: its copy in another way would go on computing the old line. So before the first step of a run and
+before the first answer of a model that was loaded, a few images are computed in both ways. The answer is not
+kept on disk: a hash of the weights takes as long as the images, and the source would be a part of the key.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.data.stream.batch import Batch
+from vitkit.errors import VitkitError
+from vitkit.evaluation.run_model import evaluation_mode
+from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.fast import compute_as
+from vitkit.models.image_model import ImageModel, autocast
+from vitkit.models.vit import ViT
+
+MOST_IMAGES = 4
+IMAGES_OF_A_RUN = 350
+"""Images of a run for each image of the comparison, which then takes at most 2 % of the run: both ways are
+about seven passes forward, and a run with a frozen trunk makes one for each image."""
+FEW_PARAMETERS = 30_000_000
+"""Parameters up to which predictions are compared on two images; of a larger model on one."""
+NOISE = 0.02
+"""The largest number that is added to a weight before training is compared: of a branch or a head that begins
+at zero nothing would be seen. Weights of trained models are about as large."""
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
+"""The largest norm of a difference, over the norm of the plain way's result. Measured on two cores of a Zen 4
+with AVX-512 (24 November 2026), over the ways and the variants of `tests/models/test_fast.py` and models from
+ViT-Ti/16 to ViT-B/32: 1.7e-6 in float32, and 0.015 in bfloat16, whose numbers are rounded by up to 0.004."""
+MAXIMUM_TOLERANCE = 0.5
+"""The same in bfloat16 where the largest of the tokens is read: rounding decides which one it is, and with it
+where the gradient goes. Measured: 0.20."""
+LEAST_PART = 1e-3
+"""Gradients of a smaller part of the norm of all are compared with that part: some are zero but for rounding,
+such as those of the keys' bias."""
+
+Results = Mapping[str, Tensor]
+"""The results of one way by name: the features, or the loss and the gradients that there are."""
+
+
+def images_to_compare(images: int) -> int:
+    """Count the images on which a run that trains on so many is compared."""
+    return max(1, min(MOST_IMAGES, images // IMAGES_OF_A_RUN))
+
+
+def is_plain(chosen: Compute) -> bool:
+    """Whether a way is the plain one, in either precision, so that there is nothing to compare."""
+    return replace(chosen, graph="eager") == replace(PLAIN, precision=chosen.precision)
+
+
+def require_same_gradients(model: ImageModel, objective: nn.Module, batch: Batch, total_steps: int) -> None:
+    """Refuse to train a model whose chosen way gives another loss or other gradients than the plain one.
+
+    Copies compute, in evaluation mode, so that nothing is dropped at random, and random generators are put
+    back. torch.compile is left out: it would take half a minute, and makes its graph of the chosen way.
+
+    Args:
+        model: on its device, with its way chosen.
+        objective: as for `Trainer`.
+        batch: a few training images.
+        total_steps: of the run.
+
+    Raises:
+        VitkitError: results are further apart than the tolerance.
+    """
+    if is_plain(model.chosen):
+        return
+    plain = replace(PLAIN, precision=model.chosen.precision)
+    device, results = model.pixel_mean.device, list[Results]()
+    trial, task = copy.deepcopy(model).eval(), copy.deepcopy(objective).to(device).eval()
+    trained = nn.ModuleList([trial, task]).requires_grad_()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for weights in trained.parameters():
+                weights.add_(torch.empty_like(weights).uniform_(-NOISE, NOISE))
+        for way in (model.chosen, plain):
+            if way is plain:
+                compute_as(trial, plain)
+            torch.manual_seed(0)
+            trained.zero_grad()
+            with autocast(device, way.precision):
+                loss, _ = task(trial, batch.to(device), 0, total_steps)
+            loss.backward()
+            results.append({"the loss": loss.detach(), **_gradients(trial), **_gradients(task)})
+    if difference := describe_difference(results[0], results[1], model):
+        raise VitkitError(f"{difference} Train in the plain way: begin the run with --exact.")
+
+
+def _gradients(module: nn.Module) -> Results:
+    named = module.named_parameters()
+    return {f"the gradient of {name}": weights.grad for name, weights in named if weights.grad is not None}
+
+
+def require_same_features(model: ImageModel) -> None:
+    """Refuse to answer by a model whose chosen way gives other features than the plain one.
+
+    Raises:
+        VitkitError: features, or embeddings of patches, are further apart than the tolerance.
+    """
+    chosen, plain = model.chosen, replace(PLAIN, precision=model.chosen.precision)
+    if is_plain(chosen):
+        return
+    device, shape = model.pixel_mean.device, (model.config.in_channels, *model.config.image_size)
+    trial = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    few = 2 if sum(weights.numel() for weights in model.parameters()) <= FEW_PARAMETERS else 1
+    pixels = torch.randint(0, 256, (few, *shape), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    pixels, results = pixels.to(device), list[Results]()
+    with evaluation_mode(trial), autocast(device, chosen.precision):
+        for way in (chosen, plain):
+            if way is plain:
+                compute_as(trial, plain)
+            features = {"an image's features": trial.features(pixels)}
+            if chosen.pixels == "folded":  # where there are more pixels than weights of the patch embedding
+                vit = cast("ViT", trial)
+                weights = vit.get_parameter("stem.weight").numel()
+                many = pixels[:1].expand(1 + weights // math.prod(shape), *shape)
+                features["the embedding of patches"] = vit.patches(many)
+            results.append(features)
+    if difference := describe_difference(results[0], results[1], model):
+        raise VitkitError(f"{difference} Compute in the plain way: with --exact.")
+
+
+def describe_difference(fast: Results, expected: Results, model: ImageModel) -> str:
+    """Describe the largest difference between the results of a model's chosen way and of the plain one.
+
+    Returns:
+        A sentence; "" where the difference is rounding, or where the plain way's results are not finite: the
+        step or the answer itself refuses those.
+    """
+    chosen, (name, difference) = model.chosen, largest_difference(fast, expected)
+    tolerance = TOLERANCES[chosen.precision]
+    if chosen.precision == "bfloat16" and getattr(model.config, "pool", "") == "max":
+        tolerance = MAXIMUM_TOLERANCE
+    if difference <= tolerance or not all(value.isfinite().all() for value in expected.values()):
+        return ""
+    return (
+        f"The chosen way to compute this model ({describe_way(chosen)}) gives another result than the plain "
+        f"way: {name} differs by {difference:.2g} of its size, where rounding in {chosen.precision} is below "
+        f"{tolerance:g}. Something in the model is computed in the plain way alone."
+    )
+
+
+def describe_way(chosen: Compute) -> str:
+    """Name what differs from the plain way: "attention explicit, block compiled"."""
+    names = [own.name for own in fields(chosen) if own.name != "precision"]
+    values = {name: getattr(chosen, name) for name in names}
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value != getattr(PLAIN, name))
+
+
+def largest_difference(fast: Results, expected: Results) -> tuple[str, float]:
+    """Find the result with the largest norm of the difference, over the norm of what is expected.
+
+    A result that one of the two lacks is zero there.
+    """
+    norms = {name: value.double().norm().item() for name, value in expected.items()}
+    least = LEAST_PART * math.hypot(*norms.values())
+    name, largest = "", 0.0
+    for key in sorted(expected.keys() | fast.keys()):
+        a, b = fast.get(key), expected.get(key)
+        apart = (
+            norms.get(key, 0.0)
+            if a is None
+            else (a.double() - (0.0 if b is None else b.double())).norm().item()
+        )
+        # Never a division by zero: where all is zero, nothing differs.
+        difference = apart / max(norms.get(key, 0.0), least, 1e-30)
+        if not difference <= largest:  # true also of what is not a number
+            name, largest = key, difference
+            if math.isnan(difference):
+                return name, math.inf
+    return name, largest
