@@ -148,27 +148,26 @@ def test_a_hook_of_all_modules_is_called_for_all_of_them() -> None:
 
 
 @pytest.fixture
-def normed_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Norm queries and keys in `Attention` itself, as somebody would who adds an option to it."""
+def normed_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norm the values in `Attention` itself, as somebody would who adds an option to it."""
     build = Attention.__init__
 
-    def build_with_norms(self: Attention, width: int, num_heads: int, **options: object) -> None:
+    def build_with_norm(self: Attention, width: int, num_heads: int, **options: object) -> None:
         build(self, width, num_heads, **options)  # type: ignore[arg-type]
-        self.norms = nn.ModuleList(nn.LayerNorm(width // num_heads) for _ in range(2))
+        self.v_norm = nn.LayerNorm(width // num_heads)
 
     def attend(self: Attention, x: Tensor, taps: object = None, name: str = "") -> Tensor:
         batch, tokens, width = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        queries, keys = self.norms[0](qkv[0]), self.norms[1](qkv[1])  # type: ignore[index, operator]
-        mixed = self.attend(queries, keys, qkv[2], None, 0.0)
+        mixed = self.attend(qkv[0], qkv[1], self.v_norm(qkv[2]), None, 0.0)  # type: ignore[operator]
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return out
 
-    monkeypatch.setattr(Attention, "__init__", build_with_norms)
+    monkeypatch.setattr(Attention, "__init__", build_with_norm)
     monkeypatch.setattr(Attention, "forward", attend)
 
 
-@pytest.mark.usefixtures("normed_queries")
+@pytest.mark.usefixtures("normed_values")
 def test_a_norm_that_is_added_to_attention_is_computed_in_every_way() -> None:
     model, seen = make(WIDE).float(), images(WIDE)
     logits = model(seen)
@@ -179,7 +178,7 @@ def test_a_norm_that_is_added_to_attention_is_computed_in_every_way() -> None:
     assert model.chosen == Compute(pixels="folded", gelu="compiled" if kernels()[0] else "pytorch")
 
 
-@pytest.mark.usefixtures("normed_queries")
+@pytest.mark.usefixtures("normed_values")
 def test_a_norm_that_attention_pooling_does_not_know_is_refused() -> None:
     model = make(replace(WIDE, pool="map"))
     with pytest.raises(VitkitError, match="Found one with other layers, parameters or hooks"):
