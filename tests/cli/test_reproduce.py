@@ -242,7 +242,7 @@ def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("batch_size", -1, "batch_size is at least 1, found -1"),
         ("batch_size", float("nan"), "batch_size: expected int, found nan"),
         ("images_per_second", float("nan"), "images_per_second: expected a finite number, found nan"),
-        ("ratio_quartiles", [1.0, float("inf")], "ratio_quartiles: expected a finite number, found (1.0, inf)"),
+        ("ratio_quartiles", [1.0, float("inf")], "ratio_quartiles: expected a finite number, found (1.0"),
     ):
         speed = next(record for record in read["records"] if record["kind"] == "speed")
         others = [record for record in read["records"] if record is not speed]
