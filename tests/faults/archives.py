@@ -21,7 +21,7 @@ ODD_NAMES = (
     "__MACOSX/cat/._0.png",
 )  # fmt: skip
 LINKS = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z")
-TOLD = re.compile(r"^(?:\w+: )?([0-9,]+) .* ignored")
+IGNORED = re.compile(r"^(?:\w+: )?([0-9,]+) .* ignored")
 
 
 class Archives(Kind):
@@ -54,7 +54,7 @@ def tried(path: Path, pixels_are_checked: bool) -> Outcome:
         if "\n" in said or "\x1b" in said or len(said) > 2000:
             return Outcome("wrong", f"no sentence: {said[:300]!r}")
         return Outcome("words", said)
-    ignored = sum(int(said[1].replace(",", "")) for said in map(TOLD.search, notes) if said)
+    ignored = sum(int(said[1].replace(",", "")) for said in map(IGNORED.search, notes) if said)
     if len(images) + ignored < len(IMAGES):
         return Outcome(
             "wrong", f"{len(images)} of {len(IMAGES)} images, and {ignored} were said to be ignored"

@@ -77,8 +77,8 @@ class _ArchiveFiles:
     def file(self, number: int) -> bytes:
         offset, packed, size, method, crc, name_crc = self.facts[number].tolist()
         if max(size, packed) > LARGEST_MEMBER:
-            said = f"{max(size, packed):,} bytes in {self.archive.name}"
-            raise DecodeError(f"it has {said}, more than the {LARGEST_MEMBER:,} allowed in an archive")
+            length = f"{max(size, packed):,} bytes in {self.archive.name}"
+            raise DecodeError(f"it has {length}, more than the {LARGEST_MEMBER:,} allowed in an archive")
         try:
             with regular_file(self.archive) as stream:
                 if crc >= 0:  # of a zip file
