@@ -376,8 +376,8 @@ def _path(run: Run, name: str) -> tuple[str, ...]:
     in_python = {option.replace("-", "_").replace(".", "_"): path for option, path in paths.items()}
     path = paths.get(name.replace("_", "-")) or in_python.get(name)
     if path is None:
-        # The suggestion is spelled as the option was: with underscores in Python.
-        hint = nearest(name, in_python) if "_" in name else nearest(name, paths)
+        # The suggestion is spelled as in Python, unless the option was spelled as on the command line.
+        hint = nearest(name, paths) if "-" in name else nearest(name, in_python)
         raise VitkitError(f"No option of training is named {name}. {hint}")
     return tuple(path.split("."))
 

@@ -220,11 +220,8 @@ def require_locked(folder: Path) -> None:
     Raises:
         VitkitError: it is another folder, or there is none.
     """
-    try:
-        lock = (folder / ".lock").stat()
-    except OSError as error:
-        raise moved_error(folder) from error
-    if not any(os.path.samestat(lock, os.fstat(descriptor)) for descriptor in _held):
+    lock = folder / ".lock"
+    if not (lock.exists() and any(os.path.samestat(lock.stat(), os.fstat(held)) for held in _held)):
         raise moved_error(folder)
 
 

@@ -100,13 +100,7 @@ class MetricsLog:
     def _require_same_folder(self) -> None:
         """Refuse to go on where the path of the run folder leads to no folder, or to another one."""
         folder = self.path.parent
-        try:
-            is_same = os.path.samestat(os.stat(folder), os.fstat(self.folder))
-        except (FileNotFoundError, NotADirectoryError):
-            is_same = False
-        except OSError as error:
-            raise self._refused(error) from error
-        if not is_same:
+        if not (folder.is_dir() and os.path.samestat(os.stat(folder), os.fstat(self.folder))):
             raise moved_error(folder)
 
     def _refused(self, error: OSError) -> VitkitError:

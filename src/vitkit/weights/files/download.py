@@ -443,10 +443,15 @@ def _room(size: int, total: int | None, folder: Path, most: int) -> int:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirections to https, and from http to http."""
 
+    def http_error_302(self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        fp.close()  # or urllib reads what comes with the redirection, of any length, into memory
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
     def redirect_request(
         self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
     ) -> urllib.request.Request | None:
-        file.close()  # or urllib reads what comes with the redirection, of any length, into memory
         if urlsplit(url).scheme != "https" and not (url.startswith("http:") and request.type == "http"):
             shown = visible(url.split("?")[0][:200])
             raise _RefusedError(f"the server sends it on to {shown}, which is not encrypted")
@@ -484,8 +489,8 @@ class _Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self.deadline)
 
 
-class _WithDeadline(urllib.request.AbstractHTTPHandler):
-    """Gives the answers of a handler of urllib their deadline."""
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens connections whose answers have a deadline."""
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
         def connect(*arguments: Any, **options: Any) -> Any:
@@ -494,14 +499,6 @@ class _WithDeadline(urllib.request.AbstractHTTPHandler):
             return connection
 
         return super().do_open(connect, req, **http_conn_args)
-
-
-class _Http(_WithDeadline, urllib.request.HTTPHandler):
-    pass
-
-
-class _Https(_WithDeadline, urllib.request.HTTPSHandler):
-    pass
 
 
 def _request(address: str, start: int, version: str | None) -> Any:
@@ -514,7 +511,7 @@ def _request(address: str, start: int, version: str | None) -> Any:
     if start and version:
         headers |= {"Range": f"bytes={start}-", "If-Range": version}
     try:
-        opener = urllib.request.build_opener(_Redirects, _Http, _Https)
+        opener = urllib.request.build_opener(_Redirects, _Handler)
         response = opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:
