@@ -64,7 +64,7 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
     holds the truth at least as often as it says whatever the ratio of the two (Banerjee 1960, "Approximate
     confidence interval for linear functions of means of k populations when the population variances are not
     equal"). p is that of the interval that ends at 0. Degrees of freedom by Satterthwaite, of which two or
-    three seeds that happen to agree get far too many, found a difference in up to 30 % of families of four
+    three seeds that happen to agree get far too many, found a difference in up to 27 % of families of four
     without any (`python -m benchmarks.coverage verdicts`).
 
     Args:
