@@ -107,8 +107,8 @@ def test_the_error_names_the_way_the_difference_and_what_to_do(monkeypatch: pyte
     assert str(caught.value) == (
         "The chosen way to compute this model (last_block class_token, pixels folded) gives another result "
         "than the plain way: the loss differs by 0.12 of its size, where rounding in float32 is below "
-        "0.0001. Something in the model is computed in the plain way alone. Train in the plain way: begin the "
-        "run with --exact."
+        "0.0001. Something in the model is computed in the plain way alone. Train in the plain way: begin "
+        "the run with --exact."
     )
 
 
