@@ -41,6 +41,7 @@ SHORTER = {
     "pretrain my_photos/ --then": [*TINY, "--draws", "2", "--tune-steps", "1"],
     "reproduce": ["--plan"],
     "scale": ["--plan"],
+    "scale my_photos/": ["--model", "ViT-64x2x1/16", "--image-size", "32"],
     "train": TINY,
     "vtab": ["--steps", "1", "--batch-size", "8"],
 }

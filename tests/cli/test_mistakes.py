@@ -46,7 +46,10 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("ablate digits --vary pool=mean --fixd-rate", "no option --fixd-rate. Did you mean --fixed-rate?"),
         ("scale digits --bugdet 3m", "vitkit scale has no option --bugdet. Did you mean --budget?"),
         ("scale digits --lr 3", "vitkit scale has no option --lr. Here it is --learning-rate."),
-        ("predict m x --topp 3 --jason", "Did you mean --top? Nor is there --jason."),
+        (
+            "predict m x --topp 3 --jason",
+            "--top? vitkit predict has no option --jason. Did you mean --json?",
+        ),
         # Values.
         ("train --data digits --batch-size x", "--batch-size is a whole number, found x."),
         ("train --data digits --dropout x", "--dropout is a number, found x."),
@@ -78,6 +81,8 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
             "finetune weights photos",
             "The images are given with --data: vitkit finetune weights --data photos",
         ),
+        ("bench ViT-Ti/16 --image-size 32", "has no option --image-size. vitkit bench has --sizes for it."),
+        ("export m x --format onnx", "has no option --format. vitkit export chooses by --engine"),
         ("val", "no command is named 'val'. Here it is 'evaluate'."),
     ],
 )

@@ -4,10 +4,10 @@ import difflib
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option
 from vitkit.errors import VitkitError
-from vitkit.text import join_names
 
 
 class WrongCommandLine(VitkitError):  # noqa: N818 (it is the command line that is wrong)
@@ -83,6 +83,8 @@ OTHER_NAMES = {
 MEANT = {
     "pretrained": "Trained weights stand first: vitkit finetune START --data PATH; vitkit starts lists them.",
     "num-classes": "The number of classes follows from the images.",
+    "format": "vitkit export chooses by --engine, vitkit convert by --to.",
+    "image-size": "vitkit bench has --sizes for it.",
     "patch-size": "The patch size is a part of the model's name: --model ViT-S/8.",
     "momentum-decay": "The decay of Adam's means is --beta1 and --beta2.",
     "warmup-epochs": "The learning rate is warmed up for a number of steps: --warmup-steps.",
@@ -154,8 +156,7 @@ def find_mistake(verb: str, arguments: Sequence[str], options: Sequence[Option],
             while waiting and not waiting[0].startswith("-"):
                 waiting.pop(0)
     if unknown:
-        others = f" Nor is there {join_names(unknown[1:])}." if len(unknown) > 1 else ""
-        return _unknown_option(verb, unknown[0], options) + others
+        return " ".join(_unknown_option(verb, written, options) for written in unknown)
     return wrong or _refuse_positional(verb, positional, options, usage)
 
 
@@ -229,6 +230,8 @@ def _refuse_positional(
         assigned = re.fullmatch(r"([A-Za-z][\w.-]*)=(.*)", argument)
         if assigned:
             return f"Options are written with two hyphens: --{assigned[1].replace('_', '-')} {assigned[2]}"
+        if Path(spaced := " ".join(arguments)).exists():
+            return f"A path with blanks is put into quotes: {shlex.quote(spaced)}"
         return f"vitkit {verb} takes no further argument, found {_shown(argument)}. Usage: {usage}"
     return None
 

@@ -84,8 +84,13 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."  # PyTorch's own is a page
-        raise VitkitError(f"The device '{name}' cannot be used: {first} Choose auto or cpu.") from error
+        # PyTorch's own is a page, or the list of every device that it was ever built for.
+        first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."
+        first = (
+            "it is no device of PyTorch." if first.startswith(("Expected one of", "Invalid dev")) else first
+        )
+        choose = "Choose auto, cpu, or cuda for a GPU of NVIDIA."
+        raise VitkitError(f"The device '{name}' cannot be used: {first} {choose}") from error
     return device
 
 
