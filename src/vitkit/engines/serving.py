@@ -18,6 +18,8 @@ from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
+from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.fast import compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 
@@ -124,6 +126,7 @@ def require_same(
         VitkitError: logits are further apart than `FLOAT32_TOLERANCE` or `BFLOAT16_TOLERANCE` allows, or are
             not finite.
     """
+    compute_as(model, PLAIN)  # a fast way may lack what the graph lacks
     batches = [part for part in np.split(images, (1, 4)) if len(part)]
     with evaluation_mode(model):
         # One at a time: memory holds no more beside the activations of the largest models.

@@ -31,6 +31,8 @@ from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import FEWEST_IMAGES, ExportOptions
 from vitkit.listener import SILENT, Listener
+from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.fast import compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.destination import beside, refuse_taken
@@ -158,6 +160,7 @@ def measure(
         VitkitError: logits are not finite.
     """
     outputs, expected = [], []
+    compute_as(model, PLAIN)
     with (
         evaluation_mode(model),
         listener.progress("comparing with float32", len(images)) as progress,

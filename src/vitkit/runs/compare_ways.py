@@ -32,10 +32,11 @@ FEW_PARAMETERS = 30_000_000
 NOISE = 0.02
 """The largest number that is added to a weight before training is compared: of a branch or a head that begins
 at zero nothing would be seen. Weights of trained models are about as large."""
-TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.25}
 """The largest norm of a difference, over the norm of the plain way's result. Measured on two cores of a Zen 4
 with AVX-512 (24 November 2026), over the ways and the variants of `tests/models/test_fast.py` and models from
-ViT-Ti/16 to ViT-B/32: 1.7e-6 in float32, and 0.015 in bfloat16, whose numbers are rounded by up to 0.004."""
+ViT-Ti/16 to ViT-B/32: 1.7e-6 in float32, and 0.016 in bfloat16, whose numbers are rounded by up to 0.004;
+SimMIM's absolute differences make it 0.067, as rounding decides the sign, their gradient, of a small one."""
 MAXIMUM_TOLERANCE = 0.5
 """The same in bfloat16 where the largest of the tokens is read: rounding decides which one it is, and with it
 where the gradient goes. Measured: 0.20."""
