@@ -84,6 +84,12 @@ SPECS = (
         arguments={**GAP, "global_pool": "max", "reg_tokens": 4, "no_embed_class": True},
         fields={"pool": "max"},
     ),
+    Spec("vit_tiny_patch16_224", "ViT-Ti/16-qknorm", arguments={"qk_norm": True}),
+    Spec(
+        "vit_tiny_patch16_224",
+        "ViT-Ti/16-map-rms-qknorm",
+        arguments={"class_token": False, "global_pool": "map", "norm_layer": "rmsnorm", "qk_norm": True},
+    ),
     Spec(
         "vit_base_patch16_clip_quickgelu_224",
         "ViT-B/16",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config.vit_config import RotaryConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.checksum import Checksum
@@ -220,6 +220,8 @@ def unsupported_values(config: ViTConfig, storable: Mapping[str, Collection[Any]
 def _word(value: Any) -> str:
     if isinstance(value, BackboneConfig):
         return f"of {value.layers} units"
+    if isinstance(value, RotaryConfig):
+        return "positions"
     return "none" if value is None or value == () else str(value)
 
 
