@@ -166,7 +166,7 @@ def test_mistakes_end_in_one_sentence(
     said = fails(["finetune", str(photos), *data, *out], capsys)
     assert "No weights in" in said
     said = fails(["finetune", str(start), *data, *out, "--recipe", "digits"], capsys)
-    assert "The recipe digits trains a ViT-64x4x4/4" in said
+    assert "The recipe digits trains a ViT-64x4x4x128/4" in said
     said = fails(["train", "--recipe", "finetune-cifar10", *data, *out], capsys)
     assert "give them with --start" in said
     said = fails(["finetune", str(start / "model.safetensors"), *data, *out, "--start-from", "best"], capsys)

@@ -86,7 +86,7 @@ sys.exit(run(["train", "--recipe", "digits", "--out", "here"]))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 77
-    assert " ".join(result.stdout.split()) == "run ViT-64x4x4/4 at 16x16 is trained on digits, in here"
+    assert " ".join(result.stdout.split()) == "run ViT-64x4x4x128/4 at 16x16 is trained on digits, in here"
 
 
 def test_muon_needs_a_transformers_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,8 +125,15 @@ def test_arithmetic_does_not_change_a_name() -> None:
         config, gelu="erf", norm_eps=1e-12, backbone=dataclasses.replace(config.backbone, norm_eps=1e-5)
     )
     assert name_of(other) == "R50+ViT-B/16"
-    assert name_of(vit_config("ViT-96x6x3/4")) == ""
-    assert name_of(vit_config("ViT-S/8x4", image_size=8)) == ""  # smaller than any patch of the listed ones
+    assert name_of(vit_config("ViT-S/8x4", image_size=8)) == "ViT-S/8x4"  # smaller than any listed patch
+
+
+@pytest.mark.parametrize(
+    "name", ["ViT-96x6x3/4", "ViT-64x4x4x128/4-gap-reg2", "ViT-32x2x4/4x8", "ViT-64x2x4/8-conv"]
+)
+def test_a_model_that_is_not_listed_is_named_by_its_shape(name: str) -> None:
+    """Its checkpoint in another library's format says the shape alone; the grammar has no channels of a stem."""
+    assert name_of(vit_config(name, 10, 64)) == ("" if "conv" in name else name)
 
 
 def test_models_are_composed_of_the_parts_their_configuration_asks_for() -> None:

@@ -56,7 +56,7 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
         ("data", ["digits (built-in digits): train 1,347 · val 90 · test 360 images"]),
         ("", list(digits.notes)),
         ("classes", ["10: 0, 1, 2, 3, 4, 5, 6, 7, ... 9"]),
-        ("model", ["ViT-64x4x4/4 at 16x16: 17 tokens, 139.0 k parameters, 4.9 MFLOPs per image"]),
+        ("model", ["ViT-64x4x4x128/4 at 16x16: 17 tokens, 139.0 k parameters, 4.9 MFLOPs per image"]),
         (
             "training",
             [

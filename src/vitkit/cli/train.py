@@ -18,7 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import MachineOptions, as_arguments
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener, hushed
-from vitkit.runs.config import WHICH_IMAGES, Run, StartConfig, new_model_config
+from vitkit.runs.config import WHICH_IMAGES, Run, StartConfig, full_name, new_model_config
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
@@ -185,7 +185,7 @@ def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
     if run.start.start:
         learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
         return f"{run.start.start} is {learned} on {run.data}{where}"
-    return f"{run.model} at {height}x{width} is trained on {run.data}{where}"
+    return f"{full_name(run, 1)} at {height}x{width} is trained on {run.data}{where}"
 
 
 def _trained_for_longer(start: Place) -> Run:

@@ -21,7 +21,7 @@ from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import RunsOptions
 from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
-from vitkit.runs.config import Run
+from vitkit.runs.config import Run, full_name
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import (
     read_data_record,
@@ -220,7 +220,7 @@ def _read_run(place: Place) -> RunSummary:
 def _model_name(run: Run, folder: Path) -> str:
     """Return the name of a run's model, its own or its start's."""
     if run.model:
-        return run.model
+        return full_name(run, 1)
     start = read_start_record(folder)
     return "" if start is None else start.model
 

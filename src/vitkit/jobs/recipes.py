@@ -33,8 +33,7 @@ def digits() -> Run:
     return Run(
         data="digits",
         # Enlarged to 16x16, so that crops and turns of less than one scanned pixel are possible.
-        model="ViT-64x4x4/4",
-        architecture=Architecture(mlp_dim=128),
+        model="ViT-64x4x4x128/4",
         preprocessing=Preprocessing(image_size=(16, 16)),
         augmentation=Augmentation(crop_area=(0.8, 1.0), crop_aspect=(0.8, 1.25), flip=False, rotate=12.0),
         objective=ClassificationConfig(label_smoothing=0.1),

@@ -265,7 +265,11 @@ def name_of(config: ModelConfig) -> str:
             continue
         if _shapes(named) == _shapes(config):
             return name
-    return ""
+    # By its shape, as "ViT-64x4x4/4", if the grammar has options for the rest.
+    if not isinstance(config, ViTConfig) or config.backbone is not None:
+        return ""
+    height, width = config.patch_size
+    return changed_name(f"ViT-S/{height}" + ("" if width == height else f"x{width}"), config)
 
 
 def changed_name(name: str, config: ModelConfig) -> str:

@@ -25,7 +25,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters, forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.config import Run
+from vitkit.runs.config import Run, full_name
 from vitkit.runs.machine import available_memory
 from vitkit.runs.records import StartRecord, read_advice
 from vitkit.text import format_bytes, format_count, format_duration, pluralize
@@ -95,7 +95,13 @@ def first_screen(
         ("", list(data.notes)),
         *([("classes", [_classes(data.class_names)])] if data.class_names else []),
         *([] if start is None else [("start", list(start.lines))]),
-        ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
+        (
+            "model",
+            [
+                _model(full_name(run, model.config.num_classes or 1), model),
+                *_warnings(run, model.config, _total_steps(run, data)),
+            ],
+        ),
         *learning,
         ("training", [_training(run, data), *beside]),
         *([] if start is None else [("advice", [_expected(run, data, surroundings.folder)])]),
