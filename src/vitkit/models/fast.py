@@ -166,7 +166,8 @@ class CompiledBlock(Block):
         rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
         drops = self.training and any(rates)
         # Asked at every call: a hook may have been added since.
-        whole = self.mlp.gelu == "tanh" and self.watch.knows(COMPILED_BLOCK, self)
+        parts = (self.norm1, self.attention, self.dropout, self.norm2, self.mlp)
+        whole = self.watch.ask(lambda: can_compile(self), self, parts)
         if self.compiled is not None and taps is None and not drops and whole:
             out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps or 0.0)
             if out is not None:
@@ -179,11 +180,11 @@ class FastViT(ViT):
 
     plain: ClassVar[type[nn.Module]] = ViT
     watch: Watch
-    """Looks at the last block."""
+    watch_last: Watch
 
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         stem, folds = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
-        folds = folds and can_fold_pixels(self)
+        folds = folds and self.watch.ask(lambda: can_fold_pixels(self), self, (stem,))
         # Folding normalises the weights in place of the pixels: it pays where the pixels are more numbers.
         if not (folds and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()):
             return super().patches(images, taps, any_size)
@@ -197,12 +198,12 @@ class FastViT(ViT):
         """Return the last block if it computes the class token alone; None if it computes all tokens."""
         if self.chosen.last_block != "class_token":
             return None
+        last = self.blocks[-1] if len(self.blocks) else self.norm
         # In one graph `compute_as` has asked, and PyTorch does not see a hook that is added later either.
-        if not torch.compiler.is_compiling() and not (
-            _takes_one_token(self) and self.watch.knows(CLASS_TOKEN, self.blocks[-1])
-        ):
-            return None
-        last = self.blocks[-1]
+        if not torch.compiler.is_compiling():
+            parts = (last, self.norm, self.pooling)
+            if not self.watch_last.ask(lambda: can_shorten(self), self, parts):
+                return None
         assert isinstance(last, Block)
         return last
 
@@ -220,16 +221,16 @@ class FastViT(ViT):
 
 
 def can_shorten(model: ImageModel) -> bool:
-    """Whether the last block of a model may compute the class token alone."""
-    return _takes_one_token(model) and CLASS_TOKEN.knows(model.layers()[-1])
+    """Whether the last block of a model may compute the class token alone.
 
-
-def _takes_one_token(model: ImageModel) -> bool:
-    """Whether all that comes after the last block of a ViT may be handed one token in place of all."""
+    What comes after it is handed one token in place of all, so that it has to be known too.
+    """
     if not CLASS_TOKEN.knows_itself(model):
         return False
     vit = cast("ViT", model)
-    return len(vit.blocks) > 0 and CLASS_TOKEN.knows(vit.norm) and CLASS_TOKEN.knows(vit.pooling)
+    return len(vit.blocks) > 0 and all(
+        CLASS_TOKEN.knows(part) for part in (vit.blocks[-1], vit.norm, vit.pooling)
+    )
 
 
 def can_fold_pixels(model: ImageModel) -> bool:
@@ -301,6 +302,8 @@ def compute_as(
         model.compile()
 
 
+WATCHES = ("watch", "watch_last")
+"""Attributes that `compute_as` gives to the parts that it exchanges; a `FastViT` uses both."""
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     fast.plain: fast
     for fast in (ExplicitAttention, ExplicitRelativeAttention, CompiledMLP, CompiledBlock, FastViT)
@@ -316,12 +319,12 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
         fast: whether it is to compute in the fast way.
         compiled: the function that the fast way calls, where it calls one.
     """
-    for name in ("compiled", "watch"):
+    for name in ("compiled", *WATCHES):
         part.__dict__.pop(name, None)
     plain = plain_class(part)
     part.__class__ = FAST.get(plain, plain) if fast else plain
     if fast:
-        part.__dict__["watch"] = Watch()
+        part.__dict__ |= {name: Watch() for name in WATCHES}
     if fast and compiled is not None and plain in FAST:
         part.__dict__["compiled"] = compiled  # `setattr` would register a function that is a module
 

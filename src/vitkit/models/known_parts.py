@@ -6,7 +6,7 @@ not in the copy, which would leave it out in silence. So every way lists the fie
 contents of the parts that it computes. Where anything else is found, the plain way computes.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-EVERY_MODULE = frozenset({*vars(nn.Module()), "compiled", "watch"})
+EVERY_MODULE = frozenset({*vars(nn.Module()), "compiled", "watch", "watch_last"})
 """The attributes that PyTorch gives to every module, and `fast.compute_as` to the parts that it exchanges."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes with the functions that a module calls before and after its `forward`."""
@@ -96,10 +96,11 @@ class Way:
 
 
 class Watch:
-    """Asks a way whether it knows a part, and asks again where something has been put into the part since.
+    """Keeps an answer about a part and its children until something is put into one of them.
 
-    To see that nothing has been takes a tenth of the time of asking, which a block does at every call. A copy
-    asks for itself. Of the part itself nothing is kept that refers to it: it is freed with its last name.
+    Ways ask at every call whether they still know a part; to see that nothing has changed takes a tenth of
+    the time of that. A copy asks for itself. Nothing that is kept refers to the part itself, which is freed
+    with its last name.
     """
 
     def __init__(self) -> None:
@@ -108,21 +109,21 @@ class Watch:
         self.sized: list[dict[str, Any]] = []
         self.held: list[dict[str, Any]] = []
 
-    def knows(self, way: Way, part: nn.Module) -> bool:
-        """Give the answer of `way.knows(part)`; the way and the part are always the same."""
-        if self.state is None or self.state != self._look_at(part):
-            inside = [vars(module) for module in part.modules()]
-            self.held = [own[group] for own in inside for group in ("_modules", "_parameters")]
-            others = [own[group] for own in inside for group in (*HOOKS, "_buffers")]
-            self.sized = [*inside[1:], *self.held, *others]
-            self.answer, self.state = way.knows(part), self._look_at(part)
+    def ask(self, question: Callable[[], bool], part: nn.Module, children: Collection[nn.Module]) -> bool:
+        """Give the answer to a question, which is always the same one, about a part and some children."""
+        if self.state is None or self.state != self._look_at(part, children):
+            inside = [vars(module) for child in children for module in child.modules()]
+            self.held = [own[group] for own in (vars(part), *inside) for group in ("_modules", "_parameters")]
+            others = [own[name] for own in (vars(part), *inside) for name in (*HOOKS, "_buffers")]
+            self.sized = [*inside, *self.held, *others]
+            self.answer, self.state = question(), self._look_at(part, children)
         return self.answer
 
-    def _look_at(self, part: nn.Module) -> list[object]:
-        """List sizes and identities that differ once something is put into a part or exchanged in it."""
-        held = [*chain.from_iterable(map(dict.values, self.held))]
-        sizes = map(len, (vars(part), *self.sized))
-        return [*sizes, *map(id, held), *map(type, held), bool(_has_any_global_hook())]  # type: ignore[no-untyped-call]
+    def _look_at(self, part: nn.Module, children: Collection[nn.Module]) -> list[object]:
+        """List numbers that differ once something is put into a part, or exchanged in it."""
+        held = [*children, *chain.from_iterable(map(dict.values, self.held))]
+        size = len(vars(part)) + sum(map(len, self.sized))
+        return [size, *map(id, held), *map(type, held), bool(_has_any_global_hook())]  # type: ignore[no-untyped-call]
 
     def __reduce__(self) -> tuple[type["Watch"], tuple[()]]:
         return Watch, ()
