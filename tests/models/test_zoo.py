@@ -132,7 +132,7 @@ def test_arithmetic_does_not_change_a_name() -> None:
     "name", ["ViT-96x6x3/4", "ViT-64x4x4x128/4-gap-reg2", "ViT-32x2x4/4x8", "ViT-64x2x4/8-conv"]
 )
 def test_a_model_that_is_not_listed_is_named_by_its_shape(name: str) -> None:
-    """Its checkpoint in another library's format says the shape alone; the grammar has no channels of a stem."""
+    """Another library's format says the shape alone; the grammar has no channels of a stem."""
     assert name_of(vit_config(name, 10, 64)) == ("" if "conv" in name else name)
 
 
