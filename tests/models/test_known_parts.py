@@ -134,19 +134,6 @@ def test_a_hook_is_called_as_often_and_with_as_much_as_in_the_plain_way(name: st
     assert shapes == expected and len(shapes) == 1
 
 
-def test_a_hook_of_all_modules_is_called_for_all_of_them() -> None:
-    model, calls = make(WIDE).float(), list[nn.Module]()
-    compute_as(model, ALL, *kernels())
-    model(images(WIDE))
-    with torch.nn.modules.module.register_module_forward_hook(
-        lambda module, given, out: calls.append(module)
-    ):
-        model(images(WIDE))
-    # Lists of modules are never called.
-    names = {name for name, module in model.named_modules() if module in calls}
-    assert {name for name, _ in model.named_modules()} - names == {"positions", "blocks"}
-
-
 @pytest.fixture
 def normed_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norm the values in `Attention` itself, as somebody would who adds an option to it."""

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 EVERY_MODULE = frozenset({*vars(nn.Module()), "compiled", "watch", "watch_last"})
 """The attributes that PyTorch gives to every module, and `fast.compute_as` to the parts that it exchanges."""
@@ -76,7 +75,8 @@ class Way:
     def knows_itself(self, part: nn.Module) -> bool:
         """Whether it knows the class and the contents of a part, whatever its children are.
 
-        A hook is never known: nobody calls those of a part in whose place something else computes.
+        A hook is never known: nobody calls those of a part in whose place something else computes. (Hooks of
+        all modules of a process, such as a profiler's, hear of the modules that are called.)
         """
         own, kind = vars(part), plain_class(part)
         table = self.parts.get(kind)
@@ -86,7 +86,6 @@ class Way:
         unknown = contents(part).difference(layer or table or ())
         return not (
             any(own[hooks] for hooks in HOOKS)
-            or _has_any_global_hook()  # type: ignore[no-untyped-call]
             or any(getattr(part, name) is not None for name in unknown)  # None: what may be there, and is not
             or any(
                 type(tensor) not in TENSORS and (layer is not None or tensor is not None)
@@ -123,7 +122,7 @@ class Watch:
         """List numbers that differ once something is put into a part, or exchanged in it."""
         held = [*children, *chain.from_iterable(map(dict.values, self.held))]
         size = len(vars(part)) + sum(map(len, self.sized))
-        return [size, *map(id, held), *map(type, held), bool(_has_any_global_hook())]  # type: ignore[no-untyped-call]
+        return [size, *map(id, held), *map(type, held)]
 
     def __reduce__(self) -> tuple[type["Watch"], tuple[()]]:
         return Watch, ()
