@@ -501,7 +501,7 @@ def test_what_was_expected_stands_beside_what_came_out() -> None:
     assert "Accuracy on the test images" not in render_report(bare())
 
 
-@pytest.mark.parametrize(("images", "sentence"), [(200, "test: p below 0.001)"), (12, "test: p 0.031)")])
+@pytest.mark.parametrize(("images", "sentence"), [(200, "test: p below 0.001)"), (8, "test: p 0.0078)")])
 def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, sentence: str) -> None:
     """The model is always right, on two classes of equal size."""
     labels = np.arange(images) % 2
