@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import vitkit
-from tests.test_architecture import MAY_IMPORT
+from tests.helpers.rooms import MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

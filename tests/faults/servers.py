@@ -108,7 +108,7 @@ def _head(status: str, **fields: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("utf-8")
 
 
-def _wanted(request: bytes, data: bytes) -> int:
+def _first_byte(request: bytes, data: bytes) -> int:
     """The byte from which a request wants the file."""
     _, _, rest = request.partition(b"Range: bytes=")
     digits = rest.split(b"-")[0]
@@ -116,7 +116,7 @@ def _wanted(request: bytes, data: bytes) -> int:
 
 
 def _honest(request: bytes, data: bytes) -> tuple[bytes, bytes]:
-    start = _wanted(request, data)
+    start = _first_byte(request, data)
     if not start:
         return _head("200 OK", Content_Length=str(len(data)), ETag='"1"'), data
     rest = f"bytes {start}-{len(data) - 1}/{len(data)}"
@@ -127,11 +127,11 @@ def _honest(request: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 def _cut_first(then: Talk, size: int) -> Talk:
     """Send the first bytes of the file to the first who asks, and answer the others in another way."""
-    asked: list[bytes] = []
+    requests: list[bytes] = []
 
     def talk(connection: socket.socket, request: bytes, data: bytes) -> None:
-        asked.append(request)
-        if len(asked) == 1:
+        requests.append(request)
+        if len(requests) == 1:
             head, body = _honest(request, data)
             connection.sendall(head + body[:size])
         else:
@@ -170,7 +170,7 @@ def _lengths(draw: Random) -> Talk:
     what = draw.choice(("length", "two lengths", "chunks", "rest", "rest elsewhere", "416"))
 
     def talk(connection: socket.socket, request: bytes, data: bytes) -> None:
-        start = _wanted(request, data)
+        start = _first_byte(request, data)
         if what == "length":
             connection.sendall(_head("200 OK", Content_Length=number, ETag='"1"') + data)
         elif what == "two lengths":

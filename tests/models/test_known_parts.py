@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tests.models.test_fast import ALL, SMALL, VARIANTS, images, make
+from tests.helpers.vit_variants import ALL, SMALL, VARIANTS, images, make
 from vitkit.errors import VitkitError
 from vitkit.kernels import block as block_kernel
 from vitkit.kernels import gelu as gelu_kernel

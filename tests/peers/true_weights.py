@@ -150,10 +150,10 @@ def main(arguments: list[str]) -> int:
         "| images | positions resized by | largest difference | largest feature |\n| --- | --- | --- | --- |"
     )
     for name, (pixels, tokens) in sets.items():
-        for rule, words in INTERPOLATIONS.items():
+        for rule, description in INTERPOLATIONS.items():
             model = load(folder, LoadOptions(image_size=224, position_interpolation=rule)).model
-            found = difference(model, pixels, tokens)
-            print(f"| {name} | {words} | {found:.1e} | {np.abs(tokens).max():.2f} |", flush=True)
+            largest = difference(model, pixels, tokens)
+            print(f"| {name} | {description} | {largest:.1e} | {np.abs(tokens).max():.2f} |", flush=True)
         own = difference(load(folder, LoadOptions(image_size=224)).model, pixels, tokens)
         print(f"| {name} | the rule in the model's card | {own:.1e} | {np.abs(tokens).max():.2f} |")
         failed |= not own <= ALLOWED

@@ -266,9 +266,9 @@ def name_of(config: ModelConfig) -> str:
         if _shapes(named) == _shapes(config):
             return name
     # By its shape, as "ViT-64x4x4/4", if the grammar has options for the rest.
-    if not isinstance(config, ViTConfig) or config.backbone is not None:
+    height, width = getattr(config, "patch_size", (0, 0))
+    if not height or getattr(config, "backbone", None) is not None:
         return ""
-    height, width = config.patch_size
     return changed_name(f"ViT-S/{height}" + ("" if width == height else f"x{width}"), config)
 
 
