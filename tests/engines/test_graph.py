@@ -5,13 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import vitkit
 from tests.engines.models import NAMES, small
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.graph import example_images, graph_of
+from vitkit.engines.serving import require_same
+from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
-from vitkit.models.parts import MLP, Block
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.fast import compute_as
+from vitkit.models.parts import MLP, Attention, Block
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,49 @@ def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
         logits = graph_of(model)(images)
     # Rounding of float32: sums of 192 products in another order.
     assert (logits - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
+def test_a_norm_that_is_added_to_attention_is_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Attention.__init__
+
+    def build_with_norm(self: Attention, width: int, num_heads: int, **options: Any) -> None:
+        build(self, width, num_heads, **options)
+        self.added_norm = nn.LayerNorm(width // num_heads)
+
+    def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, bias: None, dropout: float) -> Tensor:
+        return F.scaled_dot_product_attention(self.added_norm(q), k, v)  # type: ignore[operator]
+
+    with torch.inference_mode():
+        plain = small()(example_images(small(), 3))
+    monkeypatch.setattr(Attention, "__init__", build_with_norm)
+    monkeypatch.setattr(Attention, "attend", attend)
+    model = small()
+    images = example_images(model, 3)
+    with torch.inference_mode():
+        assert (model(images) - plain).abs().max() > 1e-3
+        torch.testing.assert_close(graph_of(model)(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_line_of_attention_that_the_graph_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No list of contents sees it; the comparison with the plain model does."""
+
+    def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, bias: None, dropout: float) -> Tensor:
+        return F.scaled_dot_product_attention(4 * q, k, v)
+
+    monkeypatch.setattr(Attention, "attend", attend)
+    model = small()
+    graph, images = graph_of(model), example_images(model, 8).numpy()
+    # The class token's block has the old line too: it must not be what the graph is compared with.
+    compute_as(model, Compute(last_block="class_token"))
+    with pytest.raises(VitkitError, match="computes other logits of this model than PyTorch does"):
+        require_same(
+            model,
+            lambda pixels: graph(torch.from_numpy(pixels)).detach().numpy(),
+            "openvino",
+            "float32",
+            images,
+            "pictures",
+        )
 
 
 @pytest.mark.filterwarnings(

@@ -150,7 +150,7 @@ def test_the_plain_way_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
         require_same_features(model)
 
 
-@pytest.mark.parametrize(("images", "expected"), [(1, 1), (349, 1), (700, 2), (1400, 4), (10**9, 4)])
+@pytest.mark.parametrize(("images", "expected"), [(1, 1), (699, 1), (1400, 2), (2800, 4), (10**9, 4)])
 def test_a_short_run_is_compared_on_fewer_images(images: int, expected: int) -> None:
     assert images_to_compare(images) == expected
 
