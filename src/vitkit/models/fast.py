@@ -15,7 +15,7 @@ Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = 
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config.compute_config import Compute
+from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents, plain_class
@@ -270,31 +270,27 @@ def compute_as(
     attentions = [part for part in model.modules() if isinstance(part, Attention)]
     mlps = [part for part in model.modules() if isinstance(part, MLP)]
     blocks = [part for part in model.modules() if isinstance(part, Block)]
-    config = model.config
-    explicit = chosen.attention == "explicit" and EXPLICIT_ATTENTION.computes(config)
-    explicit = explicit and bool(attentions) and all(map(EXPLICIT_ATTENTION.knows, attentions))
-    active = chosen.gelu == "compiled" and gelu is not None and COMPILED_GELU.computes(config)
-    active = active and bool(mlps) and all(map(can_activate, mlps))
-    whole = chosen.block == "compiled" and block is not None and block_can_be_compiled(config)
-    whole = whole and bool(blocks) and all(map(can_compile, blocks))
-    shortens = chosen.last_block == "class_token" and class_token_suffices(config) and can_shorten(model)
-    folds = chosen.pixels == "folded" and FOLDED_PIXELS.computes(config) and can_fold_pixels(model)
-    model.chosen = replace(
-        chosen,
-        attention="explicit" if explicit else "fused",
-        last_block="class_token" if shortens else "every_token",
-        gelu="compiled" if active else "pytorch",
-        pixels="folded" if folds else "normalized",
-        block="compiled" if whole else "modules",
-    )
-    for parts, fast, compiled in (
-        (attentions, explicit, None),
-        (mlps, active, gelu),
-        (blocks, whole, block),
-        ([model], shortens or folds, None),
-    ):
-        for part in parts:
-            _exchange(part, fast, compiled)
+    compiles = block is not None and block_can_be_compiled(model.config)
+    ways: dict[str, tuple[Way, Sequence[nn.Module], Callable[[Any], bool]]] = {
+        "attention": (EXPLICIT_ATTENTION, attentions, EXPLICIT_ATTENTION.knows),
+        "last_block": (CLASS_TOKEN, [model], can_shorten),
+        "gelu": (COMPILED_GELU, mlps if gelu is not None else [], can_activate),
+        "pixels": (FOLDED_PIXELS, [model], can_fold_pixels),
+        "block": (COMPILED_BLOCK, blocks if compiles else [], can_compile),
+    }
+    plain: dict[str, Any] = {
+        name: getattr(PLAIN, name)
+        for name, (way, parts, knows) in ways.items()
+        if not (way.computes(model.config) and parts and all(map(knows, parts)))
+    }
+    model.chosen = chosen = replace(chosen, **plain)
+    for attention in attentions:
+        _exchange(attention, chosen.attention == "explicit")
+    for mlp in mlps:
+        _exchange(mlp, chosen.gelu == "compiled", gelu)
+    for part in blocks:
+        _exchange(part, chosen.block == "compiled", block)
+    _exchange(model, chosen.last_block == "class_token" or chosen.pixels == "folded")
     # The whole model is one graph, so that the sum at a block's end and the next norm are one kernel. PyTorch
     # has no method that undoes `compile`: the compiled call is removed as PyTorch does in copies of a model.
     model._compiled_call_impl = None

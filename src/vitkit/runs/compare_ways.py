@@ -77,20 +77,23 @@ def require_same_gradients(model: ImageModel, objective: nn.Module, batch: Batch
         return
     device, results = model.pixel_mean.device, list[Results]()
     trial, task = copy.deepcopy(model).eval(), copy.deepcopy(objective).to(device).eval()
-    trained = nn.ModuleList([trial, task]).requires_grad_()
+    trained = nn.ModuleDict({"model": trial, "objective": task}).requires_grad_()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         with torch.no_grad():
             for weights in trained.parameters():
                 weights.add_(torch.empty_like(weights).uniform_(-NOISE, NOISE))
         for way in _ways(model.chosen):
-            _compute_in(trial, way)
+            if is_plain(way):
+                compute_as(trial, way)
             torch.manual_seed(0)
             trained.zero_grad()
             with autocast(device, way.precision):
                 loss, _ = task(trial, batch.to(device), 0, total_steps)
             loss.backward()
-            results.append({"the loss": loss.detach(), **_gradients(trial), **_gradients(task)})
+            named = ((name, weights.grad) for name, weights in trained.named_parameters())
+            gradients = {f"the gradient of {name}": grad for name, grad in named if grad is not None}
+            results.append({"the loss": loss.detach(), **gradients})
     if difference := describe_difference(results, model):
         raise VitkitError(f"{difference} Train in the plain way: begin the run with --exact.")
 
@@ -99,17 +102,6 @@ def _ways(chosen: Compute) -> list[Compute]:
     """List the chosen way, the plain one and, in bfloat16, the plain one in float32, which shows rounding."""
     plain = replace(PLAIN, precision=chosen.precision)
     return [chosen, plain] if plain == PLAIN else [chosen, plain, PLAIN]
-
-
-def _compute_in(trial: ImageModel, way: Compute) -> None:
-    """Have a copy of a model compute in the plain way, unless it computes in its chosen one."""
-    if is_plain(way):
-        compute_as(trial, way)
-
-
-def _gradients(module: nn.Module) -> Results:
-    named = module.named_parameters()
-    return {f"the gradient of {name}": weights.grad for name, weights in named if weights.grad is not None}
 
 
 def require_same_features(model: ImageModel) -> None:
@@ -128,12 +120,12 @@ def require_same_features(model: ImageModel) -> None:
     pixels, results = pixels.to(device, torch.uint8), list[Results]()
     with evaluation_mode(trial):
         for way in _ways(chosen):
-            _compute_in(trial, way)
+            if is_plain(way):
+                compute_as(trial, way)
             with autocast(device, way.precision):
                 features = {"an image's features": trial.features(pixels)}
-                if (
-                    chosen.pixels == "folded"
-                ):  # where there are more pixels than weights of the patch embedding
+                # Pixels are folded where they are more than the weights of the patch embedding.
+                if chosen.pixels == "folded":
                     vit = cast("ViT", trial)
                     weights = vit.get_parameter("stem.weight").numel()
                     many = pixels.expand(1 + weights // math.prod(shape), *shape)
@@ -159,20 +151,16 @@ def describe_difference(results: Sequence[Results], model: ImageModel) -> str:
     tolerance = ROUNDINGS * largest_difference(plain, exact[0])[1] if exact else FLOAT32_TOLERANCE
     if exact and getattr(model.config, "pool", "") == "max":
         tolerance = max(tolerance, MAXIMUM_TOLERANCE)
+    # Written so that a difference that is not a number does not pass.
     if difference <= tolerance or not all(value.isfinite().all() for value in plain.values()):
         return ""
+    values = {own.name: getattr(chosen, own.name) for own in fields(chosen) if own.name != "precision"}
+    ways = [f"{name} {value}" for name, value in values.items() if value != getattr(PLAIN, name)]
     return (
-        f"The chosen way to compute this model ({describe_way(chosen)}) gives another result than the plain "
+        f"The chosen way to compute this model ({', '.join(ways)}) gives another result than the plain "
         f"way: {name} differs by {difference:.2g} of its size, where rounding in {chosen.precision} is below "
         f"{tolerance:.2g}. Something in the model is computed in the plain way alone."
     )
-
-
-def describe_way(chosen: Compute) -> str:
-    """Name what differs from the plain way: "attention explicit, block compiled"."""
-    names = [own.name for own in fields(chosen) if own.name != "precision"]
-    values = {name: getattr(chosen, name) for name in names}
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value != getattr(PLAIN, name))
 
 
 def largest_difference(fast: Results, expected: Results) -> tuple[str, float]:
@@ -180,20 +168,12 @@ def largest_difference(fast: Results, expected: Results) -> tuple[str, float]:
 
     A result that one of the two lacks is zero there.
     """
-    norms = {name: value.double().norm().item() for name, value in expected.items()}
-    least = LEAST_PART * math.hypot(*norms.values())
-    name, largest = "", 0.0
-    for key in sorted(expected.keys() | fast.keys()):
-        a, b = fast.get(key), expected.get(key)
-        apart = (
-            norms.get(key, 0.0)
-            if a is None
-            else (a.double() - (0.0 if b is None else b.double())).norm().item()
-        )
-        # Never a division by zero: where all is zero, nothing differs.
-        difference = apart / max(norms.get(key, 0.0), least, 1e-30)
-        if not difference <= largest:  # true also of what is not a number
-            name, largest = key, difference
-            if math.isnan(difference):
-                return name, math.inf
-    return name, largest
+    norms, zero = {name: value.double().norm().item() for name, value in expected.items()}, torch.zeros(())
+    least = max(LEAST_PART * math.hypot(*norms.values()), 1e-30)  # never a division by zero
+    differences = {
+        name: (fast.get(name, zero).double() - expected.get(name, zero).double()).norm().item()
+        / max(norms.get(name, 0.0), least)
+        for name in sorted(expected.keys() | fast.keys())
+    }
+    # What is not a number is the largest.
+    return max(differences.items(), key=lambda pair: math.inf if math.isnan(pair[1]) else pair[1])
