@@ -206,6 +206,37 @@ def test_a_loaded_model_is_compared_unless_it_is_exact(monkeypatch: pytest.Monke
         assert prepare(make(PLAIN), device, "auto", True, phase) == "float32"
 
 
+def test_the_comparison_of_loaded_weights_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By weights, architecture, way and PyTorch; not where the ways differ, nor where nothing can be kept."""
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    device, compared = torch.device("cpu"), list[str]()
+    require = compare_ways.require_same_features
+
+    def count(model: ImageModel) -> None:
+        compared.append("")
+        require(model)
+
+    def predict(weights: str | None = "1", model: ImageModel | None = None) -> int:
+        compared.clear()
+        prepare(make(PLAIN) if model is None else model, device, "float32", False, "prediction", weights)
+        return len(compared)
+
+    monkeypatch.setattr(compare_ways, "require_same_features", count)
+    assert [predict(), predict(), predict("2"), predict("2")] == [1, 0, 1, 0]
+    assert predict(model=make(PLAIN, replace(CONFIG, norm_eps=1e-3))) == 1
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    assert [predict(), predict()] == [1, 0]
+    monkeypatch.setenv("VITKIT_CACHE", str(Path("/dev/null") / "cache"))
+    assert [predict(), predict()] == [1, 1]
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "other"))
+    normalise(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(VitkitError, match="gives another result than the plain way"):
+            predict()
+
+
 def short_run(out: Path, **options: object) -> Path:
     run = vitkit.recipe("digits", model="ViT-32x3x2/4", steps=2, **options)
     return vitkit.train(run, out, quiet=True)

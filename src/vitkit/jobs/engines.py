@@ -78,7 +78,9 @@ def load_ready(
         place = find_device(device)
         loaded = load_any(path, options)
         loaded.model.to(place)
-        chosen = prepare(loaded.model, place, precision, exact, phase)
+        checksum = loaded.identity.checksum
+        weights = None if checksum is None else checksum.xxh3_128
+        chosen = prepare(loaded.model, place, precision, exact, phase, weights)
         return Ready(loaded.model, loaded.notes, loaded.identity.left_out, place, chosen)
     graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
     refuse_options(engine, device, exact)

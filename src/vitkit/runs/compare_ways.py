@@ -2,19 +2,24 @@
 
 `models/known_parts.py` finds what is added to a part. A line that is changed within a part's `forward` it
 cannot see: its copy in another way would go on computing the old line. So before the first step of a run and
-before the first answer of a model that was loaded, a few images are computed in both ways. The answer is not
-kept on disk: a hash of the weights takes as long as the images, and the source would be a part of the key.
+before the first answer of a model that was loaded, a few images are computed in both ways. That the answers
+agree is remembered where the weights have a checksum: a command that predicts one photo pays for it once.
 """
 
 import copy
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import cast
 
 import torch
+import xxhash
 from torch import Tensor, nn
 
+from vitkit.config import to_json
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
@@ -22,6 +27,7 @@ from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.fast import compute_as
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
+from vitkit.weights.files.cache import cache_folder
 
 MOST_IMAGES = 4
 IMAGES_OF_A_RUN = 700
@@ -102,6 +108,33 @@ def _ways(chosen: Compute) -> list[Compute]:
     """List the chosen way, the plain one and, in bfloat16, the plain one in float32, which shows rounding."""
     plain = replace(PLAIN, precision=chosen.precision)
     return [chosen, plain] if plain == PLAIN else [chosen, plain, PLAIN]
+
+
+def require_same_features_once(model: ImageModel, weights: str, features: Iterable[str]) -> None:
+    """Compare as `require_same_features` does, unless that was done before, and remember it.
+
+    Args:
+        model: as it was loaded.
+        weights: the checksum of its weights.
+        features: of the device that it is on.
+
+    Raises:
+        VitkitError: as `require_same_features`.
+    """
+    place = str(model.pixel_mean.device.type), *sorted(features), torch.__version__
+    facts = json.dumps([weights, to_json(model.config), to_json(model.chosen), place])
+    digest = xxhash.xxh3_128(facts.encode())
+    # The source, too: somebody may have changed a part and not its copy.
+    source = Path(__file__).parents[1]
+    for path in sorted(path for room in ("kernels", "models") for path in (source / room).rglob("*")):
+        if path.suffix in (".c", ".py"):
+            digest.update(path.read_bytes())
+    remembered = cache_folder() / "compared" / digest.hexdigest()
+    if not remembered.exists():
+        require_same_features(model)
+        with suppress(OSError):  # then it is compared again next time
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            remembered.touch()
 
 
 def require_same_features(model: ImageModel) -> None:

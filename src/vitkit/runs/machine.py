@@ -28,7 +28,7 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.compare_ways import is_plain, require_same_features
+from vitkit.runs.compare_ways import is_plain, require_same_features, require_same_features_once
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096
@@ -346,9 +346,20 @@ def compute_as(model: ImageModel, chosen: Compute) -> None:
 
 
 def prepare(
-    model: ImageModel, device: torch.device, precision: Precision, exact: bool, phase: Phase
+    model: ImageModel,
+    device: torch.device,
+    precision: Precision,
+    exact: bool,
+    phase: Phase,
+    weights: str | None = None,
 ) -> Precision:
     """Have a model compute its predictions in the fastest way chosen for a device.
+
+    Args:
+        model: on the device.
+        device, precision, exact, phase: as for `choose_for`.
+        weights: the checksum of its weights, by which the comparison of the ways is remembered; None if it
+            is not known.
 
     Returns:
         The precision for autocast.
@@ -357,5 +368,8 @@ def prepare(
         VitkitError: the fastest way gives another result than the plain one.
     """
     compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
-    require_same_features(model)
+    if weights is None:
+        require_same_features(model)
+    else:
+        require_same_features_once(model, weights, device_features(device))
     return model.chosen.precision
