@@ -59,7 +59,7 @@ class ClassificationAnswering:
         if result.overconfidence is None:  # an early version wrote it
             counted = self.measure(predictions, result.class_names)
             result = replace(result, overconfidence=counted.overconfidence)
-        # Versions before the exact limits wrote others: made again, interval and verdict agree in every page.
+        # Of a file that somebody may have given away the counts are checked: interval and verdict follow from them.
         interval = binomial_interval(result.correct, result.count)
         guessing = classify.compare_with_guessing(result.per_class)
         result = replace(result, accuracy_interval=interval, guessing=guessing)

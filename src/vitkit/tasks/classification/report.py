@@ -146,8 +146,7 @@ def _classes(result: Classification, images: str) -> page.Section:
         ),
         page.Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
-            "is long there are few images, and the order says little. Of a class on fewer than 50 images, "
-            "nearly all of them right, it is a little too short.",
+            "is long there are few images, and the order says little.",
             "caption",
         ),
         table,
