@@ -59,7 +59,7 @@ class ClassificationAnswering:
         if result.overconfidence is None:  # an early version wrote it
             counted = self.measure(predictions, result.class_names)
             result = replace(result, overconfidence=counted.overconfidence)
-        # Of a file that somebody may have given away the counts are checked: interval and verdict follow from them.
+        # The counts are checked, for somebody may have given the file away: the rest follows from them.
         interval = binomial_interval(result.correct, result.count)
         guessing = classify.compare_with_guessing(result.per_class)
         result = replace(result, accuracy_interval=interval, guessing=guessing)
