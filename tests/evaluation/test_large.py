@@ -50,6 +50,7 @@ print(json.dumps({"count": result.count, "descriptors": len(list(Path("/proc/sel
 MEMORY = """
 import json, resource, sys
 from pathlib import Path
+import scipy.special  # of the intervals: a library's own memory is not what is limited
 import torch
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
 from vitkit.models.config.card import Card
