@@ -97,7 +97,7 @@ def test_what_is_no_law_is_noticed() -> None:
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_extrapolation_holds_whatever_the_shape_of_the_curve(name: str, seeds: int) -> None:
-    """Where it is given for a share of them. Of 60 at 95 %, 52 or fewer hold once or twice in a hundred."""
+    """Where it is given for a share of them: of 60 at 95 %, at most 52 hold in one or two of 100 tries."""
     row = simulate(1.0, 6, seeds, curves=60, draw_curve=SHAPES[name], images=1000)
     assert row.objected > 0.8 or row.held >= 0.88
     assert (

@@ -43,7 +43,7 @@ ENDLESS = (
     (b"HTTP/1.1 503 Busy\r\n\r\n", b"body of an error"),
     (b"HTTP/1.1 416 No\r\n\r\n", b"body of a 416"),
 )
-"""What a server begins with, and what it then repeats."""
+"""The bytes that a server begins with, and those that it then repeats."""
 TARGETS = (
     "http://[::1/x.npz",
     "http://a..b/x.npz",

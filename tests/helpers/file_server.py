@@ -52,7 +52,7 @@ class Hosted:
     raw: bytes = b""
     """All that is answered, in place of HTTP."""
     repeated: bytes = b""
-    """What follows `raw` again and again, `DRIPS` times at most."""
+    """The bytes that follow `raw` again and again, `DRIPS` times at most."""
     elsewhere: str = ""
     """The address to which the server redirects."""
 

@@ -114,7 +114,7 @@ def test_another_file_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_every_change_is_told() -> None:
-    """Of each field, and of those that are added: a change that nobody describes is one that nobody sees."""
+    """Every field is covered, later ones too: users do not see a change that is not described."""
     plain = Augmentation(rand_augment=1)
     changed = {
         "crop_area": (0.5, 1.0),

@@ -290,7 +290,7 @@ def test_a_model_that_answers_nothing_has_a_page(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_best_step_is_the_one_that_the_run_chose() -> None:
-    """Of equal accuracies it takes the one of the lowest loss, and of measurements made twice the last."""
+    """It takes the lowest loss among equal accuracies, and the last of two measurements of one step."""
     measured = [
         (10, 0.5, 0.5),
         (20, 1.0, 0.4),

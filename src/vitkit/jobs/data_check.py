@@ -12,7 +12,7 @@ from vitkit.tasks import find_task
 def check(options: DataCheckOptions) -> DataCheck:
     """Read every image of a data set once, and count images, sizes, copies and bad files.
 
-    What has to be mended before training is among the findings.
+    The findings include all that has to be mended before training.
 
     Raises:
         VitkitError: there is no such data set, or its images cannot be listed.

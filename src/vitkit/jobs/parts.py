@@ -86,7 +86,7 @@ class RowSource(Protocol):
         """Load the model and list the images, once in each process that computes.
 
         Returns:
-            What decides the rows; their columns; and the function that computes them.
+            The record of what decides the rows, their columns, and the function that computes them.
         """
 
 

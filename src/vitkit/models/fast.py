@@ -63,16 +63,8 @@ ROTARY: Parts = {
 """Attention with rotary positions and norms of queries and keys, of ways that call them."""
 WHOLE: Parts = {
     ViT: (
-        *(
-            "config",
-            "card",
-            "chosen",
-            "recompute",
-            "batch_rows",
-            "_compiled_call_impl",
-            "pixel_mean",
-            "pixel_std",
-        ),
+        *("config", "card", "chosen", "recompute", "batch_rows", "_compiled_call_impl"),
+        *("pixel_mean", "pixel_std"),
         *("stem", "class_token", "register_tokens", "positions", "dropout", "pre_norm", "blocks", "norm"),
         *("pooling", "pre_logits", "head"),
     )
@@ -223,7 +215,7 @@ class FastViT(ViT):
 def can_shorten(model: ImageModel) -> bool:
     """Whether the last block of a model may compute the class token alone.
 
-    What comes after it is handed one token in place of all, so that it has to be known too.
+    The norm and the pooling behind it are handed one token in place of all: they have to be known too.
     """
     if not CLASS_TOKEN.knows_itself(model):
         return False
