@@ -309,8 +309,8 @@ class MAE(MaskedImages):
         )
         self.norm = nn.LayerNorm(width, model_config.norm_eps)
         self.head = nn.Linear(width, pixels)
-        # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none. MAE's
-        # frequencies beside MAE's alone: a run from before there was a choice goes on as it began.
+        # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none. They
+        # have MAE's frequencies where the encoder's positions have them, and else big_vision's.
         position = sincos_2d(model_config.grid, width, model_config.position)
         self.register_buffer("position", position, persistent=False)
         nn.init.normal_(self.mask_token, std=0.02)  # this and Xavier's below: MAE `models_mae.py`
