@@ -68,6 +68,14 @@ import glob
 from vitkit.runs.processes import join_processes, leave_processes
 world = join_processes()
 import torch.distributed.fsdp  # holds whatever group there is
+import torch
+from vitkit import create_model
+from vitkit.training.sharding import collect, shard
+model = create_model("ViT-8x1x2x16/4", num_classes=2, image_size=8)
+shard(model, world, "fsdp", "float32")
+model(torch.zeros(1, 3, 8, 8)).sum().backward()
+collect(next(model.parameters()))
+del model
 leave_processes()
 names = [open(path).read() for path in glob.glob("/proc/self/task/*/comm")]
 assert not [name for name in names if "gloo" in name], names

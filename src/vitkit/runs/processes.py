@@ -5,8 +5,10 @@ process 0 names the folder of the run, they read its record there, and take part
 """
 
 import atexit
+import gc
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -112,6 +114,12 @@ def leave_processes() -> None:
     """
     while _joined:
         _joined.pop()[1].end()
+        if mesh := sys.modules.get("torch.distributed.device_mesh"):
+            # What sharded the model holds the group: the model, in cycles, and meshes, in PyTorch's caches.
+            gc.collect()
+            for thing in gc.get_objects():
+                if type(thing) is mesh.DeviceMesh:
+                    thing._pg_registry.clear()  # private, and there is no public way
         leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
         leaving.start()
         leaving.join(LEAVING_SECONDS)
