@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.image_folders import keys, plant
-from vitkit.data.config import NEWEST_RULE, Splits
+from vitkit.data.config import Splits
 from vitkit.data.layouts.stratify import spread_order
 from vitkit.data.slices import Slice, parse_slice, parse_split
 from vitkit.data.sources import open_data
@@ -141,7 +141,7 @@ def test_classes_that_a_subset_leaves_out_are_named(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_split_is_a_split(tmp_path: Path) -> None:
-    data = open_data(str(plant(tmp_path, {"cats": 20, "dogs": 10})), Splits(0.1, 0.2, rule=NEWEST_RULE))
+    data = open_data(str(plant(tmp_path, {"cats": 20, "dogs": 10})), Splits(0.1, 0.2))
     both = data.with_part("train[:50%]").with_part("train[50%:]")
     parts = [keys(both, "train[:50%]"), keys(both, "train[50%:]")]
     assert sorted(parts[0] + parts[1]) == keys(data, "train")

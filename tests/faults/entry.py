@@ -126,7 +126,7 @@ def read_archive(path: Path) -> tuple[dict[str, int | None], tuple[str, ...]]:
 
     Raises Refusal.
     """
-    data = open_data(str(path), Splits(rule=2))  # which looks for repeats
+    data = open_data(str(path))  # which looks for repeats
     images: dict[str, int | None] = {}
     for samples in data.splits.values():
         for index in range(len(samples)):

@@ -23,11 +23,14 @@ def image_bytes(level: int = 0, size: tuple[int, int] = (4, 3)) -> bytes:
 
 
 def plant(root: Path, files: Mapping[str, int]) -> Path:
-    """Class folders with so many images: {"train/cats": 3}."""
+    """Class folders with so many images, each of another grey: {"train/cats": 3}."""
+    planted = 0
     for folder, count in files.items():
         (root / folder).mkdir(parents=True, exist_ok=True)
         for number in range(count):
-            (root / folder / f"{number:03d}.png").write_bytes(image_bytes(number))
+            size = (4, 3 + planted // 256)  # beyond 256 greys, another size
+            (root / folder / f"{number:03d}.png").write_bytes(image_bytes(planted % 256, size))
+            planted += 1
     return root
 
 

@@ -42,7 +42,7 @@ def photos(tmp_path: Path) -> Path:
 def test_the_versions_are_those_that_training_yields() -> None:
     """From the loader of a run with another batch size, in each of the first epochs."""
     view = see_images(RUN, OPTIONS)
-    samples = open_data("digits", replace(RUN.splits, rule=3)).splits["train"]
+    samples = open_data("digits", RUN.splits).splits["train"]
     loader = TrainLoader(samples, RUN.preprocessing, RUN.augmentation, batch_size=64, seed=7)
     seen: dict[str, list[np.ndarray]] = {}
     steps = -(-4 * len(samples) // 64)
@@ -60,7 +60,7 @@ def test_the_versions_are_those_that_training_yields() -> None:
 
 def test_beside_them_is_what_evaluation_sees() -> None:
     view = see_images(RUN, OPTIONS)
-    samples = open_data("digits", replace(RUN.splits, rule=3)).splits["train"]
+    samples = open_data("digits", RUN.splits).splits["train"]
     numbers = {samples.key(number): number for number in range(len(samples))}
     for image in view.images:
         number = numbers[image.name]

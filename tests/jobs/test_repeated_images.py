@@ -10,8 +10,7 @@ from PIL import Image
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.data.config import NEWEST_RULE, Preprocessing
-from vitkit.runs.config import read_run
+from vitkit.data.config import Preprocessing
 from vitkit.training.config import TrainingConfig
 
 
@@ -58,31 +57,6 @@ def test_accuracy_is_given_with_and_without_them(trained: tuple[Path, Hearing]) 
     )
     assert "6 of these images are training images too" in (folder / "report.html").read_text()
     assert json.loads((folder / "evaluation" / "val.json").read_text())["repeated"]["count"] == 0
-
-
-def test_a_run_records_its_rule_and_older_ones_keep_theirs(tmp_path: Path) -> None:
-    for label in "ab":
-        for i in range(20):
-            draw(tmp_path / "data" / label / f"{i}.png", i + 1000 * (label == "b"))
-            draw(tmp_path / "data" / label / f"{i}-again.png", i + 1000 * (label == "b"))
-    run, folder = short(tmp_path / "data"), tmp_path / "run"
-    vitkit.train(run, folder)
-    assert read_run(folder).splits.rule == NEWEST_RULE
-    old = tmp_path / "old"
-    vitkit.train(replace(run, splits=replace(run.splits, rule=1)), old)
-    for path in (old / "config.json", old / "model.json", *old.glob("checkpoints/*/manifest.json")):
-        written = json.loads(path.read_text())
-        for part in (written.get("run"), written.get("data"), written.get("card", {}).get("data")):
-            if part:
-                part["splits"].pop("rule")
-        if "manifest" not in path.name:
-            path.write_text(json.dumps(written))
-    heard = Hearing()
-    assert vitkit.train(run, old, listener=heard) == old  # the same command again: it has finished
-    assert "has finished" in str(heard.rows) and read_run(old).splits.rule is None
-    first, second = vitkit.evaluate(old), vitkit.evaluate(folder)
-    assert first.data.fingerprint() != second.data.fingerprint()
-    assert first.result.repeated.count > 0 == second.result.repeated.count
 
 
 def test_the_screen_says_once_that_weights_are_weights(trained: tuple[Path, Hearing]) -> None:

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
-from vitkit.data.config import NEWEST_RULE, Preprocessing, Splits
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
@@ -64,7 +64,7 @@ def test_the_head_begins_as_the_closed_form(
     hearing = Hearing()
     training.train(ridge_run(start, optimizer=STILL), tmp_path / "run", listener=hearing)
     weights = load_file(tmp_path / "run/model.safetensors")
-    samples = open_data("digits", Splits(rule=NEWEST_RULE), RULE.decode).splits["train"]
+    samples = open_data("digits", Splits(), RULE.decode).splits["train"]
     extractor = FeatureExtractor(load_model(start), RULE, torch.device("cpu"))
     labels = class_numbers(samples.labels)
     used = np.sort(mixed_order(labels, 0)[:most])

@@ -10,13 +10,11 @@ import pytest
 import vitkit
 from tests.helpers.small_digits import small_run
 from vitkit.config import to_json
-from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.jobs.report import write_report
 from vitkit.jobs.series.report import conclusions
 from vitkit.jobs.series.series import train_series
-from vitkit.runs.data_record import DataRecord
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
     Member,
@@ -30,7 +28,7 @@ from vitkit.runs.series_record import (
     write_series,
 )
 
-RUN = replace(small_run(4), splits=Splits(rule=NEWEST_RULE))
+RUN = small_run(4)
 RATES = (0.001, 0.02)
 RUNS, FOLDS = SeriesOptions(runs=2), SeriesOptions(cross_validate=3)
 SWEEP = SeriesOptions(sweep_rates=RATES, runs=2)
@@ -87,36 +85,6 @@ def test_what_is_written_is_read_again(series: Series, tmp_path: Path) -> None:
     restored = read_series(written(tmp_path / "series", series))
     assert replace(restored, spread=None) == series
     assert restored.spread == (summarise(series) if series.ended else None)
-
-
-@pytest.mark.parametrize(
-    ("rule", "note", "sizes", "refused"),
-    [
-        (2, "", (8, 8, 20), True),
-        (1, "", (9, 8, 6), True),
-        (2, "", (8, 8, 9), False),
-        (2, "3 images repeat others and are kept in the same split.", (8, 8, 20), False),
-        (NEWEST_RULE, "", (8, 8, 20), False),
-    ],
-)
-def test_finished_folds_of_an_early_version_are_refused_where_they_are_uneven(
-    rule: int, note: str, sizes: tuple[int, ...], refused: bool, tmp_path: Path
-) -> None:
-    """By what the runs wrote down: the images may be gone."""
-    series = series_of(FOLDS, (8, 8, 8), (1, 0, 2))
-    early = replace(series, run=replace(RUN, splits=Splits(rule=rule)))
-    folder = written(tmp_path / "folds", early)
-    for number, size in enumerate(sizes):
-        made = DataRecord("d", "d", "folder", ("a",), {}, (note,), {}, "0", images={"test": size})
-        (folder / f"fold-{number}").mkdir()
-        (folder / f"fold-{number}/data.json").write_text(json.dumps(to_json(made)))
-    if not refused:
-        assert write_report(folder).exists() and read_series(folder).spread is not None
-        return
-    for use in (read_series, write_report, vitkit.load_model):
-        with pytest.raises(VitkitError, match=r"not even.* another --out.* still be used, such as .*fold-0"):
-            use(folder)
-    assert not (folder / "report.html").exists()
 
 
 def victim(root: Path) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import importing, option_names, take_option
 from vitkit.cli.processes import start_several
 from vitkit.cli.training_options import CommandLine, parse_line
-from vitkit.data.config import FIRST_RULE
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import MachineOptions, as_arguments
 from vitkit.jobs.recipes import recipe
@@ -191,10 +190,8 @@ def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
 def _trained_for_longer(start: Place) -> Run:
     """Return the run that goes on from a finished run as a new one, with the same options and head."""
     before = start.run()
-    # A run without a rule was cut by the first one: the test images stay the same.
-    splits = replace(before.splits, rule=before.splits.rule or FIRST_RULE)
     training = replace(before.training, minutes=None, evaluate_test=True)
-    return replace(before, splits=splits, training=training, start=StartConfig(start.name, head="keep"))
+    return replace(before, training=training, start=StartConfig(start.name, head="keep"))
 
 
 def _read_series(folder: Path) -> "Series":

@@ -57,10 +57,7 @@ class DecodeRule:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of memory that decoding one image may take.
-
-        They follow from `max_pixels`, so that there is one option, and files of earlier versions stay valid.
-        """
+        """Bytes of memory that decoding one image may take: they follow from `max_pixels`."""
         return BYTES_PER_PIXEL * max(self.max_pixels, _FEWEST_PIXELS) + OVERHEAD_BYTES
 
 
@@ -204,12 +201,6 @@ def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
         )
 
 
-FIRST_RULE, NEWEST_RULE = 1, 3
-"""The versions of the rule by which splits are cut: in runs that record none, and in runs that begin now."""
-DEALT_RULE = 3
-"""The first rule by which every class is dealt round the folds."""
-
-
 @dataclass(frozen=True)
 class Splits:
     """The cutting of splits that the data lacks from its training images."""
@@ -239,11 +230,6 @@ class Splits:
     subset_seed: int | None = None
     """Seed of that order; left out, the seed of the cut. Another seed draws another part of the same training
     images."""
-    rule: int | None = None
-    """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
-    together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
-    left some with few images or none. Left out: 3 in a run that begins; 1 in a run of an early version, which
-    records none."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -251,8 +237,6 @@ class Splits:
             # One way of writing for each selection, so that it is the same run however it is written.
             part = parse_subset(self.subset)
             object.__setattr__(self, "subset", None if part == WHOLE else str(part))
-        if self.rule not in (None, *range(1, NEWEST_RULE + 1)):
-            raise VitkitError(f"The rule of the splits is 1, 2 or 3, found {self.rule}: leave it out.")
         if (self.fold is None) != (self.folds is None):
             raise VitkitError("fold and folds go together: give both, say --splits.fold 0 --splits.folds 5.")
         if self.fold is not None and self.folds is not None and not 0 <= self.fold < self.folds:

@@ -20,7 +20,7 @@ from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Splits
 from vitkit.data.decode.image import Header, decode, header
 from vitkit.data.layouts import label_sets
 from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
-from vitkit.data.layouts.cutting import Folds, with_missing_splits
+from vitkit.data.layouts.cutting import with_missing_splits
 from vitkit.data.layouts.folders import list_folders, list_images
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.layouts.parquet import list_parquet
@@ -79,7 +79,7 @@ class ImageData:
     kind: the layout, such as "folder of class folders".
     splits: "train", then "val" and "test" where the data has them.
     notes: sentences for the first screen and the report: what was cut, ignored or missing.
-    folds: the folds, of which one is the test split; None where no folds are cut.
+    fold_of: (N,) the fold of each training image before any cut; None where no folds are cut.
     same: for the images of each split that was compared with the others when they were cut, the number of the
         first image with the same pixels.
     listed: the listing that the splits were cut from.
@@ -92,7 +92,7 @@ class ImageData:
     class_names: tuple[str, ...]
     splits: Mapping[str, Samples]
     notes: tuple[str, ...]
-    folds: Folds | None = None
+    fold_of: NDArray[np.int64] | None = None
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     listed: "ListedData | None" = None
     seed: int = 0
@@ -255,7 +255,7 @@ class ListedData:
             listing.class_names,
             samples,
             tuple(notes),
-            cut.folds,
+            cut.fold_of,
             same,
             self,
             splits.seed,

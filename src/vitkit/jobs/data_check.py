@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from vitkit.data.check import DataCheck, check_data
-from vitkit.data.config import NEWEST_RULE
 from vitkit.data.sources import UnfitDataError
 from vitkit.jobs.options import DataCheckOptions
 from vitkit.tasks import find_task
@@ -19,10 +18,9 @@ def check(options: DataCheckOptions) -> DataCheck:
     """
     problems: tuple[str, ...] = ()
     with options.listener.progress("listing images"):
-        splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
         try:
-            data = find_task(options.task).learning.open_data(options.path, splits, options.decode)
+            data = find_task(options.task).learning.open_data(options.path, options.splits, options.decode)
         except UnfitDataError as error:
-            data, problems = error.listed.cut(splits), error.problems
+            data, problems = error.listed.cut(options.splits), error.problems
     with options.listener.progress("reading images") as progress:
         return replace(check_data(data, progress), problems=problems)

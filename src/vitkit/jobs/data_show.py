@@ -5,7 +5,7 @@ import io
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vitkit.analysis.drawing import enlarged
-from vitkit.data.config import NEWEST_RULE, Augmentation
+from vitkit.data.config import Augmentation
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_at
@@ -89,8 +89,7 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
     """
     listener = options.listener
     with listener.progress("listing images"):
-        splits = replace(run.splits, rule=run.splits.rule or NEWEST_RULE)
-        data = Request().images(replace(run, splits=splits))
+        data = Request().images(run)
     samples, seed = data.splits["train"], run.training.seed
     # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)

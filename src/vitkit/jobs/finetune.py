@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vitkit.data.config import FIRST_RULE, Splits
+from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice.default_start import choose_start
 from vitkit.jobs.finetune_defaults import fit_images, fit_length
@@ -180,10 +180,7 @@ def fit_run(given: Run, request: Request | None = None, listener: Listener = SIL
         part = trained_on.splits.subset
         if replace(splits, subset=None, subset_seed=None) == Splits():
             # The start's own images keep its splits, so that no test image is one of its training images.
-            rule = trained_on.splits.rule or FIRST_RULE
-            splits = replace(
-                trained_on.splits, rule=rule, subset=splits.subset, subset_seed=splits.subset_seed
-            )
+            splits = replace(trained_on.splits, subset=splits.subset, subset_seed=splits.subset_seed)
         if part is not None and splits.subset is None:
             listener.note(
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "

@@ -337,7 +337,7 @@ def foresee_run(
     _refuse_run(plan)
     folder, has_begun = foresee(
         given,
-        lambda: numbered_folders(plan.as_given, plan.data.name),
+        lambda: numbered_folders(plan.run, plan.data.name),
         lambda folder: _whose(folder, plan, resume),
     )
     return plan, folder, has_begun
@@ -410,7 +410,7 @@ def _claim(plan: Plan, given: Path | None, resume: bool) -> AbstractContextManag
     """
     return claim(
         given,
-        lambda: numbered_folders(plan.as_given, plan.data.name),
+        lambda: numbered_folders(plan.run, plan.data.name),
         lambda folder: _whose(folder, plan, resume),
     )
 
@@ -426,7 +426,7 @@ def _whose(folder: Path, plan: Plan, resume: bool) -> Whose:
             return "new"
         return VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
     recorded = plan.request.place(folder).require_config()["run"]
-    changes = changed_options(recorded, str(folder / "config.json"), plan.as_given, moved=resume)
+    changes = changed_options(recorded, str(folder / "config.json"), plan.run, moved=resume)
     if not changes:
         return "mine"
     listed = "\n  ".join(name_options(changes))

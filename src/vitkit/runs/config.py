@@ -309,8 +309,6 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     # Parsed into a Run first: options that are newer than the record then take their defaults.
     recorded_run = from_json(Run, recorded, where)
     there, here = to_json(recorded_run), to_json(run)
-    if run.splits.rule is None:  # the rule that the run was begun with
-        here["splits"]["rule"] = there["splits"]["rule"]
     if None not in (there["training"]["steps"], here["training"]["steps"]):
         here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):

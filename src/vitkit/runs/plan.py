@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
-from vitkit.data.config import NEWEST_RULE
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.transforms import preprocess
@@ -111,10 +110,8 @@ class Plan:
     """A complete run with its images, the architecture of its model, its start and its device."""
 
     run: Run
-    """The run with absolute paths, a number of steps, its pixel statistics, the rule by which its splits are
-    cut, and the name of its start's model."""
-    as_given: Run
-    """The same without the rule, where none was given: it equals a run that an early version began."""
+    """The run with absolute paths, a number of steps, its pixel statistics, and the name of its start's
+    model."""
     data: ImageData
     config: ModelConfig
     """The architecture of its model."""
@@ -140,10 +137,8 @@ class Plan:
             precision, exact = self.run.training.precision, self.run.training.exact
             compute = choose_for(self.config, self.device, precision, phase="training", exact=exact)
             return replace(self, compute=compute, recorded=write_config(folder, self.run, command, compute))
-        place = self.request.place(folder)
-        recorded, run = place.require_config(), _with_rule(self.as_given, place)
-        data = self.data if run.splits == self.run.splits else self.request.images(run)
-        return replace(self, run=run, data=data, compute=parse_compute(recorded, folder), recorded=recorded)
+        recorded = self.request.place(folder).require_config()
+        return replace(self, compute=parse_compute(recorded, folder), recorded=recorded)
 
     def measure(self, listener: Listener) -> Pace:
         """Time the steps of the run on this machine; its folder is not needed."""
@@ -174,12 +169,11 @@ def plan_run(
     request = request or Request()
     run = resolve_minutes(with_absolute_paths(run), out, request, device=device, listener=listener)
     computing_device = find_device(device)
-    begun = None if out is None else request.place(out)
     with listener.progress("listing images"):
-        data = request.images(_with_rule(run, begun))
+        data = request.images(run)
     run, start = resolve_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
     config = model_config_of(run, len(data.class_names), start)
-    return Plan(_with_rule(run, begun), run, data, config, start, computing_device, device, request)
+    return Plan(run, data, config, start, computing_device, device, request)
 
 
 def with_absolute_paths(run: Run) -> Run:
@@ -246,9 +240,8 @@ def resolve_minutes(
 
     read = recorded or read_begun
     begun = None if out is None else read(out)
-    rule = run.splits.rule or (NEWEST_RULE if begun is None else begun.splits.rule)
-    with listener.progress("listing images"):  # cut as the run will cut them
-        data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
+    with listener.progress("listing images"):
+        data = request.images(run)
     count = len(data.splits["train"])
     if begun is not None and begun.training.steps is not None:
         # Other minutes are refused with the folder, whose error names them.
@@ -282,15 +275,6 @@ def resolve_minutes(
             "minutes: the run takes longer."
         )
     return fit(run, steps, count)
-
-
-def _with_rule(run: Run, begun: Place | None) -> Run:
-    """Fill in the rule of the splits where none is given: the recorded rule, in a new run the newest."""
-    if run.splits.rule is not None:
-        return run
-    recorded = begun is not None and (begun.is_run or (begun.path / "config.json").exists())
-    rule = begun.run().splits.rule if begun is not None and recorded else NEWEST_RULE
-    return replace(run, splits=replace(run.splits, rule=rule))
 
 
 MOST_IMAGES = 500

@@ -22,7 +22,6 @@ from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
-from vitkit.data.config import DEALT_RULE, FIRST_RULE
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.runs.config import Run
@@ -37,8 +36,6 @@ from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 
 RECORD = SERIES
-SAME_SPLIT = "kept in the same split"
-"""Part of the note that images which repeat others were cut together (`data/layouts/cutting.py`)."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +158,7 @@ def read_series(folder: str | Path) -> Series:
         folder: the folder of the series.
 
     Raises:
-        VitkitError: it is no series, or its record is damaged or contradicts itself; or it is a
-            cross-validation of an early version whose folds are uneven.
+        VitkitError: it is no series, or its record is damaged or contradicts itself.
     """
     path = Path(folder) / RECORD
     try:
@@ -172,49 +168,9 @@ def read_series(folder: str | Path) -> Series:
     wrong = _contradiction(series)
     if wrong:
         raise VitkitError(f"{path}: {wrong}. Put the original file back, or begin again with another --out.")
-    if is_cut_in_turn(series):
-        _require_even_folds(Path(folder), series)
     if series.rates and series.chosen is not None:
         series = replace(series, reasons=choose_rate(series).reasons)
     return replace(series, spread=summarise(series) if series.ended else None)
-
-
-def is_cut_in_turn(series: Series) -> bool:
-    """Whether a series is a cross-validation by an early rule, which cut one fold after the other."""
-    return series.options.cross_validate is not None and (series.run.splits.rule or FIRST_RULE) < DEALT_RULE
-
-
-def _require_even_folds(folder: Path, series: Series) -> None:
-    """Refuse uneven folds by the records of their runs, so that the images need not be there.
-
-    Raises:
-        VitkitError: folds are uneven, or a record is damaged.
-    """
-    records = [read_record(folder / member.folder) for member in series.members]
-    begun = [record for record in records if record is not None]
-    # Folds of grouped images may differ by the size of the largest group, which no run recorded.
-    notes = [note for record in begun for note in record.notes]
-    if series.run.splits.group is not None or any(SAME_SPLIT in note for note in notes):
-        return
-    sizes = [record.images.get("test", 0) for record in begun if record.images]
-    if sizes and max(sizes) - min(sizes) > 1:
-        raise VitkitError(explain_uneven_folds(folder, sizes))
-
-
-def explain_uneven_folds(folder: Path, sizes: Sequence[int]) -> str:
-    """Explain why a cross-validation of an early version is refused, and what its user can do.
-
-    Args:
-        folder: of the series.
-        sizes: the test images of its folds.
-    """
-    shown = join_names([str(size) for size in sizes])
-    return (
-        f"{folder} was begun by an earlier version, whose folds of {shown} test images are not even, because "
-        "it put the last image of every class into the last one. Begin again with another --out: now every "
-        "class is dealt round the folds. The models of its runs can still be used, such as "
-        f"{folder / 'fold-0'}, but their scores are no cross-validation."
-    )
 
 
 def _contradiction(series: Series) -> str:
@@ -279,8 +235,7 @@ def _wrong_result(series: Series, member: Member) -> str:
     if member.fold is not None and score.split != "test":
         return (
             "expected a score on the test images of its fold, found a score on "
-            f"{describe_value(score.split)}, whose images chose its weights: an earlier version left folds "
-            "of small classes empty, so that this is no cross-validation"
+            f"{describe_value(score.split)}, whose images chose its weights"
         )
     if score.split not in (("val",) if member in series.rates else ("test", "val")):
         return f"score: expected images that the run is judged by, found {describe_value(score.split)}"

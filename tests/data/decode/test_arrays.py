@@ -397,7 +397,7 @@ def test_arrays_beside_images_are_no_images(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         Image.fromarray(noise(8, 8, 3)).save(tmp_path / name / "1.png")
         np.save(tmp_path / name / "1-mask.npy", noise(8, 8))
-    data = open_data(str(tmp_path), Splits(test_fraction=0, val_fraction=0, rule=1))
+    data = open_data(str(tmp_path), Splits(test_fraction=0, val_fraction=0))
     assert len(data.splits["train"]) == 2
     assert any("2 files in class folders ignored" in note for note in data.notes)
 

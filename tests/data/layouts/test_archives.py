@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 
 import vitkit
-from vitkit.data.config import Splits
 from vitkit.data.layouts import archives, repeats
 from vitkit.data.layouts.archives import list_archive
 from vitkit.data.layouts.image_paths import NamedImage, find_images
@@ -260,7 +259,7 @@ def test_one_bad_image_of_a_zip_is_one_unreadable_image(
     monkeypatch.setattr(repeats, "MOST_DECODED", 1000 if compared == "pixels" else 1)
     archive = zipped(tmp_path / "a.zip", {**PHOTOS, "cat/b.png": png(51), "cat/c.png": png(51)})
     _edited(archive, b"cat/b.png", place, value)
-    data = open_data(str(archive), Splits(rule=2))
+    data = open_data(str(archive))
     bad = [s.key(i) for s in data.splits.values() for i in range(len(s)) if not _can_be_read(s, i)]
     assert bad == ["eel/b.png" if place == 46 else "cat/b.png"]
     assert sum(map(len, data.splits.values())) == len(PHOTOS) + 2

@@ -37,7 +37,7 @@ def test_a_column_of_groups_in_parquet_is_never_torn(tmp_path: Path) -> None:
     labels = [patient % 2 for patient in patients]
     write_parquet(tmp_path / "0.parquet", labels[:31], more={"Patient": patients[:31]})
     write_parquet(tmp_path / "1.parquet", labels[31:], first=31, more={"Patient": patients[31:]})
-    data = open_data(str(tmp_path), Splits(group="patient", rule=2))
+    data = open_data(str(tmp_path), Splits(group="patient"))
     place = {f"0.parquet row {row}": patients[row] for row in range(31)}
     place |= {f"1.parquet row {row}": patients[31 + row] for row in range(29)}
     patients_of = {
@@ -47,7 +47,7 @@ def test_a_column_of_groups_in_parquet_is_never_torn(tmp_path: Path) -> None:
     assert sorted(every) == list(range(20))  # each patient is in one split
     assert {*patients_of} == {"train", "val", "test"}
     assert "Splits keep groups together: 20 groups by patient." in data.notes
-    ungrouped = open_data(str(tmp_path), Splits(rule=2))
+    ungrouped = open_data(str(tmp_path))
     torn = {name: {place[s.key(i)] for i in range(len(s))} for name, s in ungrouped.splits.items()}
     assert torn["train"] & torn["test"]  # without the column they are torn
 

@@ -13,8 +13,6 @@ from vitkit.data.layouts.repeats import find_repeats, repeats_of_training
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 
-RULE_2 = Splits(rule=2)
-
 
 def draw(path: Path, seed: int, **options: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +41,7 @@ def torn(data: ImageData) -> int:
 
 
 def test_the_same_pixels_stay_in_one_split(copies: Path) -> None:
-    data = open_data(str(copies), RULE_2)
+    data = open_data(str(copies))
     assert torn(data) == 0
     assert "60 images repeat others and are kept in the same split." in data.notes
     assert [len(samples) for samples in data.splits.values()] == pytest.approx([84, 12, 24], abs=2)
@@ -55,26 +53,13 @@ def test_the_same_image_in_two_classes_is_named(copies: Path) -> None:
     (copies / "a" / "07-again.png").rename(copies / "b" / "wrong.png")
     draw(copies / "a" / "third.png", 7, compress_level=1)
     draw(copies / "b" / "12-again-too.png", 112)  # of one class
-    notes = open_data(str(copies), RULE_2).notes
+    notes = open_data(str(copies)).notes
     assert notes[0] == (
         "1 image has different labels under several names, so that some are wrong: "
         "a/07.png = a/third.png = b/wrong.png."
     )
     assert len([note for note in notes if "different labels" in note]) == 1
-    assert not [note for note in open_data(str(copies), RULE_2, labelled=False).notes if "labels" in note]
-
-
-def test_runs_of_the_first_rule_keep_their_splits(copies: Path) -> None:
-    first, unsaid = open_data(str(copies), Splits(rule=1)), open_data(str(copies))
-    assert first.fingerprint() == unsaid.fingerprint() != open_data(str(copies), RULE_2).fingerprint()
-    assert torn(first) > 10
-
-
-def test_without_repeats_both_rules_cut_alike(tmp_path: Path) -> None:
-    for i in range(40):
-        draw(tmp_path / "ab"[i % 2] / f"{i}.png", i)
-    assert open_data(str(tmp_path), RULE_2).fingerprint() == open_data(str(tmp_path)).fingerprint()
-    assert open_data("digits", RULE_2).fingerprint() == open_data("digits").fingerprint()
+    assert not [note for note in open_data(str(copies), labelled=False).notes if "labels" in note]
 
 
 def test_of_many_bytes_equal_files_are_found(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +78,7 @@ def test_of_many_bytes_equal_files_are_found(copies: Path, monkeypatch: pytest.M
 
 def test_too_many_images_are_not_compared(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "COMPARED_BELOW", 100)
-    data = open_data(str(copies), RULE_2)
+    data = open_data(str(copies))
     assert "120 images are too many to look for repeated ones." in data.notes
     assert repeats_of_training(dict(data.splits), ["test"]) == {}
 
@@ -132,7 +117,7 @@ def patients_by_split(csv: Path, data: ImageData) -> dict[str, set[str]]:
 
 def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
     csv = write_patients(tmp_path)
-    data = open_data(str(csv), Splits(group="patient", rule=2))
+    data = open_data(str(csv), Splits(group="patient"))
     patients = patients_by_split(csv, data)
     assert not patients["train"] & patients["test"] and not patients["train"] & patients["val"]
     assert not patients["val"] & patients["test"] and len(set().union(*patients.values())) == 40
@@ -143,15 +128,14 @@ def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
     assert "Splits keep groups together: 40 groups by patient." in data.notes
 
 
-@pytest.mark.parametrize("rule", [1, 2])
-def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path, rule: int) -> None:
+def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path) -> None:
     """However well the group would fill a split: a class without training images cannot be learned."""
     for i in range(12):
         draw(tmp_path / f"{i}.png", i)
     rows = [f"{i}.png,{'c' if i == 0 else 'ab'[i % 2]},p{i // 3}" for i in range(12)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label,patient", *rows]))
     for seed in range(8):
-        splits = Splits(val_fraction=0, test_fraction=0.34, group="patient", seed=seed, rule=rule)
+        splits = Splits(val_fraction=0, test_fraction=0.34, group="patient", seed=seed)
         data = open_data(str(tmp_path / "list.csv"), splits)
         rare = data.class_names.index("c")
         assert rare in data.splits["train"].labels and rare not in data.splits["test"].labels
@@ -170,7 +154,7 @@ def test_folds_hold_each_image_once(tmp_path: Path, group: str | None) -> None:
     csv = write_patients(tmp_path)
     tests: list[str] = []
     for fold in range(5):
-        data = open_data(str(csv), Splits(group=group, fold=fold, folds=5, rule=2))
+        data = open_data(str(csv), Splits(group=group, fold=fold, folds=5))
         tests += [data.splits["test"].key(i) for i in range(len(data.splits["test"]))]
         total = sum(map(len, data.splits.values()))
         assert len(data.splits["test"]) == pytest.approx(total / 5, abs=6)
@@ -219,7 +203,7 @@ def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> Non
         open_data(str(copies), Splits(group="patient"))
     with pytest.raises(VitkitError, match="built-in digits"):
         open_data("digits", Splits(group="1"))
-    for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}, {"rule": 4}):
+    for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}):
         with pytest.raises(VitkitError):
             Splits(**wrong)  # type: ignore[arg-type]
     with pytest.raises(VitkitError, match="leave nothing"):

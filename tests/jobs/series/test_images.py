@@ -16,10 +16,9 @@ from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
-from vitkit.runs import series_record as record
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import new_series, read_series
+from vitkit.runs.series_record import read_series
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -133,7 +132,7 @@ def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> N
     def first_fold() -> ImageData:
         lines = [f"{path},{label},{group}" for (path, label), group in zip(rows, groups, strict=True)]
         table.write_text("\n".join(["path,label,patient", *lines]))
-        return open_data(str(table), replace(splits, fold=0, folds=3, rule=3))
+        return open_data(str(table), replace(splits, fold=0, folds=3))
 
     splits = Splits(val_fraction=0, group="patient")
     before = first_fold()
@@ -141,51 +140,12 @@ def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> N
     pretended.stop_at = 2
     with pytest.raises(KeyboardInterrupt):
         train_series(run, tmp_path / "folds", KINDS["folds"])
-    assert before.folds is not None
-    image, other = (list(before.folds.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
+    assert before.fold_of is not None
+    image, other = (list(before.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
     groups[image], groups[other] = groups[other], groups[image]
     assert first_fold().fingerprint() == before.fingerprint()
     with pytest.raises(VitkitError, match="have changed since"):
         train_series(run, tmp_path / "folds", KINDS["folds"])
-
-
-def early_folds(out: Path, run: Run, folds: int) -> Path:
-    """The record of a cross-validation that an early version has just begun."""
-    run = replace(run, splits=replace(run.splits, rule=2))
-    options = SeriesOptions(cross_validate=folds)
-    out.mkdir()
-    members = record.plan_members(run, options, (), run.optimizer.learning_rate)[1]
-    record.write_series(out, new_series("", run, options, (), members, True))
-    return out
-
-
-def test_folds_of_an_early_version_go_on_as_they_were_cut_where_they_are_even(
-    tmp_path: Path, pretended: Pretended
-) -> None:
-    data = photos(tmp_path / "data")
-    run = replace(SMALL, data=str(data))
-    out = early_folds(tmp_path / "even", run, 3)
-    train_series(run, out, SeriesOptions(cross_validate=3))
-    assert [made.splits.rule for made in pretended.runs] == [2, 2, 2]
-    assert train_series(run, tmp_path / "new", SeriesOptions(cross_validate=3))
-    assert [made.splits.rule for made in pretended.runs[3:]] == [3, 3, 3]
-
-
-def test_uneven_folds_of_an_early_version_are_refused(tmp_path: Path, pretended: Pretended) -> None:
-    for label in range(20):
-        for number in range(2):
-            path = tmp_path / f"data/{label:02d}/{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (8, 8), (label, number, 0)).save(path)
-    run, options = replace(SMALL, data=str(tmp_path / "data")), SeriesOptions(cross_validate=5)
-    out = early_folds(tmp_path / "early", run, 5)
-    with pytest.raises(
-        VitkitError, match=r"folds of 8, 8, 4, 0, 20 test images are not even.* another --out"
-    ):
-        train_series(run, out, options)
-    assert pretended.trained == [] and not list(out.glob("fold-*"))
-    series = read_series(train_series(run, tmp_path / "new", options))
-    assert series.spread is not None and series.spread.runs == 5
 
 
 def test_more_folds_than_images_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
@@ -193,17 +153,3 @@ def test_more_folds_than_images_are_refused_before_a_folder_is_made(tmp_path: Pa
     with pytest.raises(VitkitError, match="31 folds need as many images"):
         train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=31))
     assert not (tmp_path / "folds").exists()
-
-
-def test_a_start_on_the_same_images_brings_no_early_folds(tmp_path: Path, pretended: Pretended) -> None:
-    run = replace(SMALL, data=str(photos(tmp_path / "data")), splits=Splits(rule=2))
-    train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=2))
-    train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=2))
-    assert [made.splits.rule for made in pretended.runs] == [3, 3]
-
-
-def test_the_rule_of_dealing_is_about_folds_alone() -> None:
-    """A start of an early version held the same images out, so that a sweep can be trusted."""
-    compare = job._held_out_fields
-    assert compare(Splits(rule=2)) == compare(Splits(rule=3)) != compare(Splits(rule=1))
-    assert compare(Splits(fold=0, folds=2, rule=2)) != compare(Splits(fold=0, folds=2, rule=3))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.config import DEALT_RULE, FIRST_RULE, Splits
+from vitkit.data.config import Splits
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.layouts.stratify import draws, stratify, stratify_label_sets
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
@@ -28,31 +28,14 @@ _LOOKS = 20_000
 
 
 @dataclass(frozen=True)
-class Folds:
-    """The folds that training images are cut into."""
-
-    fold_of: NDArray[np.int64]
-    """(N,) the fold of each image, from 0."""
-    sizes: tuple[int, ...]
-    """Images of each fold."""
-    largest_group: int
-    """Images of the largest group that stays together, 1 without groups."""
-
-    @property
-    def even(self) -> bool:
-        """Whether each fold has an image, and no two differ by more than the largest group."""
-        return min(self.sizes) > 0 and max(self.sizes) - min(self.sizes) <= self.largest_group
-
-
-@dataclass(frozen=True)
 class Cut:
     """The splits of a data set."""
 
     listed: dict[str, SplitListing]
     notes: list[str]
     """Sentences about how they were made."""
-    folds: Folds | None = None
-    """The folds, if any were cut."""
+    fold_of: NDArray[np.int64] | None = None
+    """`(N,)`, the fold of each training image before any cut, from 0; None where no folds are cut."""
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """For each image of the splits that were compared, the position before any cut of the first training
     image of the same pixels."""
@@ -73,7 +56,7 @@ def with_missing_splits(
     """
     listed = dict(listing.splits)
     notes = _torn_groups(listing)
-    folds: Folds | None = None
+    fold_of: NDArray[np.int64] | None = None
     if "train" not in listed:
         return Cut(listed, notes)
     if splits.folds is not None and "test" in listed:
@@ -86,7 +69,7 @@ def with_missing_splits(
     total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
     stratified = "stratified, " if listing.class_names else ""
     if fractions:
-        compared = search() if (splits.rule or FIRST_RULE) >= 2 else None
+        compared = search()
         if compared is not None:
             same["train"] = compared
             notes += _contradictions(listing, compared)
@@ -95,9 +78,9 @@ def with_missing_splits(
     for split, fraction in fractions.items():
         numbers, labels = listed["train"]
         if split == "test" and splits.folds is not None:
-            folds = _cut_folds(labels, groups, splits)
-            cut, how = folds.fold_of == splits.fold, f"fold {splits.fold} of {splits.folds}"
-            notes += _untested(labels, folds, listing.class_names)
+            fold_of = _cut_folds(labels, groups, splits.folds, splits.seed)
+            cut, how = fold_of == splits.fold, f"fold {splits.fold} of {splits.folds}"
+            notes += _untested(labels, fold_of, listing.class_names)
         else:
             # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
             count = math.ceil(fraction * total - 1e-9)
@@ -116,7 +99,7 @@ def with_missing_splits(
             f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, {stratified}seed {splits.seed} "
             f"({how})."
         )
-    return Cut(listed, notes, folds, same)
+    return Cut(listed, notes, fold_of, same)
 
 
 def _contradictions(listing: Listing, same: NDArray[np.int64]) -> list[str]:
@@ -161,42 +144,35 @@ def _groups_to_keep(
         groups = listing.groups[listing.splits["train"][0]]
         number = pluralize(len(np.unique(groups)), "group")
         notes.append(f"Splits keep groups together: {number} by {splits.group}.")
-    if (splits.rule or FIRST_RULE) >= 2:
-        if same is None:
-            notes.append(f"{count:,} images are too many to look for repeated ones.")
-        elif repeated := len(same) - len(np.unique(same)):
-            repeats = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
-            notes.append(f"{repeats} kept in the same split.")
-            groups = same if groups is None else joined(groups, same)
+    if same is None:
+        notes.append(f"{count:,} images are too many to look for repeated ones.")
+    elif repeated := len(same) - len(np.unique(same)):
+        repeats = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
+        notes.append(f"{repeats} kept in the same split.")
+        groups = same if groups is None else joined(groups, same)
     return groups, notes
 
 
-def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, splits: Splits) -> Folds:
-    """Cut the images `(N,)` into folds.
+def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int) -> NDArray[np.int64]:
+    """Cut the images `(N,)` into folds; returns the fold of each.
 
     Raises:
-        VitkitError: a fold would have no image to test on. The earlier rules refuse nothing.
+        VitkitError: a fold would have no image to test on.
     """
-    assert splits.folds is not None
-    sizes = np.ones(len(labels), np.int64) if groups is None else np.unique(groups, return_counts=True)[1]
-    if (splits.rule or FIRST_RULE) < DEALT_RULE:
-        fold_of = _cut_in_turn(labels, groups, splits.folds, splits.seed)
-    elif len(sizes) < splits.folds:
+    found = len(labels) if groups is None else len(np.unique(groups))
+    if found < folds:
         what = "images" if groups is None else "images or groups that stay together"
         raise VitkitError(
-            f"{splits.folds} folds need as many {what}, so that each is tested on one, found {len(sizes)}. "
+            f"{folds} folds need as many {what}, so that each is tested on one, found {found}. "
             "Give fewer folds."
         )
-    else:
-        fold_of = deal_folds(labels, groups, splits.folds, splits.seed, len(SPLITS))
-    counts = np.bincount(fold_of, minlength=splits.folds)
-    return Folds(fold_of, tuple(counts.tolist()), int(sizes.max()))
+    return deal_folds(labels, groups, folds, seed, len(SPLITS))
 
 
-def _untested(labels: Labels, folds: Folds, names: Sequence[str]) -> list[str]:
+def _untested(labels: Labels, fold_of: NDArray[np.int64], names: Sequence[str]) -> list[str]:
     """Say which classes have all images in one fold, so that no run both trains on them and tests them."""
     every = np.array(count_labels(labels, len(names)))
-    inside = [count_labels(labels[folds.fold_of == fold], len(names)) for fold in range(len(folds.sizes))]
+    inside = [count_labels(labels[fold_of == fold], len(names)) for fold in np.unique(fold_of)]
     whole = np.flatnonzero(((np.array(inside) == every) & (every > 0)).any(axis=0)).tolist()
     if not whole:
         return []
@@ -205,27 +181,6 @@ def _untested(labels: Labels, folds: Folds, names: Sequence[str]) -> list[str]:
         f"{count} in one fold, and no run both trains on such a class and tests it: "
         f"{join_names([names[number] for number in whole])}."
     ]
-
-
-def _cut_in_turn(
-    labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int
-) -> NDArray[np.int64]:
-    """Cut folds one after the other from the images that are left, as the first two rules did.
-
-    Each cut leaves an image of every class, so that the last fold gets these and others have too few.
-
-    Returns:
-        `(N,)`, the fold of each image.
-    """
-    fold_of = np.full(len(labels), folds - 1)  # the images that remain are the last fold
-    left = np.arange(len(labels))
-    for fold in range(folds - 1):
-        count = round(len(left) / (folds - fold))
-        part = None if groups is None else groups[left]
-        inside = cut_images(labels[left], part, count, seed, len(SPLITS) + fold)
-        fold_of[left[inside]] = fold
-        left = left[~inside]
-    return fold_of
 
 
 def cut_images(

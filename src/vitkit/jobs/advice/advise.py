@@ -9,7 +9,7 @@ import torch
 
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.check import DataCheck, check_data
-from vitkit.data.config import NEWEST_RULE, Splits
+from vitkit.data.config import Splits
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
@@ -64,8 +64,7 @@ def run_advise(options: AdviseOptions) -> Advice:
         # First, so that a wrong start is refused at once.
         runs = [_fitted_run(options, start) for start in as_names(options.starts)]
     with listener.progress("listing images"):
-        splits = options.cut if options.cut.rule else replace(options.cut, rule=NEWEST_RULE)
-        data = find_task("classification").learning.open_data(options.data, splits, options.decode)
+        data = find_task("classification").learning.open_data(options.data, options.cut, options.decode)
     sizes = sample_sizes(data.splits["train"])
     check, leaks = _look(data, sizes, listener)
     variants = [sized for run in runs for sized in _with_sizes(run, data, sizes)]
@@ -161,8 +160,7 @@ def _fitted_run(options: AdviseOptions, start: str) -> Run:
     reason = explain_no_features(request.start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    run = fit_run(run, request).run
-    return replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
+    return fit_run(run, request).run
 
 
 def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> Iterator[Run]:

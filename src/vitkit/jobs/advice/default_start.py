@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from vitkit.data.config import NEWEST_RULE
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
@@ -159,8 +158,7 @@ def choose_start(
         VitkitError: there is no such data, or no published start may be chosen or can be fetched.
     """
     with listener.progress("listing images"):
-        rule = run.splits.rule or NEWEST_RULE
-        data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
+        data = request.images(run)
     named = {start.name: start for start in default_starts()}
     begun = _begun(run.data, data.name, out, {*named})
     if begun is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from vitkit.config import difference, to_json
-from vitkit.data.config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
+from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
@@ -39,8 +39,6 @@ from vitkit.runs.series_record import (
     Score,
     Series,
     choose_rate,
-    explain_uneven_folds,
-    is_cut_in_turn,
     new_series,
     plan_members,
     read_score,
@@ -51,7 +49,6 @@ from vitkit.runs.series_record import (
 )
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
-from vitkit.text import pluralize
 
 HELD_OUT = 0.1
 """Fraction of the training images that a sweep holds out where the run gives none: the default validation
@@ -108,10 +105,6 @@ def train_series(
         run, given, request, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
     run = _with_model_name(with_absolute_paths(run), given, request)
-    if options.cross_validate is not None:
-        # A new series cuts folds by the newest rule, even if the run or its start on the same images brings
-        # an earlier rule, by which folds may be uneven. A series that has begun keeps its rule.
-        run = replace(run, splits=replace(run.splits, rule=None))
     numbered = partial(_numbered, run, options, request)
     whose = partial(_whose, run=run, options=options, resume=resume)
     planned = None
@@ -126,7 +119,6 @@ def train_series(
         if recorded_run(folder) is None:
             write_series(folder, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
-        _refuse_uneven_folds(folder, run, series, request)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
@@ -224,7 +216,6 @@ def _plan(run: Run, options: SeriesOptions, command: str, request: Request, list
     Raises:
         VitkitError: the images or the options do not allow them.
     """
-    run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
     _refuse_folds(run, options, request, listener)
     rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
     if len(rates) == 1:
@@ -322,24 +313,12 @@ def _splits_of_start(run: Run, request: Request) -> Splits | None:
 
 def _held_out_fields(splits: Splits) -> Splits:
     """Keep the fields of splits that decide which images are held out, to compare two splits by them."""
-    rule = splits.rule or FIRST_RULE
-    # Without folds, `DEALT_RULE` cuts as the rule before it does.
-    rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
-    return replace(splits, label_separator=None, rule=rule, subset=None, subset_seed=None)
+    return replace(splits, label_separator=None, subset=None, subset_seed=None)
 
 
 def _uncut(splits: Splits) -> Splits:
     """Make the splits that cut nothing; splits of the data's own stay."""
     return Splits(0, 0, label_separator=splits.label_separator)
-
-
-def _run_for_members(run: Run, series: Series) -> Run:
-    """Make the run that the members are made from: the run of this call, cut by the rule of the record.
-
-    The path of the images and the options of loading may have changed since the series began, as in a single
-    run.
-    """
-    return replace(run, splits=replace(run.splits, rule=series.run.splits.rule))
 
 
 def _member_run(base: Run, series: Series, member: Member) -> Run:
@@ -412,7 +391,6 @@ def _train_members(
         VitkitError: the images have changed, or as `vitkit.train`.
         InterruptedTraining: a signal stopped it.
     """
-    base = _run_for_members(run, series)
     total = len(series.all_members)
     for number in range(total):
         # The sweep has ended: the members after it get the best rate.
@@ -432,8 +410,8 @@ def _train_members(
         # The images are compared before each run: they may change in the days that a series takes, and the
         # record of a run has only its own images.
         request = Request()
-        _check_images(folder, base, series, request, listener)
-        member_run = _member_run(base, series, member)
+        _check_images(folder, run, series, request, listener)
+        member_run = _member_run(run, series, member)
         try:
             train(
                 member_run,
@@ -482,20 +460,25 @@ def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | No
     return None
 
 
-def _check_images(folder: Path, base: Run, series: Series, request: Request, listener: Listener) -> None:
+def _check_images(folder: Path, run: Run, series: Series, request: Request, listener: Listener) -> None:
     """Record the images of a series that begins, or make sure that they are still the same.
 
     Recorded are all images, and a hash of the splits of the first run and, after a sweep, of the last one:
     folds and groups may change without a change to the names and labels of images.
 
     Raises:
-        VitkitError: the images have changed, or no record of them is there.
+        VitkitError: the images have changed, or runs have ended and no record of their images is there.
     """
+    if read_record(folder) is None and any(member.ended for member in series.all_members):
+        raise VitkitError(
+            f"{folder} has no record of its images: expected a data.json, found none. Put it back, or begin "
+            "again with another --out."
+        )
     with listener.progress("listing images"):
-        all_images = request.images(replace(base, splits=_uncut(base.splits)))
+        all_images = request.images(replace(run, splits=_uncut(run.splits)))
         first, last = series.all_members[0], series.members[-1]
         cuts = [
-            request.images(_member_run(base, series, member))
+            request.images(_member_run(run, series, member))
             for member in ([first, last] if series.rates else [first])
         ]
     if series.rates and series.validates != ("val" in cuts[-1].splits):
@@ -506,53 +489,10 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
     digest = hashlib.sha256()
     for cut in cuts:
         digest.update(cut.fingerprint().encode())
-        if cut.folds is not None:
+        if cut.fold_of is not None:
             # Little-endian, so that all machines hash the same bytes.
-            digest.update(cut.folds.fold_of.astype("<i8").tobytes())
-    if read_record(folder) is None:
-        _compare_with_members(folder, base, series, request, listener)
-    require_same_images(folder, all_images, digest.hexdigest(), base.loading.check_images, listener)
-
-
-def _compare_with_members(
-    folder: Path, base: Run, series: Series, request: Request, listener: Listener
-) -> None:
-    """Compare the images with the records of the runs that have begun, where the series has no record.
-
-    An early version wrote no record for the series; in a new series no run has begun either.
-
-    Raises:
-        VitkitError: the images have changed, or no run has a record of them.
-    """
-    begun = [member for member in series.all_members if read_record(folder / member.folder) is not None]
-    for member in begun:
-        data = request.images(_member_run(base, series, member))
-        require_same_images(
-            folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener
-        )
-    if begun:
-        listener.note(
-            f"{folder} had no record of its images: the records of its {pluralize(len(begun), 'run')} were "
-            "compared."
-        )
-    elif any(member.ended for member in series.all_members):
-        raise VitkitError(
-            f"{folder} and its runs have no record of their images: expected a data.json, found none. Begin "
-            "again with another --out."
-        )
-
-
-def _refuse_uneven_folds(folder: Path, run: Run, series: Series, request: Request) -> None:
-    """Refuse a cross-validation whose folds an early version cut unevenly.
-
-    Raises:
-        VitkitError: the folds are empty or uneven.
-    """
-    if not is_cut_in_turn(series):
-        return
-    folds = request.images(_member_run(_run_for_members(run, series), series, series.members[0])).folds
-    if folds is not None and not folds.even:
-        raise VitkitError(explain_uneven_folds(folder, folds.sizes))
+            digest.update(cut.fold_of.astype("<i8").tobytes())
+    require_same_images(folder, all_images, digest.hexdigest(), run.loading.check_images, listener)
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:

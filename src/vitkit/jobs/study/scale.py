@@ -28,7 +28,6 @@ import torch
 
 from vitkit.config import to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
-from vitkit.data.config import NEWEST_RULE
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
@@ -175,7 +174,7 @@ def base_run(options: ScaleOptions) -> Run:
     run = replace(run, data=str(options.data))
     if options.start:
         run = fit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
-    return with_absolute_paths(replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE)))
+    return with_absolute_paths(run)
 
 
 def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> str:
