@@ -5,7 +5,7 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
+from vitkit.config import to_json
 from vitkit.data.sources import Samples
-from vitkit.durable import read_json, replace_file
+from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.series.report import write_series_report
 from vitkit.listener import Listener, hushed
@@ -23,15 +24,16 @@ from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import shown_command
+from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
-from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
+from vitkit.runs.records import compare_with_advice, read_followed, read_metrics, read_speed
 from vitkit.runs.series_record import read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.answering import Answering
 from vitkit.text import without_places
-from vitkit.training.checkpoint import find_checkpoint, processor_name
+from vitkit.training.checkpoint import find_checkpoint, processor_name, read_manifest
 from vitkit.training.ended import read_ended
 from vitkit.weights.loading import find_doubts
 
@@ -87,7 +89,7 @@ def write_report(
         config, model = trained.config, copy.deepcopy(trained.model).cpu()
         compute_as(model, PLAIN)
         notes = find_doubts(model.state_dict())
-    record = read_data_record(folder)
+    record = read_record(folder)
     answering = task_of(model.card).answering
     evaluations = {} if answering is None else read_evaluations(folder, answering)
     metrics, speed = read_metrics(folder), read_speed(folder)
@@ -104,7 +106,7 @@ def write_report(
         title=folder.resolve().name,
         model=model,
         config=without_places(config["run"]),
-        data=record | {"spec": without_places(record.get("spec", ""))},
+        data={} if record is None else to_json(replace(record, spec=without_places(record.spec))),
         metrics=metrics.lines,
         speed=speed.lines,
         followed=read_followed(folder).lines,
@@ -176,13 +178,7 @@ def _environment(folder: Path) -> dict[str, str]:
     if (
         checkpoint is not None and (checkpoint / "manifest.json").exists()
     ):  # a process that trains on may have removed it
-        manifest = read_json(checkpoint / "manifest.json")
-        trained = manifest.get("environment") if isinstance(manifest, dict) else None
-        if not isinstance(trained, dict):
-            raise VitkitError(
-                f"{checkpoint / 'manifest.json'}: environment: expected an object, found "
-                f"{type(trained).__name__}. Put the original file back."
-            )
+        trained = read_manifest(checkpoint).environment
     return {
         **{str(key): str(value) for key, value in trained.items()},
         "report written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
