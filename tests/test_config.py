@@ -5,14 +5,13 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitkit.config import difference, from_json, read_if_there, require_finite, to_json
+from vitkit.config import Fraction, difference, from_json, require_finite, to_json
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
@@ -37,16 +36,17 @@ class Outer:
     flag: bool = False
 
 
+WHOLE = st.integers(-(2**63) + 1, 2**63 - 1)
+
+
 @given(
     st.builds(
         Outer,
         rate=st.floats(allow_nan=False),
-        inner=st.builds(
-            Inner, size=st.tuples(st.integers(), st.integers()), kind=st.sampled_from(["a", "b"])
-        ),
+        inner=st.builds(Inner, size=st.tuples(WHOLE, WHOLE), kind=st.sampled_from(["a", "b"])),
         area=st.none() | st.tuples(st.floats(0, 1), st.floats(0, 1)),
         names=st.lists(st.text()).map(tuple),
-        steps=st.none() | st.integers(),
+        steps=st.none() | WHOLE,
         flag=st.booleans(),
     )
 )
@@ -85,6 +85,8 @@ class Finite:
     rate: float = 0.0
     area: tuple[float, float] = (0.0, 1.0)
     sums: Mapping[str, float] = field(default_factory=dict)
+    count: int = 0
+    share: Fraction = 0.0
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -143,6 +145,9 @@ def test_every_number_of_every_configuration_must_be_finite(kind: Any, given: di
         ({"sums": 3}, "x: sums: expected an object, found 3"),
         ({"sums": {"loss": "low"}}, "x: sums: 'loss': expected float, found 'low'"),
         ({"rate": 10**400}, "x: rate: the number .* is too large"),
+        ({"count": 2**63}, "x: count: the number 9223372036854775808 is too large"),
+        ({"share": 1.5}, r"x: share: expected a fraction from 0 to 1, found 1\.5"),
+        ({"share": float("nan")}, "x: share: expected a fraction from 0 to 1, found nan"),
         ({"rate": "y" * 1000}, "x: rate: expected float, found '.{,90}$"),
         ([[[[[[[[[[[]]]]]]]]]]], "expected an object"),
     ],
@@ -150,13 +155,6 @@ def test_every_number_of_every_configuration_must_be_finite(kind: Any, given: di
 def test_values_of_any_kind_are_refused_in_a_line(data: Any, message: str) -> None:
     with pytest.raises(VitkitError, match=message):
         from_json(Finite, data, "x")
-
-
-def test_a_file_that_is_not_there_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    assert read_if_there(Splits, tmp_path / "record.json") is None
-    (tmp_path / "record.json").write_text("{")
-    with pytest.raises(VitkitError, match=r"record\.json"):
-        read_if_there(Splits, tmp_path / "record.json")
 
 
 def test_a_value_that_the_dataclass_refuses_is_named_with_its_place() -> None:

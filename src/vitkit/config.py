@@ -5,16 +5,35 @@ import difflib
 import math
 import re
 import reprlib
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from vitkit.durable import read_json
+from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The smallest and the largest value of a number in a record, and its name in an error."""
+
+    name: str
+    low: float
+    high: float
+
+
+COUNT = 2**53  # above it float64 lacks some integers
+Count = Annotated[int, Range("a count", 0, COUNT)]
+Positive = Annotated[float, Range("a number above 0", math.ulp(0.0), sys.float_info.max)]
+# A sum of numbers near 0 may be rounded to a little below it.
+NotNegative = Annotated[float, Range("a number of 0 or more", -1e-9, sys.float_info.max)]
+# A mean of ones may be rounded to a little above 1.
+Fraction = Annotated[float, Range("a fraction from 0 to 1", 0, 1 + 1e-9)]
 
 
 @runtime_checkable
@@ -51,7 +70,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
         raise VitkitError(
             f"{where}: expected an object with the fields of {cls.__name__}, found {describe_value(data)}."
         )
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     if issubclass(cls, Evolved):
         data, types_by_data = cls.as_recorded(data, where)
         hints |= types_by_data
@@ -71,8 +90,11 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
         raise VitkitError(f"{where}: {error}") from None
 
 
-def read_if_there(cls: type[T], path: Path) -> T | None:
-    """Read the dataclass `cls` from a JSON file; None where there is no such file.
+def read(cls: type[T], path: Path) -> T | None:
+    """Read a record, the dataclass `cls` in a JSON file; None where there is no such file.
+
+    Anybody may have edited the file and a disk may have damaged it, so all of it is checked: the kind and the
+    size of the file, its JSON, the names and types of fields, and what the dataclass asks of its values.
 
     Raises:
         VitkitError: the file is damaged or cannot be read.
@@ -81,6 +103,11 @@ def read_if_there(cls: type[T], path: Path) -> T | None:
         return from_json(cls, read_json(path), str(path))
     except FileNotFoundError:
         return None
+
+
+def write(path: Path, record: Any) -> None:
+    """Write a record, any dataclass, in place of an older one at one instant; `read` reads it."""
+    replace_json(path, to_json(record))
 
 
 FLOAT32_MOST = 2.0**128 - 2.0**104
@@ -195,6 +222,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 except VitkitError as error:
                     errors.append(str(error))
         raise VitkitError(errors[0])
+    if origin is Annotated:
+        number, allowed = _typed(arguments[0], value, where), arguments[1]
+        if not allowed.low <= number <= allowed.high:
+            raise VitkitError(f"{where}: expected {allowed.name}, found {describe_value(number)}.")
+        return number
     if origin is Literal:
         if value not in arguments:
             choices = ", ".join(repr(choice) for choice in arguments)
@@ -223,6 +255,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 for key, item in value.items()
             }
         raise VitkitError(f"{where}: expected an object, found {describe_value(value)}.")
+    if hint is int and isinstance(value, int) and abs(value) >= 2**63:
+        raise VitkitError(f"{where}: the number {describe_value(value)} is too large.")
     # In Python a truth value is a whole number, in a configuration it is not.
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
         return value

@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import math
 import os
 import signal
 import threading
@@ -29,7 +28,7 @@ from vitkit.jobs.inspect import draw_pictures
 from vitkit.jobs.options import EvaluateOptions, InspectOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import read_record, require_same_images
+from vitkit.runs.data_record import require_same_images
 from vitkit.runs.folder import (
     Whose,
     claim,
@@ -40,7 +39,6 @@ from vitkit.runs.folder import (
     numbered_folders,
     require_locked,
 )
-from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.training.config import TrainingConfig
 
@@ -276,36 +274,6 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path, content: byt
     (tmp_path / "data.json").write_text(json.dumps(record))
     with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
         require_same_images(tmp_path, data, "", "time", SILENT)
-
-
-def test_counts_of_images_below_zero_are_refused(tmp_path: Path) -> None:
-    data = open_data("digits", Splits())
-    require_same_images(tmp_path, data, "", "names", SILENT)
-    assert read_record(tmp_path) is not None
-    record = json.loads((tmp_path / "data.json").read_text())
-    record["images"]["train"] = -1
-    (tmp_path / "data.json").write_text(json.dumps(record))
-    for read in (read_record, read_data_record):
-        with pytest.raises(VitkitError, match=r"data\.json: images: train: expected a count, found -1"):
-            read(tmp_path)
-
-
-def test_advice_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    good = {"expected": {"accuracy": 0.5, "low": 0.4, "high": 0.6}, "seconds": 1.0, "sentences": []}
-    for change in (
-        {"seconds": math.nan},
-        {"seconds": -1},
-        {"expected": {"accuracy": math.nan, "low": 0.4, "high": 0.6}},
-        {"expected": {"accuracy": 0.5, "low": 0.6, "high": 0.4}},
-        {"expected": {"accuracy": 0.5, "low": 0.4, "high": 1e300}},
-    ):
-        (tmp_path / "advice.json").write_text(json.dumps(good | change))
-        with pytest.raises(VitkitError, match=r"advice\.json"):
-            read_advice(tmp_path)
-    (tmp_path / "advice.json").write_text(json.dumps(good))
-    (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": NaN}')
-    assert compare_with_advice(tmp_path) == ""
 
 
 def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import vitkit
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.report import write_report
-from vitkit.runs.records import read_data_record, read_metrics, read_speed
+from vitkit.runs.records import read_metrics, read_speed
 from vitkit.runs.steps import speed_log
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
 from vitkit.tasks import answering_of
@@ -181,85 +181,37 @@ def field(name: str, *keys: Any, value: Any) -> Callable[[Path], None]:
     return change
 
 
-def content(name: str, data: bytes) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / name).write_bytes(data)
-
-    return change
-
-
-DAMAGE: list[tuple[Callable[[Path], None], str]] = [
-    *(
-        (content(name, data), name)
-        for name in ("data.json", "config.json", "evaluation/test.json", "model.json")
-        for data in (b"[]", b"null", b"3", b'"text"', b"", b"{", b"\xff\xff", DEEP, b'{"a":' * 5000)
-    ),
-    (content("evaluation/test.json", b"{}"), "test.json: the key 'count' of Classification is missing"),
-    (field("data.json", "class_names", value=[1]), "class_names"),
-    (field("data.json", "class_names", value="ab"), "class_names"),
-    (field("data.json", "counts", value=[]), "counts"),
-    (field("data.json", "counts", value={"train": 3}), "counts"),
-    (field("data.json", "counts", "train", value={"dark": "3"}), "counts"),
-    (field("data.json", "counts", "train", value={"dark": -1}), "counts: train: dark"),
-    (field("data.json", "counts", "train", value={"dark": 10**4000}), "counts: train: dark"),
-    (field("data.json", "rejects", value=3), "rejects"),
-    (field("data.json", "rejects", value={"train": ["x"]}), "rejects"),
-    (field("data.json", "rejects", value={"train": {"x": 3}}), "rejects"),
-    (field("data.json", "notes", value="x"), "notes"),
-    (field("data.json", "name", value=[]), "name"),
-    (field("config.json", "run", value=[]), "config"),
-    (field("config.json", "run", "objective", value=[]), "objective"),
-    (field("config.json", "run", "objective", "mixup", value="x"), "mixup"),
-    (field("config.json", "run", "objective", "label_smoothing", value=None), "label_smoothing"),
-    (field("model.json", "data", "splits", value=None), "model.json: data: splits: expected an object"),
-    (field("model.json", "task", "loss", value="hinge"), "loss: expected one of 'softmax', 'sigmoid'"),
-    *(
-        (field("evaluation/test.json", *keys, value=value), f"test.json: {keys[0]}")
-        for keys, value in (
-            (("count",), 10**6),
-            (("bad",), 1),
-            (("correct",), -1),
-            (("accuracy",), float("nan")),
-            (("accuracy",), 10**400),
-            (("accuracy_interval",), [0.0, 3.0]),
-            (("loss",), float("inf")),
-            (("calibration",), []),
-            (("calibration", 3, "count"), -1),
-            (("calibration", 3, "confidence"), "x"),
-            (("per_class",), []),
-            (("per_class", 0, "correct"), 9),
-            (("per_class", 0, "count"), 10**30),
-            (("confusion_cells",), []),
-            (("confusion_cells", 0), [0, 9, 1]),
-            (("confusion_cells", 0), [0, 0, 10**30]),
-            (("loss_function",), "hinge"),
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize(("damage", "sentence"), DAMAGE, ids=range(len(DAMAGE)))
-def test_a_damaged_record_is_one_message(
-    copied: Path, damage: Callable[[Path], None], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    damage(copied)
+def test_damage_is_one_message_and_the_page_stays(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All damage of every record is in tests/jobs/test_every_record.py."""
     before = (copied / "report.html").read_bytes()
-    assert run(["report", str(copied)]) == 1
-    message = " ".join(capsys.readouterr().err.split())
-    assert sentence in message and "Traceback" not in message and len(message) < 1500
+    for name in ("data.json", "config.json", "evaluation/test.json", "evaluation/test.ids.npy", "model.json"):
+        whole = (copied / name).read_bytes()
+        (copied / name).write_bytes(b"[3]")
+        assert run(["report", str(copied)]) == 1
+        message = " ".join(capsys.readouterr().err.split())
+        assert Path(name).name in message and "Traceback" not in message and len(message) < 1500
+        (copied / name).write_bytes(whole)
     assert (copied / "report.html").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    "name", ["data.json", "config.json", "evaluation/test.json", "evaluation/test.ids.npy"]
+    ("keys", "value"),
+    [
+        (("count",), 10**6),
+        (("bad",), 1),
+        (("correct",), 1),
+        (("calibration", 3, "upper"), 0.0),
+        (("per_class",), []),
+        (("per_class", 0, "correct"), 9),
+        (("confusion_cells",), []),
+        (("confusion_cells", 0), [0, 9, 1]),
+    ],
 )
-@pytest.mark.parametrize("make", ODD_FILES)
-def test_a_record_that_is_no_file_is_one_message(
-    copied: Path, name: str, make: Callable[[Path], None]
+def test_numbers_that_cannot_be_counted_from_the_predictions_are_refused(
+    copied: Path, keys: tuple[Any, ...], value: Any
 ) -> None:
-    (copied / name).unlink()
-    make(copied / name)
-    with pytest.raises(VitkitError, match=Path(name).name):
+    field("evaluation/test.json", *keys, value=value)(copied)
+    with pytest.raises(VitkitError, match=f"test.json: {keys[0]}.*Run the evaluation again"):
         write_report(copied)
 
 
@@ -286,30 +238,6 @@ def test_predictions_of_other_images_are_refused(copied: Path) -> None:
     np.save(path, np.load(path) + 50)
     with pytest.raises(VitkitError, match=r"predictions of test in .*: expected ids of the \d+ images"):
         write_report(copied)
-
-
-def test_data_records_of_other_versions_are_read(copied: Path) -> None:
-    before = read_data_record(copied)
-    field("data.json", "new", value=[{}])(copied)
-    assert read_data_record(copied) == before | {"new": [{}]}
-    (copied / "data.json").unlink()
-    assert read_data_record(copied) == {}
-    assert run(["report", str(copied)]) == 0
-
-
-def test_evaluate_tells_damage_in_words(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = (copied / "model.json").read_bytes()
-    for damage in (
-        field("model.json", "data", value=[1]),
-        field("model.json", "data", value="x"),
-        field("model.json", "data", "spec", value=7),
-        field("model.json", "task", "loss", value=["sigmoid"]),
-        content("model.json", DEEP),
-    ):
-        (copied / "model.json").write_bytes(whole)
-        damage(copied)
-        assert run(["evaluate", str(copied)]) == 1
-        assert "model.json" in capsys.readouterr().err
 
 
 def test_a_report_without_a_record_of_the_data_has_no_pictures(

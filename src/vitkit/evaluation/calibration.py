@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.config import Count, Fraction
 from vitkit.evaluation.intervals import overconfidence_interval
 
 CALIBRATION_BINS = 15  # as in Guo et al. 2017
@@ -16,12 +17,12 @@ CALIBRATION_BINS = 15  # as in Guo et al. 2017
 class CalibrationBin:
     """Images whose confidence (the predicted class's probability) lies in `(lower, upper]`."""
 
-    lower: float
-    upper: float
-    count: int
-    confidence: float | None
+    lower: Fraction
+    upper: Fraction
+    count: Count
+    confidence: Fraction | None
     """Mean over the bin's images."""
-    accuracy: float | None
+    accuracy: Fraction | None
 
 
 @dataclass(frozen=True)

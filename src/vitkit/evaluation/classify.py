@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import config
+from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.calibration import (
     CalibrationBin,
     Overconfidence,
@@ -33,7 +34,7 @@ from vitkit.evaluation.calibration import (
 from vitkit.evaluation.intervals import binomial_interval, binomial_test
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable
 from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
-from vitkit.evaluation.stored import Check, is_fraction
+from vitkit.evaluation.stored import Check
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.shown import Shown
@@ -49,13 +50,13 @@ class Guessing:
 
     class_name: str
     """The largest class; the first where several are equally large."""
-    accuracy: float
+    accuracy: Fraction
     """The fraction of the images that are of this class."""
-    model_only: int
+    model_only: Count
     """Images that the model alone is right on."""
-    guess_only: int
+    guess_only: Count
     """Images that the guess alone is right on."""
-    p_value: float
+    p_value: Fraction
     """Two-sided, of the exact binomial test of the accuracy against that of the guess: below 0.05 where the
     interval of the accuracy lies wholly above or below it."""
 
@@ -80,17 +81,17 @@ class ClassScore:
     """The numbers of one class."""
 
     name: str
-    count: int
+    count: Count
     """Images of this class."""
-    predicted: int
+    predicted: Count
     """Images predicted to be of this class."""
-    correct: int
+    correct: Count
     """Images of this class predicted to be of it."""
-    precision: float | None
+    precision: Fraction | None
     """correct / predicted"""
-    recall: float | None
+    recall: Fraction | None
     """correct / count, the accuracy within the class"""
-    f1: float | None
+    f1: Fraction | None
     """2 correct / (count + predicted), the harmonic mean of the two"""
 
 
@@ -98,12 +99,12 @@ class ClassScore:
 class Repeated:
     """The images that are training images too, pixel for pixel, and the accuracy without them."""
 
-    count: int
-    correct: int
+    count: Count
+    correct: Count
     """Repeated images that the model is right on."""
-    accuracy_without: float | None
+    accuracy_without: Fraction | None
     """On the other images; None where there are no others."""
-    interval_without: tuple[float, float]
+    interval_without: tuple[Fraction, Fraction]
     """The 95 % interval of this accuracy."""
 
 
@@ -111,29 +112,29 @@ class Repeated:
 class Classification(Shown):
     """The numbers of one data set; fractions are from 0 to 1."""
 
-    count: int
+    count: Count
     """Readable images: what all numbers are about."""
-    bad: int
+    bad: Count
     """Images that could not be read."""
-    correct: int
-    accuracy: float
-    accuracy_interval: tuple[float, float]
+    correct: Count
+    accuracy: Fraction
+    accuracy_interval: tuple[Fraction, Fraction]
     """95 %, of the accuracy on other images drawn alike (Clopper and Pearson)."""
-    top5_accuracy: float | None
+    top5_accuracy: Fraction | None
     """Fraction with the true class among the five largest logits; None with five classes or fewer."""
-    loss: float
+    loss: NotNegative
     """Mean over the images, in nats: cross entropy; of a sigmoid model, the sum over all classes of their
     binary cross entropies. As in training, but for label smoothing and mixup."""
-    balanced_accuracy: float
+    balanced_accuracy: Fraction
     """Mean recall of the classes that occur."""
-    macro_f1: float
+    macro_f1: Fraction
     """Mean F1 of the classes that occur or are predicted."""
-    calibration_error: float
+    calibration_error: Fraction
     """Expected calibration error: mean of the bins' |accuracy - confidence|, weighted by their counts."""
     calibration: tuple[CalibrationBin, ...]
     """15 bins of equal width (Guo et al. 2017)."""
     per_class: tuple[ClassScore, ...]
-    confusion_cells: tuple[tuple[int, int, int], ...]
+    confusion_cells: tuple[tuple[Count, Count, Count], ...]
     """`(true, predicted, count)` where the count is not 0, sorted: 21k classes would not fit as a matrix."""
     loss_function: LossFunction
     """The loss that the model was trained with: probabilities, loss and calibration depend on it."""
@@ -240,38 +241,25 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
 
 
 def check_fields(result: Classification, predictions: Predictions) -> Iterator[Check]:
-    """Compare each field with the predictions that it was computed from, the simplest first."""
+    """Compare each count with the predictions that it was computed from, the simplest first."""
     count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
     yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
     yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
     right = int((predictions.predicted == predictions.labels).sum())
     yield "correct", f"{right}, as in the predictions", result.correct, result.correct == right
     yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
-    yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
-    for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
-        value = getattr(result, name)
-        yield name, "a fraction from 0 to 1", value, is_fraction(value)
-    interval = result.accuracy_interval
-    yield "accuracy_interval", "two fractions from 0 to 1", interval, all(map(is_fraction, interval))
     for i, score in enumerate(result.per_class):
-        counts = 0 <= score.correct <= min(score.count, score.predicted)
-        in_range = all(map(is_fraction, (score.precision, score.recall, score.f1)))
-        yield f"per_class: {i}", "counts and fractions of one class", score, counts and in_range
+        whole = score.correct <= min(score.count, score.predicted)
+        yield f"per_class: {i}", "counts of one class", score, whole
     for i, part in enumerate(result.calibration):
-        means = (part.confidence, part.accuracy)
-        defined = all(is_fraction(mean) and (mean is not None) == (part.count > 0) for mean in means)
-        edges = 0 <= part.lower < part.upper <= 1 and part.count >= 0
-        yield f"calibration: {i}", "a bin of confidences", part, edges and defined
-    for i, (true, predicted, cell) in enumerate(result.confusion_cells):
-        inside = 0 <= true < classes and 0 <= predicted < classes and cell > 0
-        yield f"confusion_cells: {i}", "two classes and a count", (true, predicted, cell), inside
+        defined = all((mean is not None) == (part.count > 0) for mean in (part.confidence, part.accuracy))
+        yield f"calibration: {i}", "a bin of confidences", part, part.lower < part.upper and defined
+    for i, cell in enumerate(result.confusion_cells):
+        inside = max(cell[:2]) < classes and cell[2] > 0
+        yield f"confusion_cells: {i}", "two classes and a count", cell, inside
     if result.repeated is not None:
-        repeated = result.repeated
-        sizes = 0 <= repeated.correct <= repeated.count <= count
-        whole = all(map(is_fraction, (repeated.accuracy_without, *repeated.interval_without)))
-        yield "repeated", "counts and fractions of some of the images", repeated, sizes and whole
-    numbers = result.guessing.p_value, result.guessing.accuracy
-    yield "guessing", "a fraction and a p from 0 to 1", numbers, all(map(is_fraction, numbers))
+        sizes = result.repeated.correct <= result.repeated.count <= count
+        yield "repeated", "counts of some of the images", result.repeated, sizes
     for name, total in (
         ("per_class", sum(score.count for score in result.per_class)),
         ("calibration", sum(part.count for part in result.calibration)),

@@ -112,11 +112,6 @@ def refuse_wrong_fields(checks: Iterable[Check], where: str) -> None:
             )
 
 
-def is_fraction(value: float | None) -> bool:
-    """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
-    return value is None or 0 <= value <= 1 + 1e-9
-
-
 def _check_array(array: NDArray[Any], name: str, file: Path) -> None:
     """Refuse numbers that the array of this name cannot hold."""
     kind = f"{array.dtype} of shape {array.shape}"

@@ -22,9 +22,9 @@ from vitkit.jobs.options import RunsOptions
 from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
 from vitkit.runs.config import Run, full_name
+from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import (
-    read_data_record,
     read_divergence,
     read_metrics,
     read_speed,
@@ -186,15 +186,15 @@ def _read_run(place: Place) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     run, folder = place.run(), place.path
-    data = read_data_record(folder)
-    images = data.get("images", {}).get("train") or sum(data.get("counts", {}).get("train", {}).values())
+    data = read_record(folder)
+    images = 0 if data is None else data.images.get("train", 0)
     total = run.training.total_steps(images) if images else None
     finished = place.kind == "run" and (folder / "report.html").is_file()
     learning, made = find_task(run.task).learning, _logged_step(folder)
     row = RunSummary(
         place.name,
         "run",
-        data.get("name", "") or str(without_places(run.data)),
+        _data_name(run, folder),
         _model_name(run, folder),
         learning.monitor.metric,
         "ended",
@@ -223,6 +223,12 @@ def _model_name(run: Run, folder: Path) -> str:
         return full_name(run, 1)
     start = read_start_record(folder)
     return "" if start is None else start.model
+
+
+def _data_name(run: Run, folder: Path) -> str:
+    """Return the name of the images, by their record or by their path."""
+    data = read_record(folder)
+    return str(without_places(run.data)) if data is None else data.name
 
 
 def _committed_step(folder: Path) -> int:
@@ -261,7 +267,7 @@ def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
     row = RunSummary(
         str(folder),
         "series",
-        read_data_record(folder).get("name", "") or str(without_places(run.data)),
+        _data_name(run, folder),
         _model_name(run, first),
         series.metric,
         "ended" if series.ended else "running" if held else "interrupted",

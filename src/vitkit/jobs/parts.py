@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from vitkit._version import __version__
-from vitkit.config import describe_value, read_if_there, to_json
+from vitkit.config import describe_value, read, to_json, write
 from vitkit.data.listing import PARTS_RECORD
-from vitkit.durable import read_chunks, replace_file, replace_json
+from vitkit.durable import read_chunks, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import ClusterOptions, JobOptions
 from vitkit.listener import SILENT, Progress
@@ -127,7 +127,7 @@ def computed_parts(
         def keep(number: int, part: PartFile) -> None:
             nonlocal record, done
             record = replace(record, finished={**record.finished, paths[number].name: part})
-            replace_json(folder / PARTS_RECORD, to_json(record))
+            write(folder / PARTS_RECORD, record)
             first, last = record.bounds(number)
             done += last - first
             progress(done)
@@ -162,12 +162,12 @@ def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
     Raises:
         VitkitError: it holds other files, or parts of another table.
     """
-    before = read_if_there(PartsRecord, folder / PARTS_RECORD)
+    before = read(PartsRecord, folder / PARTS_RECORD)
     if before is None:
         others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
         if others:
             raise VitkitError(f"{folder} holds other files ({others[0]}): choose another --out.")
-        replace_json(folder / PARTS_RECORD, to_json(record))
+        write(folder / PARTS_RECORD, record)
         return record
     changes = [
         DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")

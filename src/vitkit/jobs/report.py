@@ -5,7 +5,7 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
+from vitkit.config import to_json
 from vitkit.data.sources import Samples
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
@@ -23,9 +24,10 @@ from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import shown_command
+from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
-from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
+from vitkit.runs.records import compare_with_advice, read_followed, read_metrics, read_speed
 from vitkit.runs.series_record import read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import task_of
@@ -86,7 +88,7 @@ def write_report(
         config, model = trained.config, copy.deepcopy(trained.model).cpu()
         compute_as(model, PLAIN)
         notes = find_doubts(model.state_dict())
-    record = read_data_record(folder)
+    record = read_record(folder)
     answering = task_of(model.card).answering
     evaluations = {} if answering is None else read_evaluations(folder, answering)
     metrics, speed = read_metrics(folder), read_speed(folder)
@@ -101,7 +103,7 @@ def write_report(
         title=folder.resolve().name,
         model=model,
         config=without_places(config["run"]),
-        data=record | {"spec": without_places(record.get("spec", ""))},
+        data={} if record is None else to_json(replace(record, spec=without_places(record.spec))),
         metrics=metrics.lines,
         speed=speed.lines,
         followed=read_followed(folder).lines,

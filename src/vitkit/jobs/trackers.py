@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import read_if_there, to_json
-from vitkit.durable import open_to_append, replace_file, replace_json
+from vitkit.config import read
+from vitkit.config import write as write_record
+from vitkit.durable import open_to_append, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import Tracker
 from vitkit.listener import Listener, Measured, RelayingListener
@@ -248,8 +249,8 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
     import wandb
 
     path = folder / WANDB
-    record = read_if_there(WandbRecord, path) or WandbRecord(secrets.token_hex(4))
-    replace_json(path, to_json(record))
+    record = read(WandbRecord, path) or WandbRecord(secrets.token_hex(4))
+    write_record(path, record)
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT") or "vitkit",
         # The folder of a run of a series is seed-0 or the like, which names no run.
@@ -290,7 +291,7 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
             return  # repeated after a kill, with numbers that were sent
         if not fails:
             # Written before sending: in a kill it is better to lose a step than to have it twice.
-            replace_json(path, to_json(replace(record, step=step)))
+            write_record(path, replace(record, step=step))
             attempt(lambda: run.log(dict(numbers), step=step))
 
     for step, numbers in before.items():

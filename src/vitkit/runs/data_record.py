@@ -22,10 +22,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from vitkit.config import describe_value, read_if_there, to_json
+from vitkit.config import Count, read, write
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.listing import Files
-from vitkit.durable import hash_file, read_regular_file, replace_file, replace_json
+from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.text import pluralize
@@ -42,8 +42,6 @@ _LIMIT = 1 << 32
 """The largest `image-files.npy` that is read, in bytes: some 80 million files with hashes."""
 _SHOWN = 5
 """Changed files that an error lists."""
-_MOST = 2**53
-"""The largest count: above it float64 lacks some integers."""
 _AT_A_TIME = 1024
 """Files that a thread reads before progress is reported."""
 _THREADS = 16
@@ -61,34 +59,17 @@ class DataRecord:
     spec: str
     kind: str
     class_names: tuple[str, ...]
-    counts: Mapping[str, Mapping[str, int]]
+    counts: Mapping[str, Mapping[str, Count]]
     """Images by split and class."""
     notes: tuple[str, ...]
     rejects: Mapping[str, Mapping[str, str]]
     """Files that could not be read, with the reason, by split."""
     fingerprint: str
     """Hash of names and labels: see `ImageData.fingerprint`."""
-    images: Mapping[str, int]
+    images: Mapping[str, Count]
     """Images by split, fewer than the sum over classes where images have several."""
     image_files: str | None = None
     """SHA-256 of `image-files.npy`; None where names alone are recorded."""
-
-    def __post_init__(self) -> None:
-        require_counts(self.counts, self.images)
-
-
-def require_counts(counts: Mapping[str, Mapping[str, int]], images: Mapping[str, int]) -> None:
-    """Refuse impossible numbers of images.
-
-    Args:
-        counts: by split and class.
-        images: by split.
-    """
-    numbers = {f"counts: {split}: {name}": n for split in counts for name, n in counts[split].items()}
-    numbers |= {f"images: {split}": count for split, count in images.items()}
-    for where, count in numbers.items():
-        if not 0 <= count <= _MOST:
-            raise VitkitError(f"{where}: expected a count, found {describe_value(count)}.")
 
 
 def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
@@ -116,7 +97,7 @@ def read_record(folder: Path) -> DataRecord | None:
     Raises:
         VitkitError: it is damaged or cannot be read.
     """
-    return read_if_there(DataRecord, folder / RECORD)
+    return read(DataRecord, folder / RECORD)
 
 
 def find_data(card: ModelCard, path: str | Path) -> ModelCard:
@@ -157,12 +138,12 @@ def require_same_images(
         record = describe_data(data, fingerprint)
         if check != "names":
             record = _with_states(folder, record, _states(data, check == "content", listener))
-        replace_json(folder / RECORD, to_json(record))
+        write(folder / RECORD, record)
         return record
     record = _compare(folder, record, data, fingerprint, check, listener)
     if record.spec != data.spec:  # the images were moved
         record = replace(record, spec=data.spec)
-        replace_json(folder / RECORD, to_json(record))
+        write(folder / RECORD, record)
     return record
 
 
@@ -184,7 +165,7 @@ def _compare(
                 "Sizes and times of the image files were not written down when this run began: they are now."
             )
             record = _with_states(folder, record, now)
-            replace_json(folder / RECORD, to_json(record))
+            write(folder / RECORD, record)
         return record
     before = _recorded_states(folder, record)
     if before is None:
@@ -208,7 +189,7 @@ def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: List
     before = _recorded_states(folder, record)
     content = before is not None and before.shape[1] == 6
     record = _with_states(folder, record, _states(data, content, listener))
-    replace_json(folder / RECORD, to_json(record))
+    write(folder / RECORD, record)
     return record
 
 
@@ -297,7 +278,7 @@ class RejectedFiles:
         bad = {split: dict(files) for split, files in self._files.items() if files}
         if self._record.rejects != bad:
             self._record = replace(self._record, rejects=bad)
-            replace_json(self._folder / RECORD, to_json(self._record))
+            write(self._folder / RECORD, self._record)
 
     def share(self, world: World) -> None:
         """Add the files that other processes could not read, so that the quota holds for all processes."""

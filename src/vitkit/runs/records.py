@@ -3,17 +3,16 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json, read_if_there, to_json
-from vitkit.durable import read_json, read_regular_file, replace_json
+from vitkit.config import NotNegative, from_json, read, write
+from vitkit.durable import read_json, read_regular_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
-from vitkit.runs.data_record import require_counts
 from vitkit.text import pluralize
 from vitkit.weights.model_card import ModelCard
 
@@ -114,46 +113,6 @@ def _is_number(value: Any) -> bool:
     return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
-@dataclass(frozen=True)
-class _DataRecord:
-    """The fields of data.json that the report shows."""
-
-    name: str = ""
-    spec: str = ""
-    kind: str = ""
-    class_names: tuple[str, ...] = ()
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    rejects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    fingerprint: str = ""
-    images: Mapping[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_counts(self.counts, self.images)
-
-
-def read_data_record(run: Path) -> dict[str, Any]:
-    """Read data.json as plain data, for the report; empty if there is none.
-
-    Raises:
-        VitkitError: it is damaged.
-    """
-    path = run / "data.json"
-    try:
-        record = read_json(path)
-    except FileNotFoundError:
-        return {}
-    if not isinstance(record, dict):
-        raise VitkitError(
-            f"{path} is damaged: expected an object that describes the data, found {type(record).__name__}. "
-            "Put the original file back."
-        )
-    names = {field.name for field in fields(_DataRecord)}
-    shown = {name: value for name, value in record.items() if name in names}
-    from_json(_DataRecord, shown, str(path))  # for its error
-    return record
-
-
 ADVICE_FILE = "advice.json"
 INSIDE, FORECAST = 25, 32
 """Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy was inside the forecast interval, and all runs
@@ -204,20 +163,16 @@ class AdviceRecord:
 
     expected: Forecast
     """The forecast of the accuracy on the test images."""
-    seconds: float
+    seconds: NotNegative
     """The expected time of the run."""
     sentences: tuple[str, ...]
     """The advice."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seconds < math.inf:
-            raise VitkitError(f"seconds: expected a time, found {self.seconds:g}.")
 
 
 def keep_advice(folder: Path, advice: AdviceRecord | None) -> None:
     """Write `advice.json` before a run begins; a record that is there already stays."""
     if advice is not None and not (folder / ADVICE_FILE).exists():
-        replace_json(folder / ADVICE_FILE, to_json(advice))
+        write(folder / ADVICE_FILE, advice)
 
 
 def read_advice(folder: Path) -> AdviceRecord | None:
@@ -226,7 +181,7 @@ def read_advice(folder: Path) -> AdviceRecord | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    return read_if_there(AdviceRecord, folder / ADVICE_FILE)
+    return read(AdviceRecord, folder / ADVICE_FILE)
 
 
 def compare_with_advice(folder: Path) -> str:
@@ -264,7 +219,7 @@ class Divergence:
 
 def keep_divergence(folder: Path, error: NonFiniteError) -> None:
     """Write `diverged.json`; the checkpoints of the run stay, and it can be continued."""
-    replace_json(folder / DIVERGED, to_json(Divergence(str(error))))
+    write(folder / DIVERGED, Divergence(str(error)))
 
 
 def read_divergence(folder: Path) -> Divergence | None:
@@ -273,7 +228,7 @@ def read_divergence(folder: Path) -> Divergence | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    return read_if_there(Divergence, folder / DIVERGED)
+    return read(Divergence, folder / DIVERGED)
 
 
 START_FILE = "start.json"
@@ -323,7 +278,7 @@ def read_start_record(folder: Path) -> StartRecord | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    return read_if_there(StartRecord, folder / START_FILE)
+    return read(StartRecord, folder / START_FILE)
 
 
 def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfig]:

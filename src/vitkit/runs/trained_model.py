@@ -5,7 +5,7 @@ import io
 import itertools
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.config import read, write
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.paths import absolute_spec
 from vitkit.durable import (
-    read_json,
     refuse_link,
     refuse_links,
     remove_leftovers,
@@ -40,6 +40,17 @@ if TYPE_CHECKING:
 
 OTHER_IMAGES = "images.json"
 """The file that says, in a folder below evaluation/, which images the numbers beside it are of."""
+
+
+@dataclass(frozen=True)
+class OtherImages:
+    """The contents of `images.json`."""
+
+    place: str
+    """A hash of their path: `evaluation/` is given away with a model and does not say where images are."""
+    fingerprint: str
+
+
 EXAMPLES = "evaluation/examples.png"
 """The picture of the predictions of a model without answers, in its run folder."""
 
@@ -76,20 +87,19 @@ def name_other_images(run: Path, data: "ImageData") -> str:
         VitkitError: a link leads out of the run folder.
     """
     refuse_links(run)
-    # A hash, because evaluation/ is given away with a model and does not say where images are on a disk.
     place = hashlib.sha256(os.fsencode(absolute_spec(data.spec))).hexdigest()
     for number in itertools.count(1):
         name = (data.name or "images") + (f"-{number}" if number > 1 else "")
         folder, record = run / "evaluation" / name, None
-        with suppress(VitkitError, FileNotFoundError):  # a damaged record is another's
-            record = read_json(folder / OTHER_IMAGES)
+        with suppress(VitkitError):  # a damaged record is another's
+            record = read(OtherImages, folder / OTHER_IMAGES)
         if record is None and not folder.exists():
             folder.mkdir(parents=True)
-        elif not isinstance(record, dict) or record.get("place") != place:
+        elif record is None or record.place != place:
             continue
         refuse_link(folder)
         remove_leftovers(folder)
-        replace_json(folder / OTHER_IMAGES, {"place": place, "fingerprint": data.fingerprint()})
+        write(folder / OTHER_IMAGES, OtherImages(place, data.fingerprint()))
         return name
     raise AssertionError("The numbers have no end.")
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import read_if_there, to_json
-from vitkit.durable import refuse_links, remove_leftovers, replace_json
-from vitkit.errors import VitkitError
+from vitkit.config import Count, read, write
+from vitkit.durable import refuse_links, remove_leftovers
 from vitkit.training.checkpoint import FOLDER, newest_first, read_manifest, remove, survey
 
 RECORD = "ended.json"
@@ -22,14 +21,10 @@ RECORD = "ended.json"
 class Ended:
     """The contents of `ended.json`."""
 
-    step: int
+    step: Count
     """The step of the last checkpoint."""
     environment: Mapping[str, Any]
     """The environment that it was computed in, as its manifest had it."""
-
-    def __post_init__(self) -> None:
-        if self.step < 0:
-            raise VitkitError(f"step: expected 0 or more, found {self.step}.")
 
 
 def read_ended(run: Path) -> Ended | None:
@@ -38,7 +33,7 @@ def read_ended(run: Path) -> Ended | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    return read_if_there(Ended, run / RECORD)
+    return read(Ended, run / RECORD)
 
 
 def remove_checkpoints(run: Path) -> None:
@@ -56,7 +51,7 @@ def remove_checkpoints(run: Path) -> None:
     if last is not None:
         manifest = read_manifest(last)
         # Before anything is removed: a run with this record is not trained again for want of a checkpoint.
-        replace_json(run / RECORD, to_json(Ended(manifest.step, manifest.environment)))
+        write(run / RECORD, Ended(manifest.step, manifest.environment))
     elif not (run / RECORD).exists():
         return
     for checkpoint in reversed(newest_first(run / FOLDER)):  # the last one goes last

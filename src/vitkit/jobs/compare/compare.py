@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from vitkit._version import __version__
-from vitkit.config import read_if_there, to_json
+from vitkit.config import read, write
 from vitkit.data.slices import parse_split
 from vitkit.data.stream.loader import evaluation_batches
-from vitkit.durable import remove_leftovers, replace_file, replace_json
+from vitkit.durable import remove_leftovers, replace_file
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import model_difference
@@ -127,10 +127,10 @@ def _complete(
 ) -> ModelComparison:
     """Compare two models in a folder that this process holds, and write the page."""
     remove_leftovers(folder)
-    record = read_if_there(Record, folder / RECORD)
+    record = read(Record, folder / RECORD)
     if record is None:  # first of all, so that the same command recognises an interrupted comparison
         record = Record(__version__, facts)
-        replace_json(folder / RECORD, to_json(record))
+        write(folder / RECORD, record)
     evaluations = [
         _evaluate(contender, number, tested, folder / PARTS[number], options)
         for number, contender in enumerate(pair)
@@ -139,7 +139,7 @@ def _complete(
     speeds = record.speeds
     if options.speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
         speeds = _measure_speeds(pair, options)
-        replace_json(folder / RECORD, to_json(replace(record, speeds=speeds)))
+        write(folder / RECORD, replace(record, speeds=speeds))
     first, second = evaluations
     answering = pair[0].answering
     scores = [answering.score_images(evaluation.predictions) for evaluation in evaluations]
@@ -182,7 +182,7 @@ def _command(options: CompareOptions) -> str:
 
 def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
     """Return whether a folder holds this comparison or may take it; else the error that refuses it."""
-    record = read_if_there(Record, folder / RECORD) if folder.is_dir() else None
+    record = read(Record, folder / RECORD) if folder.is_dir() else None
     if record is not None:
         if record.facts == facts:
             return "mine"

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from vitkit.config import describe_value, from_json, nearest, to_json
+from vitkit.config import COUNT, Positive, Range, describe_value, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -91,18 +91,10 @@ class Reproduction(StudyResult):
 class Length:
     """The measured options of a study, fixed when it begins."""
 
-    length: int
+    length: Annotated[int, Range("a number of steps", 1, COUNT)]
     """Steps of the base."""
-    speed: Mapping[str, float]
+    speed: Mapping[str, Positive]
     """Images a second in training, of each arm that was timed."""
-
-    def __post_init__(self) -> None:
-        if self.length < 1 or not all(0 < speed < math.inf for speed in self.speed.values()):
-            raise VitkitError(
-                f"expected a length of 1 step or more and speeds above 0, found {self.length} and "
-                f"{describe_value(dict(self.speed))}. Put the original file back, or begin again with "
-                "another --out."
-            )
 
 
 def run_reproduce(

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from vitkit._version import __version__
-from vitkit.config import difference, from_json, to_json
-from vitkit.durable import is_file_name, read_json, refuse_links, remove_leftovers, replace_json
+from vitkit.config import difference, read, to_json, write
+from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
@@ -88,9 +88,7 @@ class Study:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 own = folder.resolve()
-                replace_json(
-                    folder / RECORD, to_json(_with_starts(self, lambda start: _path_within(start, own)))
-                )
+                write(folder / RECORD, _with_starts(self, lambda start: _path_within(start, own)))
             yield folder
 
 
@@ -150,10 +148,9 @@ def read_study(folder: str | Path) -> Study:
         VitkitError: it is no study, or its record is damaged, or names folders outside of it.
     """
     path = Path(folder) / RECORD
-    try:
-        study = from_json(Study, read_json(path), str(path))
-    except (FileNotFoundError, NotADirectoryError):
-        raise VitkitError(f"{folder} is no study: it has no {RECORD}.") from None
+    study = read(Study, path)
+    if study is None:
+        raise VitkitError(f"{folder} is no study: it has no {RECORD}.")
     names = [arm.folder for arm in study.arms]
     if len(set(names)) < len(names) or not all(map(is_file_name, names)):
         raise VitkitError(

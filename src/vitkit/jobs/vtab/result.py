@@ -8,6 +8,7 @@ from typing import Any
 
 from vitkit import config
 from vitkit._version import __version__
+from vitkit.config import Count, Fraction, Positive
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, vtab_task
 from vitkit.errors import VitkitError
 from vitkit.report.template import render_tables
@@ -49,35 +50,27 @@ class TaskScore:
     """The path of its images."""
     run: str
     """The run folder of the model that was tested."""
-    accuracy: float
-    interval: tuple[float, float]
+    accuracy: Fraction
+    interval: tuple[Fraction, Fraction]
     """95 % interval, over test images alone and not over seeds."""
-    images: int
+    images: Count
     """Test images that could be read."""
-    unreadable: int
-    repeated: int
+    unreadable: Count
+    repeated: Count
     """Test images that are training images too, pixel for pixel."""
-    majority: float
+    majority: Fraction
     """Accuracy of always naming the most frequent class of the test images."""
     verdict: str
     """The comparison with that guess on the same images: better, worse, or not distinguishable."""
-    learning_rate: float
-    validation: dict[str, float] = field(default_factory=dict)
+    learning_rate: Positive
+    validation: dict[str, Fraction] = field(default_factory=dict)
     """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
 
     def __post_init__(self) -> None:
-        fractions = (self.accuracy, *self.interval, self.majority, *self.validation.values())
-        if not all(0 <= fraction <= 1 for fraction in fractions):
+        if self.repeated > self.images or not self.images:
             raise VitkitError(
-                f"expected fractions from 0 to 1, found {min(fractions):g} to {max(fractions):g}."
+                f"expected numbers of test images, found {self.images}, {self.repeated} of them repeated."
             )
-        if not 0 <= self.repeated <= self.images or self.unreadable < 0 or not self.images:
-            raise VitkitError(
-                f"expected numbers of test images, found {self.images}, {self.repeated} of them repeated and "
-                f"{self.unreadable} unreadable."
-            )
-        if not 0 < self.learning_rate < math.inf:
-            raise VitkitError(f"learning_rate: expected a rate above 0, found {self.learning_rate:g}.")
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ OUT/vtab.json, .csv, .html   the result
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import difference, from_json, to_json
+from vitkit.config import difference, read, to_json
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, TaskFolder, VtabTask, task_of_folder, vtab_task
@@ -233,9 +232,7 @@ def complete_task(
         refuse_links(folder)
         remove_leftovers(folder)
     result, final = folder / "result.json", folder / "final"
-    score = None
-    with suppress(FileNotFoundError):
-        score = from_json(TaskScore, read_json(result), str(result))
+    score = read(TaskScore, result)
     if score is None:
         score = _train_task(options, task, folder, place, listener)
         replace_json(result, without_places(to_json(score)))

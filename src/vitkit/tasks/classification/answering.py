@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.config import from_json
-from vitkit.durable import read_json
+from vitkit.config import read
 from vitkit.evaluation import classify
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
@@ -52,7 +51,9 @@ class ClassificationAnswering:
 
     def read_evaluation(self, path: Path) -> tuple[classify.Classification, Predictions]:
         """Read numbers and logits, and compare the two."""
-        result = from_json(classify.Classification, read_json(path), str(path))
+        result = read(classify.Classification, path)
+        if result is None:
+            raise FileNotFoundError(path)
         # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path, result.loss_function)
         refuse_wrong_fields(classify.check_fields(result, predictions), str(path))

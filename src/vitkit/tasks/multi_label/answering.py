@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.config import from_json
-from vitkit.durable import read_json
+from vitkit.config import read
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.multilabel import (
     THRESHOLD,
@@ -57,7 +56,9 @@ class MultiLabelAnswering:
 
     def read_evaluation(self, path: Path) -> tuple[MultiLabel, LabelPredictions]:
         """Read numbers and logits, and compare the two."""
-        result = from_json(MultiLabel, read_json(path), str(path))
+        result = read(MultiLabel, path)
+        if result is None:
+            raise FileNotFoundError(path)
         predictions = LabelPredictions.load(path)
         refuse_wrong_fields(check_label_fields(result, predictions), str(path))
         return result, predictions

@@ -1,0 +1,288 @@
+"""Every record that is written and read again, whole and damaged in every way."""
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.small_digits import small_run
+from vitkit.config import read, to_json, write
+from vitkit.durable import json_bytes
+from vitkit.engines.folder import read_description_of
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import classification
+from vitkit.evaluation.multilabel import multi_label
+from vitkit.evaluation.predictions import LabelPredictions, Predictions
+from vitkit.jobs.compare.compare import Record
+from vitkit.jobs.compare.result import Speeds
+from vitkit.jobs.parts import PartFile, PartsRecord
+from vitkit.jobs.reproduce.collect import _read_bench
+from vitkit.jobs.study.study import Arm, Study
+from vitkit.jobs.trackers import WandbRecord
+from vitkit.jobs.vtab.result import TaskScore
+from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.zoo import model_config
+from vitkit.runs.config import parse_compute, read_config, read_run, write_config
+from vitkit.runs.data_record import DataRecord
+from vitkit.runs.records import AdviceRecord, Divergence, Forecast, StartRecord
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import new_series, plan_members, read_series
+from vitkit.runs.trained_model import OtherImages
+from vitkit.tasks import find_task
+from vitkit.training.checkpoint import FileHash, Manifest, Progress, read_manifest, read_progress
+from vitkit.training.ended import Ended
+from vitkit.weights.files.source import read_json_object
+from vitkit.weights.model_card import ModelCard, describe, read_description
+
+RUN = small_run(4)
+SWEEP = SeriesOptions(sweep_rates=(0.001, 0.02), runs=2)
+SERIES = new_series("vitkit train", RUN, SWEEP, *plan_members(RUN, SWEEP, (0.001, 0.02), 0.02), False)
+NAMES = ("cat", "dog", "owl")
+LOGITS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+IDS, BAD = np.arange(7), np.array([8])
+PREDICTIONS = Predictions(LOGITS, np.arange(7) % 3, IDS, BAD)
+LABELS = LabelPredictions(LOGITS, (np.arange(21).reshape(7, 3) % 2).astype(np.uint8), IDS, BAD)
+CONFIG = model_config("ViT-16x1x2/4", 3, (8, 8))
+
+RECORDS: list[Any] = [
+    DataRecord(
+        "d",
+        "/d",
+        "folder",
+        NAMES,
+        {"train": {"cat": 3}},
+        ("A note.",),
+        {"train": {"a": "b"}},
+        "f",
+        {"train": 3},
+    ),
+    OtherImages("0af", "fingerprint"),
+    AdviceRecord(Forecast(0.5, 0.4, 0.6), 12.5, ("Train it.",)),
+    Divergence("infinite loss"),
+    StartRecord("/s", "ViT", "ViT", to_json(CONFIG), ("A line.",), {"url": None}, {"model.npz": "0af"}),
+    Ended(4, {"torch": "2.11", "threads": 1}),
+    Manifest(4, {"torch": "2.11"}, {"model.safetensors": FileHash(9, "0af")}, to_json(RUN)),
+    Progress(4, 0.5, 2, 1.25, 1, {"loss": 2.0}, 2, 99, "0af", True),
+    SERIES,
+    Study("0.1", "ablation", "vitkit ablate", {"vary": ["a"]}, (Arm("a", "position none", RUN, SWEEP),)),
+    Record("0.1", {"first": "0af"}, Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock")),
+    PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
+    WandbRecord("abcdefg1", 3),
+    TaskScore("cifar", "/d", "/r", 0.5, (0.4, 0.6), 9, 0, 1, 0.1, "better", 0.01, {"0.01": 0.5}),
+    classification(PREDICTIONS, NAMES),
+    multi_label(LABELS, NAMES),
+]
+"""One of each class that `vitkit.config.read` reads."""
+BY_NAME = {type(record).__name__: record for record in RECORDS}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What `describe` needs of a model."""
+
+    config: Any
+    card: ModelCard
+
+
+def write_model(folder: Path) -> Path:
+    (folder / "model.json").write_bytes(json_bytes(describe(Card(CONFIG, ModelCard("m", NAMES)))))
+    return folder / "model.json"
+
+
+def write_run(folder: Path) -> Path:
+    write_config(folder, RUN, "vitkit train", PLAIN)
+    return folder / "config.json"
+
+
+def write_bench(folder: Path) -> Path:
+    speed = {"kind": "speed", "model": "m", "image_size": [8, 8], "name": "n", "precision": "float32"}
+    (folder / "bench.json").write_text(json.dumps({"machine": {"device": "cpu"}, "records": [speed]}))
+    return folder / "bench.json"
+
+
+def write_engine(folder: Path) -> Path:
+    (folder / "engine.json").write_text('{"format": "vitkit-engine", "format_version": 2, "sha256": "0af"}')
+    return folder / "engine.json"
+
+
+def write_answers(folder: Path, record: Any, predictions: Any) -> Path:
+    write(folder / "test.json", record)
+    predictions.save(folder / "test.json")
+    return folder / "test.json"
+
+
+def write_as(name: str) -> Callable[[Path], Path]:
+    def written(folder: Path) -> Path:
+        write(
+            folder / name,
+            BY_NAME[{"series.json": "Series", "manifest.json": "Manifest"}.get(name, "Progress")],
+        )
+        return folder / name
+
+    return written
+
+
+def answers(task: Any, path: Path) -> Any:
+    answering = find_task(task).answering
+    assert answering is not None
+    return answering.read_evaluation(path)
+
+
+READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
+    "a run": (
+        write_run,
+        lambda path: (read_run(path.parent), parse_compute(read_config(path.parent), path.parent)),
+    ),
+    "a model": (write_model, lambda path: read_description(read_json_object(path), path)),
+    "a benchmark": (write_bench, _read_bench),
+    "an engine": (write_engine, lambda path: read_description_of(path.parent)),
+    "a series": (write_as("series.json"), lambda path: read_series(path.parent)),
+    "a checkpoint": (write_as("manifest.json"), lambda path: read_manifest(path.parent)),
+    "the state of a checkpoint": (write_as("state.json"), lambda path: read_progress(path.parent)),
+    "classes": (
+        lambda folder: write_answers(folder, BY_NAME["Classification"], PREDICTIONS),
+        functools.partial(answers, "classification"),
+    ),
+    "labels": (
+        lambda folder: write_answers(folder, BY_NAME["MultiLabel"], LABELS),
+        functools.partial(answers, "multi-label"),
+    ),
+}
+"""What reads more than one record, or compares it with other files: writes a whole one, and reads it."""
+
+NUMBERS = st.sampled_from([0, -1, 1.5, 1e300, 5e-324, 2**53, 2**63, 10**400, True])
+JUNK = st.recursive(
+    st.none() | st.integers() | NUMBERS | st.floats() | st.text(max_size=8) | st.sampled_from(NAMES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """A function that damages JSON: a key is missing or new, a value is another, bytes are lost or others."""
+    kind = draw(st.sampled_from(["value", "value", "value", "missing", "new", "cut", "bytes", "anything"]))
+    turns, number, junk = (
+        draw(st.lists(st.integers(0, 63), min_size=8, max_size=8)),
+        draw(NUMBERS),
+        draw(JUNK),
+    )
+    text, place = draw(st.binary(max_size=9)), draw(st.floats(0, 1))
+
+    def apply(content: bytes) -> bytes:
+        at = int(place * len(content))
+        if kind == "cut":
+            return content[:at]
+        if kind == "bytes":
+            return content[:at] + text + content[at + len(text) :]
+        if kind == "anything":
+            return json.dumps(junk).encode() if turns[0] % 2 else text
+        record = inside = json.loads(content)
+        for turn in turns:
+            keys = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+            if not keys:
+                return json.dumps(junk).encode()
+            key = keys[turn % len(keys)]
+            if isinstance(inside[key], dict | list) and inside[key] and turn % 5:
+                inside = inside[key]
+                continue
+            if kind == "missing":
+                del inside[key]
+            elif kind == "new" and isinstance(inside, dict):
+                inside[f"{key}s"] = junk
+            else:
+                inside[key] = number if isinstance(inside[key], int | float) and turn % 3 else junk
+            break
+        return json.dumps(record).encode()
+
+    return apply
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records")
+
+
+def test_no_record_is_left_out() -> None:
+    """A class that the product reads stands in `RECORDS`."""
+    source = Path(__file__).parents[2] / "src"
+    texts = [path.read_text() for path in source.rglob("*.py")]
+    found = {name for text in texts for name in re.findall(r"(?<![\w.])read\((?:\w+\.)?([A-Z]\w+), ", text)}
+    assert found and found <= BY_NAME.keys(), sorted(found - BY_NAME.keys())
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+@given(damage=damage())
+@settings(max_examples=80, deadline=None)
+def test_a_record_is_read_as_it_was_written_or_refused(
+    name: str, folder: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    record, path = BY_NAME[name], folder / f"{name}.json"
+    write(path, record)
+    assert read(type(record), path) == record
+    content = damage(path.read_bytes())
+    path.write_bytes(content)
+    try:
+        other = read(type(record), path)
+    except VitkitError as error:
+        assert str(path) in str(error) and len(str(error)) < 2000
+        return
+    write(path, other)
+    again = read(type(record), path)
+    assert json.dumps(to_json(again)) == json.dumps(to_json(other))  # NaN does not equal itself
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(damage=damage())
+@settings(max_examples=80, deadline=None)
+def test_a_reader_reads_a_record_or_refuses_it(
+    name: str, folder: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    write_whole, read_it = READERS[name]
+    path = write_whole(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    try:
+        read_it(path)
+    except VitkitError as error:
+        assert path.name in str(error) and len(str(error)) < 2000
+
+
+def as_a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def as_zeros_without_end(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def as_a_huge_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 40 << 30)
+
+
+def as_deep_json(path: Path) -> None:
+    path.write_bytes(b'{"a":' * 50_000)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, as_a_folder, as_zeros_without_end, as_a_huge_file, as_deep_json])
+def test_nothing_but_a_file_of_json_is_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    assert read(Divergence, path) is None
+    make(path)
+    with pytest.raises(VitkitError, match=r"record\.json"):
+        read(Divergence, path)
+
+
+def test_the_nearest_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "diverged.json").write_text('{"reasons": "loss"}')
+    with pytest.raises(VitkitError, match=r"diverged\.json: unknown key 'reasons'. Did you mean 'reason'\?"):
+        read(Divergence, tmp_path / "diverged.json")
