@@ -308,12 +308,13 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
     """Whoever trains, asks, draws or prints goes by the task, so that another one needs no edit there.
 
     Few-shot evaluation is no task's: it knows features and no head. Nor are the test sets of ImageNet: they
-    know its classes, and may take several for right. Paired differences know a score of each image alone, and
-    a law of scale is fitted to errors, whatever they count.
+    know its classes, and may take several for right. Paired differences know a score of each image alone, a
+    law of scale is fitted to errors, and an interval is computed, whatever they count.
     """
     no_tasks = (
         "vitkit.evaluation.features",
         "vitkit.evaluation.fewshot",
+        "vitkit.evaluation.intervals",
         "vitkit.evaluation.paired",
         "vitkit.evaluation.power_law",
         "vitkit.evaluation.protocols",

@@ -10,7 +10,7 @@ import pytest
 
 import vitkit
 from tests.engines.models import FakeRunner, fake_engines, small
-from vitkit.engines.folder import read_description_of
+from vitkit.engines.folder import _digest, read_description_of
 from vitkit.errors import VitkitError
 
 
@@ -22,9 +22,12 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield vitkit.export(path, tmp_path / "out", precision="bfloat16").path
 
 
-def edit(out: Path, change: Callable[[Any], Any]) -> None:
+def edit(out: Path, change: Callable[[Any], Any], hashed: bool = False) -> None:
+    """Edit the description, and with `hashed` its own hash too."""
     data = json.loads((out / "engine.json").read_text())
     change(data)
+    if hashed:
+        data["sha256"] = _digest(data)
     (out / "engine.json").write_text(json.dumps(data))
 
 
@@ -32,7 +35,7 @@ def test_a_folder_is_read_back_with_all_that_was_measured(out: Path) -> None:
     edit(out, lambda data: None)  # other spaces are no change
     record = read_description_of(out)
     assert record.nearness is not None and record.nearness.batches == (1, 3, 12)
-    assert record.hashed and record.agreement is None
+    assert record.agreement is None
     assert json.loads((out / "engine.json").read_text())["gelu"] == "erf"
     first, gelu = vitkit.Predictor(out).notes
     assert (
@@ -63,24 +66,7 @@ def test_a_description_that_was_changed_is_refused(out: Path, part: str, name: s
         vitkit.Predictor(out)
 
 
-def as_version_1(out: Path) -> None:
-    def change(data: Any) -> None:
-        for key in ("sha256", "gelu", "nearness"):
-            del data[key]
-        data["format_version"] = 1
-
-    edit(out, change)
-
-
-def test_a_description_of_the_first_version_is_read_and_said_to_be_unhashed(out: Path) -> None:
-    as_version_1(out)
-    assert "holds no hash of itself" in vitkit.Predictor(out).notes[-1]
-    edit(out, lambda data: data.update(format_version=2))
-    with pytest.raises(VitkitError, match="is not as vitkit export wrote it"):
-        vitkit.Predictor(out)
-
-
-@pytest.mark.parametrize("written", [0, 3, 99, "2", None])
+@pytest.mark.parametrize("written", [0, 2, 99, "1", None])
 def test_a_description_in_another_format_is_refused(out: Path, written: object) -> None:
     edit(out, lambda data: data.update(format_version=written, vitkit_version="9.9"))
     with pytest.raises(VitkitError, match=r"written by vitkit 9\.9 in another format"):
@@ -97,21 +83,18 @@ def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytes
 
 
 def test_another_number_of_classes_is_refused(out: Path) -> None:
-    as_version_1(out)
-
     def change(data: Any) -> None:
         data["model"]["architecture"]["num_classes"] = 4
         data["model"]["class_names"] = data["model"]["class_names"][:4]
 
-    edit(out, change)
+    edit(out, change, hashed=True)
     with pytest.raises(VitkitError, match="Nx4, and the graph beside it goes from uint8 Nx3x16x24 to Nx5"):
         vitkit.Predictor(out)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../model/model.safetensors", "sub/graph.bin", "graph.onnx"])
 def test_names_of_files_are_no_paths(out: Path, name: str) -> None:
-    as_version_1(out)
-    edit(out, lambda data: data["files"].update({name: data["files"]["graph.bin"]}))
+    edit(out, lambda data: data["files"].update({name: data["files"]["graph.bin"]}), hashed=True)
     with pytest.raises(VitkitError, match=r"graph\.xml and graph\.bin, which are names and no paths"):
         vitkit.Predictor(out)
 
@@ -129,10 +112,9 @@ def test_links_out_of_the_folder_are_refused_and_links_inside_are_not(out: Path,
 
 
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(out: Path) -> None:
-    as_version_1(out)
     (out / "graph.bin").unlink()
     os.mkfifo(out / "graph.bin")
-    edit(out, lambda data: data["files"]["graph.bin"].update(bytes=0))
+    edit(out, lambda data: data["files"]["graph.bin"].update(bytes=0), hashed=True)
     with pytest.raises(VitkitError, match="found a folder, a pipe, a device"):
         vitkit.Predictor(out)
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,20 +193,6 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert whole.mean_average_precision_interval is not None and not whole.explain_no_interval()
 
 
-def test_intervals_of_early_versions_are_told() -> None:
-    result = multi_label(predictions(*simulated(60, 0)), names(4))
-    task, learned = answering_of(Card(task=Task("multi-label", "sigmoid"))), Task()
-    assert task.explain_outdated(result, learned) == ""
-    mean = result.mean_average_precision
-    assert mean is not None
-    old = replace(result, mean_average_precision_interval=(mean - 0.1, mean + 0.1))
-    assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
-    # Cut at 1 it is not even; of so rare a label there is none now.
-    rare = (replace(result.per_label[0], count=2), *result.per_label[1:])
-    old = replace(result, mean_average_precision_interval=(mean - 0.1, 1.0), per_label=rare)
-    assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
-
-
 class Table(nn.Module):
     """Looks its logits up by the image's first pixel."""
 
@@ -266,21 +251,17 @@ def test_the_result_comes_back_from_json() -> None:
     assert again == result
 
 
-@pytest.mark.parametrize("layout", ["npy", "npz"])
-def test_predictions_come_back_from_their_files(tmp_path: Path, layout: str) -> None:
-    path, old = tmp_path / "test.json", tmp_path / "test.npz"
+def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
+    path = tmp_path / "test.json"
     logits, targets = simulated(20, 2)
     made = predictions(logits, targets, bad=2)
     flags = targets.astype(np.uint8)
-    if layout == "npy":
-        made.save(path)
-    else:
-        np.savez(old, logits=logits, labels=flags, ids=made.ids, bad=made.bad)
+    made.save(path)
     again = LabelPredictions.load(path)
     np.testing.assert_array_equal(again.logits, logits)
     np.testing.assert_array_equal(again.targets, targets)
     assert again.bad.tolist() == [20, 21] and len(again) == 20
-    damaged = tmp_path / "test.labels.npy" if layout == "npy" else old
+    damaged = tmp_path / "test.labels.npy"
     whole = damaged.read_bytes()
     for damage in (whole[:-40], whole.replace(b"\x01", b"\x02"), b""):
         damaged.write_bytes(damage)
@@ -288,9 +269,8 @@ def test_predictions_come_back_from_their_files(tmp_path: Path, layout: str) -> 
             LabelPredictions.load(path)
     damaged.write_bytes(whole)
     np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
-    if layout == "npy":
-        with pytest.raises(VitkitError, match="a label 257, not below 2"):
-            LabelPredictions.load(path)
+    with pytest.raises(VitkitError, match="a label 257, not below 2"):
+        LabelPredictions.load(path)
     made.targets = targets[:, :3]
     made.save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):

@@ -1,4 +1,4 @@
-"""Damaged files of predictions, of now and of earlier versions: read, or one clean refusal."""
+"""Damaged files of predictions: read, or one clean refusal."""
 
 import io
 from pathlib import Path
@@ -37,14 +37,10 @@ class Evaluations(Kind):
             arrays[name] = draw.choice((other, np.full(30, np.nan), np.full(30, 2**62), np.zeros((2, 2, 2))))
         path = folder / "test.json"
         contents = dict[Path, bytes]()
-        for name, array in arrays.items() if number % 3 else ():
+        for name, array in arrays.items():
             buffer = io.BytesIO()
             np.save(buffer, array)
             contents[path.with_suffix(f".{name}.npy")] = buffer.getvalue()
-        if not contents:  # an earlier version's, or compressed by somebody
-            buffer = io.BytesIO()
-            (np.savez_compressed if number % 2 else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
-            contents[path.with_suffix(".npz")] = buffer.getvalue()
         damaged = draw.choice(list(contents)) if number % 10 else None
         for file, data in contents.items():
             file.write_bytes(mutant(data, draw) if file == damaged else data)

@@ -22,7 +22,7 @@ from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.pretraining import pretraining_images
+from vitkit.weights.published import pretraining_images
 
 SMALL = Run(
     data="digits",

@@ -172,7 +172,7 @@ def test_a_part_that_is_not_as_it_was_written_is_computed_again(
             os.mkfifo(path)
         case "6 GiB":
             os.truncate(path, 6 << 30)
-        case _:  # as an earlier version wrote the record
+        case _:
             record.write_text(json.dumps({**json.loads(facts), "finished": {}}))
     assert vitkit.embed(photos, model, out, batch_size=3).continued == (0 if damage == "no checksum" else 3)
     assert path.read_bytes() == whole and json.loads(record.read_bytes()) == json.loads(facts)

@@ -367,27 +367,6 @@ def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used
     assert "damaged-step-00000009" in capsys.readouterr().err
 
 
-def test_a_run_of_the_first_version_goes_on(
-    made: Path, half: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without the options in its checkpoints, hashes of its log, and states of its images."""
-    last = newest(half)
-    edit(last / "state.json", lambda data: data.pop("log_sha256") and None)
-    data = (last / "state.json").read_bytes()
-    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    edit(last / "manifest.json", lambda data: data["files"].update({"state.json": record}))
-    edit(last / "manifest.json", lambda data: data.pop("configuration") and None)
-    (last / "COMMIT").write_text(hashlib.sha256((last / "manifest.json").read_bytes()).hexdigest())
-    edit(half / "data.json", lambda data: data.pop("image_files") and None)
-    edit(half / "config.json", lambda data: data["run"]["loading"].pop("check_images") and None)
-    (half / "image-files.npy").unlink()
-    capsys.readouterr()
-    assert run(["train", "--resume", str(half)]) == 0
-    message = " ".join(capsys.readouterr().err.split())
-    assert "did not write the options" in message and "were not written down" in message
-    assert result(half) == result(made / "whole")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

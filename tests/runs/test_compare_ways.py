@@ -269,7 +269,7 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
         lambda model, *given: seen.append((len(model.layers()), model.chosen)),
     )
     run = vitkit.recipe("digits", model="ViT-32x3x2/4")
-    parts = build_parts(run, Request().images(run), tmp_path, Hearing())
+    parts = build_parts(run, Request().images(run), tmp_path, Hearing(), FAST)
     compute_as(parts.model, FAST)
     for sharding in ("replicas", "full"):
         build._compare_ways(parts, nn.Identity(), sharding)  # type: ignore[arg-type]

@@ -1,6 +1,5 @@
 """How a run computes is chosen when it begins, and kept; evaluation and prediction choose too."""
 
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -107,31 +106,6 @@ def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> N
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)  # bfloat16 has 8 bits
 
 
-def test_a_run_of_the_first_version_goes_on_in_the_plain_way(tmp_path: Path) -> None:
-    """It says nothing of how it computes, neither in its folder nor in its checkpoints."""
-    whole = vitkit.train(short(exact=True), tmp_path / "whole")
-    killed = tmp_path / "killed"
-    cut_back(whole, killed)
-    config = json.loads((killed / "config.json").read_text())
-    del config["compute"], config["run"]["training"]["exact"]
-    (killed / "config.json").write_text(json.dumps(config))
-    for checkpoint in (killed / "checkpoints").iterdir():
-        forget_compute(checkpoint)
-    heard = Hearing()
-    vitkit.train(short(), killed, resume=True, listener=heard)
-    assert weights(killed) == weights(whole)
-    assert not [line for line in heard.warnings if "may differ" in line]
-
-
-def forget_compute(checkpoint: Path) -> None:
-    """Take from a checkpoint's manifest what the first version did not write."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest["environment"]["compute"], manifest["configuration"]["training"]["exact"]
-    content = json.dumps(manifest).encode()
-    (checkpoint / "manifest.json").write_bytes(content)
-    (checkpoint / "COMMIT").write_text(hashlib.sha256(content).hexdigest())
-
-
 def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
     whole = vitkit.train(short(), tmp_path / "whole")
     cut_back(whole, tmp_path / "killed")
@@ -145,7 +119,9 @@ def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
     config["compute"]["attention"] = "slow"
     path.write_text(json.dumps(config))
     (tmp_path / "killed" / "report.html").unlink()
-    with pytest.raises(vitkit.VitkitError, match=r"config\.json: attention: expected one of 'fused'"):
+    with pytest.raises(
+        vitkit.VitkitError, match=r"config\.json: compute: attention: expected one of 'fused'"
+    ):
         vitkit.train(short(), tmp_path / "killed")
 
 

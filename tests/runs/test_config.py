@@ -12,7 +12,6 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import (
     Run,
-    StartConfig,
     changed_options,
     name_options,
     option_value,
@@ -49,12 +48,6 @@ def test_what_only_follows_from_another_length_is_left_out() -> None:
     changes = changed_options(to_json(begun), "config.json", warm)
     assert len(name_options(changes)) == 1 and name_options(changes)[0].startswith("--warmup-steps ")
     assert train_longer(changes, Path("run")) == ""
-
-
-def test_the_first_name_of_timms_rule_of_positions_is_read() -> None:
-    early = to_json(Run())
-    early["start"] = {**early["start"], "position_interpolation": "bicubic"}
-    assert from_json(Run, early, "config.json").start == StartConfig(position_interpolation="timm")
 
 
 def test_the_few_shot_accuracy_that_early_versions_recorded_is_an_evaluator() -> None:

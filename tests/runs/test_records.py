@@ -338,17 +338,3 @@ def test_a_sigmoid_run_is_scored_as_it_was_trained(
     assert run(["evaluate", str(copied), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
     assert evaluation["loss_function"] == "sigmoid"
-
-
-def test_evaluations_of_earlier_versions_are_read_and_named(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They scored every model by softmax, and did not say so."""
-    path = copied / "evaluation" / "test.json"
-    record = json.loads(path.read_text())
-    del record["loss_function"]
-    path.write_text(json.dumps(record))
-    assert run(["report", str(copied)]) == 0
-    said = "The evaluation of test was scored by softmax, but the model was trained with the sigmoid loss"
-    assert said in " ".join(capsys.readouterr().err.split())
-    assert said in (copied / "report.html").read_text()

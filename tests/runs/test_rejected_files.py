@@ -8,7 +8,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.runs.data_record import RECORD, DataRecord, RejectedFiles, read_record
 
 RECORDED = DataRecord(
-    "digits", "digits", "built-in", ("a", "b"), {}, (), {"train": {"1.png": "cut short"}}, "0"
+    "digits", "digits", "built-in", ("a", "b"), {}, (), {"train": {"1.png": "cut short"}}, "0", {}
 )
 
 

@@ -3,21 +3,17 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.helpers.small_checkpoints import committed, trained
+from tests.helpers.small_checkpoints import trained
 from tests.helpers.tiny_models import TINY
-from tests.training import small_run
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import VIT5
-from vitkit.training import checkpoint as checkpoints
 from vitkit.training.checkpoint import (
     find_checkpoint,
     find_damage,
@@ -27,7 +23,6 @@ from vitkit.training.checkpoint import (
     weights_file,
 )
 from vitkit.training.config import OptimizerConfig
-from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 
 def test_everything_comes_back_bit_by_bit(tmp_path: Path) -> None:
@@ -98,44 +93,6 @@ def test_the_options_of_the_run_are_kept(tmp_path: Path) -> None:
     list(trainer.fit(interrupted=lambda: True))
     checkpoint, _ = find_checkpoint(tmp_path)
     assert checkpoint is not None and read_manifest(checkpoint).configuration == trainer.configuration
-
-
-def test_a_checkpoint_of_the_first_format_resumes(tmp_path: Path) -> None:
-    """Without options in the manifest and without a hash of the log in the state."""
-    whole = trained(tmp_path / "whole", 12)
-    trained(tmp_path / "run", 8)
-    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000008"
-    state = json.loads((checkpoint / "state.json").read_text())
-    del state["log_sha256"]
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest["configuration"]
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    committed(checkpoint, state=state)
-    again = small_trainer(tmp_path / "run")
-    assert again.resume(checkpoint) == []
-    list(again.fit())
-    assert fingerprint(again) == fingerprint(whole)
-
-
-def test_parameters_of_the_first_version_are_read_by_the_names_of_today(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first version called the pooling by attention `attention_pool`."""
-
-    def chunks_of_then(tensors: dict[str, torch.Tensor], **options: Any) -> Iterator[bytes | memoryview]:
-        former = {key.replace("pooling.", "attention_pool."): value for key, value in tensors.items()}
-        yield from safetensors_chunks(former, **options)
-
-    monkeypatch.setattr(small_run, "TINY", dataclasses.replace(TINY, pool="map"))
-    monkeypatch.setattr(checkpoints, "safetensors_chunks", chunks_of_then)
-    trainer = trained(tmp_path, 8)
-    checkpoint, _ = find_checkpoint(tmp_path)
-    assert checkpoint is not None and trainer.state.average is not None
-    assert "attention_pool.probe" in read_safetensors(checkpoint / "average.safetensors")
-    again = small_trainer(tmp_path)
-    again.resume(checkpoint)
-    assert fingerprint(again) == fingerprint(trainer)
-    assert load_weights(checkpoint).keys() == trainer.state.average.state_dict().keys()
 
 
 def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_every_image_is_evaluated_once_and_all_processes_have_the_same_bits(proc
 
 
 def share_rejected(world: World, folder: Path) -> list[dict[str, str]]:
-    record = DataRecord("d", "d", "d", (), {}, (), {"train": {"old.png": "cut short"}}, "0")
+    record = DataRecord("d", "d", "d", (), {}, (), {"train": {"old.png": "cut short"}}, "0", {})
     rejects, shared = RejectedFiles(folder, record), []
     for step in range(3):
         if step == world.rank:  # in each step another process meets one, in the last one nobody does

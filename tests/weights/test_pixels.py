@@ -18,8 +18,14 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
-from vitkit.weights.description import describe, read_description
-from vitkit.weights.model_card import ModelCard, card_of, changed_pixels, fraction_of
+from vitkit.weights.model_card import (
+    ModelCard,
+    card_of,
+    changed_pixels,
+    describe,
+    fraction_of,
+    read_description,
+)
 
 
 @cache
@@ -55,7 +61,6 @@ def test_a_fraction_gives_its_side_back() -> None:
             assert math.floor(side / fraction_of(side, resized)) == resized
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -67,11 +72,9 @@ def test_a_fraction_gives_its_side_back() -> None:
         ({"crop_fraction": 0.0}, "preprocessing: crop_fraction must be"),  # of the right type
     ],
 )
-def test_what_a_card_cannot_mean_is_named_with_its_file(
-    changes: dict[str, Any], message: str, version: int
-) -> None:
+def test_what_a_card_cannot_mean_is_named_with_its_file(changes: dict[str, Any], message: str) -> None:
     described = describe(create_model("ViT-8x1x1/2", 2, 8))
-    described |= {"preprocessing": {"image_size": [8, 8], **changes}, "format_version": version}
+    described |= {"preprocessing": {"image_size": [8, 8], **changes}}
     with pytest.raises(VitkitError, match=rf"^x/model\.json: {message}"):
         read_description(described, Path("x/model.json"))
 

@@ -31,8 +31,8 @@ from vitkit.weights import load, save_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import Fetched
-from vitkit.weights.model_card import card_of
-from vitkit.weights.published import SOURCES, PublishedStart, is_address, starts
+from vitkit.weights.model_card import ModelCard, card_of
+from vitkit.weights.published import SETS, SOURCES, PublishedStart, is_address, pretraining_images, starts
 
 STARTS = starts()
 TANH_LAYER = "big_vision"
@@ -345,3 +345,31 @@ def test_how_many_starts_are_pinned_is_said(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     assert "1 of 2 are pinned" in printed and f"pinned: SHA-256 {DIGEST}, {COMMIT}" in printed
     assert "not pinned: what is fetched first is remembered" in printed
+
+
+@pytest.mark.parametrize(
+    ("origin", "images"),
+    [
+        ({}, None),
+        ({"recipe": "digits"}, None),
+        ({"training_images": 1437}, 1437),
+        ({"start": {"from": "/somewhere", "training_images": 1437}}, 1437),
+        ({"start": {"from": "/one", "start": {"from": "/two", "training_images": 50}}}, 50),
+        ({"start": {"from": "vit-b16-in21k"}}, 14_000_000),
+        ({"start": {"from": "/somewhere"}}, None),
+        ({"start": "damaged", "training_images": "many"}, None),
+    ],
+)
+def test_a_card_leads_back_to_the_first_training(origin: dict[str, object], images: int | None) -> None:
+    assert pretraining_images("run", ModelCard(origin=origin)) == images
+
+
+def test_published_checkpoints_are_known_by_name_and_by_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for start in starts():
+        expected = SETS.get(start.data.split(",")[0])
+        assert pretraining_images(start.name, ModelCard()) == expected
+        assert all(pretraining_images(address, ModelCard()) == expected for address in start.addresses)
+    assert {SETS.get(start.data.split(",")[0]) for start in starts()} == {1_281_167, 14_000_000, None}

@@ -20,9 +20,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
 from vitkit.weights import Format, save_model
-from vitkit.weights.assumptions import Assumption
+from vitkit.weights.files.checksum import HashingWriter
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
-from vitkit.weights.model_card import ModelCard, Task, TrainingData, card_of
+from vitkit.weights.model_card import Assumption, ModelCard, Task, TrainingData, card_of
 
 WHOLE_CARD = ModelCard(
     "ViT-x",
@@ -132,7 +132,7 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
     record = json.loads(description.read_text())
     for change, message in (
         ({"format": "other"}, "not a description"),
-        ({"format_version": 99}, "newer"),
+        ({"format_version": 99}, "in another format"),
         ({"architecture": {**record["architecture"], "width": 48}}, "expected .*48.*found .*24"),
         ({"architecture": {**record["architecture"], "widht": 48}}, "unknown key 'widht'.*'width'"),
         ({"class_names": ["one"]}, "1 class names for a model of 5 classes"),
@@ -161,10 +161,10 @@ def test_formats_are_named() -> None:
 
 
 def replace_on_purpose(folder: Path, state: dict[str, torch.Tensor]) -> None:
-    """Put other weights into a model's folder, and take their checksum out of its description."""
-    (folder / "model.safetensors").write_bytes(b"".join(bytes(chunk) for chunk in safetensors_chunks(state)))
-    record = json.loads((folder / "model.json").read_text())
-    del record["weights"]
+    """Put other weights into a model's folder, and their checksum into its description."""
+    hashing = HashingWriter()
+    (folder / "model.safetensors").write_bytes(b"".join(hashing.passing(safetensors_chunks(state))))
+    record = {**json.loads((folder / "model.json").read_text()), "weights": hashing.record()}
     (folder / "model.json").write_text(json.dumps(record))
 
 

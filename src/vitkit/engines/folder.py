@@ -7,9 +7,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
@@ -29,13 +30,11 @@ from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.description import describe, read_description
-from vitkit.weights.files.checksum import HashingWriter, read_record, verify
-from vitkit.weights.model_card import Described, ModelCard, preprocessing_of
+from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
+from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 
 FORMAT = "vitkit-engine"
-FORMAT_VERSION = 2
-"""Version 1 held no hash of itself, and no distance between the logits and PyTorch's."""
+FORMAT_VERSION = 1
 FILES: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": openvino_engine.FILES,
     "onnxruntime": onnx_engine.FILES,
@@ -44,32 +43,41 @@ FILES: dict[GraphEngine, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class EngineRecord:
-    """The contents of `engine.json`."""
+    """The contents of `engine.json` that vitkit reads."""
 
     engine: GraphEngine
     precision: EnginePrecision
-    config: ModelConfig
-    card: ModelCard
     agreement: Agreement | None
     """The comparison with float32 that was made when the graph was; None where no images were given."""
     nearness: Nearness | None
     """The distance between the logits and PyTorch's when the graph was made; None for int8."""
-    hashed: bool
-    """Whether the file holds a hash of its contents, by which changes are noticed."""
+    files: Mapping[str, Checksum]
+    """The files of the graph by name."""
+    model: Mapping[str, Any]
+    """The description of the model, as in `model.json`."""
+
+    @cached_property
+    def described(self) -> tuple[ModelConfig, ModelCard]:
+        """Read the architecture and the card of the model.
+
+        Raises:
+            VitkitError: they are damaged.
+        """
+        return read_description(self.model, Path(DESCRIPTION))
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.described[0]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Phrases for the user, each of which follows the folder's path."""
         measured = [str(measure) for measure in (self.nearness, self.agreement) if measure is not None]
         gelu = describe_gelu(self.config, self.precision)
-        unhashed = (
-            f"its {DESCRIPTION} holds no hash of itself, as in early versions: changes would not be noticed"
-        )
         return (
             f"{self.precision} by {self.engine}{'; when exported: ' if measured else ''}"
             f"{'; '.join(measured)}",
             *([] if gelu is None else [gelu]),
-            *([] if self.hashed else [unhashed]),
         )
 
 
@@ -103,7 +111,7 @@ def write_description(
         "vitkit_version": __version__,
         "engine": engine,
         "engine_version": version(engine),
-        "numbers": precision,  # the key of the first version
+        "precision": precision,
         "calibration": calibration,
         "agreement": None if agreement is None else to_json(agreement),
         "nearness": None if nearness is None else to_json(nearness),
@@ -125,48 +133,28 @@ def read_description_of(folder: Path) -> EngineRecord:
     """Read `engine.json`, and check the hashes that it holds of itself and of the graph's files.
 
     Raises:
-        VitkitError: it was changed, or is from a newer vitkit; or the files are others, or not in the folder.
+        VitkitError: it was changed, or is of another format; or the files are others, or not in the folder.
     """
     path = folder / DESCRIPTION
     _require_inside(folder, DESCRIPTION)
     data = read_json(path)
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise VitkitError(f"{path} is not what vitkit export writes (its 'format' is not '{FORMAT}').")
-    written = data.get("format_version")
-    if type(written) is not int or not 1 <= written <= FORMAT_VERSION:
+    if data.get("format_version") != FORMAT_VERSION:
         raise VitkitError(
             f"{path} was written by vitkit {data.get('vitkit_version')} in another format than this vitkit "
             f"({__version__}) reads: export the model again, or pip install -U vitkit."
         )
-    hashed = written > 1
-    if hashed and data.get("sha256") != _digest(data):
+    if data.get("sha256") != _digest(data):
         raise VitkitError(
             f"{path} is not as vitkit export wrote it: its contents do not have the hash that it holds. Copy "
             "the whole folder again, or export the model again with what should be different."
         )
-    engine: Any = data.get("engine")
-    precision: Any = data.get("numbers")
-    for name, value, kind in (("engine", engine, GraphEngine), ("numbers", precision, EnginePrecision)):
-        if value not in get_args(kind):
-            raise VitkitError(
-                f"{path}: {name}: expected one of {', '.join(get_args(kind))}, found {describe_value(value)}."
-            )
-    where = f"{path}: model"
-    model = data.get("model")
-    if not isinstance(model, Mapping):
-        raise VitkitError(f"{where}: expected the description of a model, found {describe_value(model)}.")
-    config, card = read_description(model, path)
-    agreement, nearness = data.get("agreement"), data.get("nearness")
-    _check_files(folder, FILES[engine], data.get("files"))
-    return EngineRecord(
-        engine,
-        precision,
-        config,
-        card,
-        None if agreement is None else from_json(Agreement, agreement, f"{path}: agreement"),
-        None if nearness is None else from_json(Nearness, nearness, f"{path}: nearness"),
-        hashed,
-    )
+    names = EngineRecord.__dataclass_fields__
+    record = from_json(EngineRecord, {key: data[key] for key in data if key in names}, str(path))
+    _check_files(folder, FILES[record.engine], record.files)
+    read_description(record.model, path)  # for its error, which names the folder
+    return record
 
 
 def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None:
@@ -183,19 +171,17 @@ def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None
         )
 
 
-def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
+def _check_files(folder: Path, names: tuple[str, ...], recorded: Mapping[str, Checksum]) -> None:
     """Refuse files of a graph that are not as `engine.json` records them."""
-    recorded = records if isinstance(records, Mapping) else {}
-    foreign = sorted(set(recorded) - set(names))
-    if foreign:
+    if recorded.keys() != set(names):
         raise VitkitError(
             f"{folder / DESCRIPTION}: files: expected {' and '.join(names)}, which are names and no paths, "
-            f"found {', '.join(map(describe_value, foreign))}. Export the model again."
+            f"found {', '.join(map(describe_value, recorded))}. Export the model again."
         )
     for name in names:
         _require_inside(folder, name)
         try:
-            verify(folder / name, read_record(recorded.get(name), f"{folder / DESCRIPTION}: files: {name}"))
+            verify(folder / name, recorded[name])
         except (VitkitError, OSError) as error:
             raise VitkitError(
                 f"{folder / name} is not the file that {DESCRIPTION} beside it describes: it is missing, was "
@@ -239,4 +225,4 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
             runner = OnnxRunner(folder, threads)
         shape = runner.shape()
     require_graph(record, shape, folder)
-    return EngineModel(record.config, record.card, runner), record
+    return EngineModel(*record.described, runner), record

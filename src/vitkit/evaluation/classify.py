@@ -135,12 +135,12 @@ class Classification(Shown):
     per_class: tuple[ClassScore, ...]
     confusion_cells: tuple[tuple[int, int, int], ...]
     """`(true, predicted, count)` where the count is not 0, sorted: 21k classes would not fit as a matrix."""
-    loss_function: LossFunction = "softmax"
+    loss_function: LossFunction
     """The loss that the model was trained with: probabilities, loss and calibration depend on it."""
-    guessing: Guessing | None = None
-    """Whether it is better than always answering the most frequent class; None as early versions wrote it."""
-    overconfidence: Overconfidence | None = None
-    """Mean confidence - accuracy, with an interval; None as early versions wrote it."""
+    guessing: Guessing
+    """Whether it is better than always answering the most frequent class."""
+    overconfidence: Overconfidence
+    """Mean confidence - accuracy, with an interval."""
     repeated: Repeated | None = None
     """Images that the model was trained on; None where nothing looked for them."""
 
@@ -270,9 +270,8 @@ def check_fields(result: Classification, predictions: Predictions) -> Iterator[C
         sizes = 0 <= repeated.correct <= repeated.count <= count
         whole = all(map(is_fraction, (repeated.accuracy_without, *repeated.interval_without)))
         yield "repeated", "counts and fractions of some of the images", repeated, sizes and whole
-    if result.guessing is not None:
-        numbers = result.guessing.p_value, result.guessing.accuracy
-        yield "guessing", "a fraction and a p from 0 to 1", numbers, all(map(is_fraction, numbers))
+    numbers = result.guessing.p_value, result.guessing.accuracy
+    yield "guessing", "a fraction and a p from 0 to 1", numbers, all(map(is_fraction, numbers))
     for name, total in (
         ("per_class", sum(score.count for score in result.per_class)),
         ("calibration", sum(part.count for part in result.calibration)),

@@ -98,7 +98,7 @@ class Predictions:
         """Read what `save` wrote.
 
         Args:
-            path: that was saved to, or the `.npz` file of an earlier version.
+            path: that was saved to.
             loss: the loss that the model was trained with.
 
         Raises:
@@ -164,7 +164,7 @@ class LabelPredictions:
         """Read what `save` wrote.
 
         Args:
-            path: that was saved to, or the `.npz` file of an earlier version.
+            path: that was saved to.
 
         Raises:
             VitkitError: there are no such files, or they hold no such predictions.

@@ -4,15 +4,12 @@ test.logits.npy   (N, K) float32
 test.labels.npy   (N,) int64, the true classes; of images with several labels (N, K) uint8, 0 or 1
 test.ids.npy      (N,) int64, the readable images' numbers in their data set
 test.bad.npy      (M,) int64, the numbers of the images that could not be read
-
-Earlier versions wrote the four arrays into one `test.npz`, which is read too.
 """
 
 import io
 import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,18 +49,6 @@ def in_parts(logits: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         yield logits[start : start + count]
 
 
-def array_file(path: Path, name: str) -> Path:
-    """Return the file that holds an array: `test.logits.npy`, or the `test.npz` of an earlier version.
-
-    Args:
-        path: any file of the evaluation, such as `test.json`.
-        name: logits, labels, ids or bad.
-    """
-    archive = path.with_suffix(".npz")
-    is_old = archive.exists() and not path.with_suffix(".logits.npy").exists()
-    return archive if is_old else path.with_suffix(f".{name}.npy")
-
-
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write an `.npy` file for each array by its name, each in place of an older one at one instant."""
     for name, array in arrays.items():
@@ -72,7 +57,6 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         # A memoryview of no numbers cannot be cast to bytes.
         contents = [np.ascontiguousarray(array).data] if array.size else []
         replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
-    path.with_suffix(".npz").unlink(missing_ok=True)  # of the evaluation that this one replaces
 
 
 def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
@@ -86,13 +70,10 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     Raises:
         VitkitError: there are no such files, or they hold no predictions.
     """
-    file = array_file(path, "logits")
-    if file.suffix == ".npz":
-        arrays = _read_archive(file)
-    else:
-        arrays = {name: _map_array(array_file(path, name)) for name in StoredArrays._fields}
+    files = {name: path.with_suffix(f".{name}.npy") for name in StoredArrays._fields}
+    arrays = {name: _map_array(file) for name, file in files.items()}
     for name, array in arrays.items():
-        _check_array(array, name, array_file(path, name))
+        _check_array(array, name, files[name])
     logits, labels = arrays["logits"], arrays["labels"]
     ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
     images = logits.shape[:1]
@@ -100,15 +81,15 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     if shapes != (2, logits.shape if several_labels else images, images, 1):
         expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
         raise VitkitError(
-            f"{file}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, {labels.shape}, "
-            f"{ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
+            f"{files['logits']}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, "
+            f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
         )
     every = np.concatenate([ids, bad])
     if len(np.unique(every)) != len(every):
-        raise _damaged(array_file(path, "ids"), "images that are there twice")
+        raise _damaged(files["ids"], "images that are there twice")
     limit = 2 if several_labels else logits.shape[1]
     if labels.size and labels.max() >= limit:
-        raise _damaged(array_file(path, "labels"), f"a label {labels.max()}, not below {limit}")
+        raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
     labels = labels.astype(np.uint8 if several_labels else np.int64)
     return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
 
@@ -159,19 +140,6 @@ def _map_array(file: Path) -> NDArray[Any]:
             return npy.open_memmap(file, mode="r")
     except Exception as error:  # numpy promises no list of what a damaged header raises
         raise _damaged(file, error) from None
-
-
-def _read_archive(file: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays in the `.npz` file of an earlier version; sizes are checked before any is allocated."""
-    from vitkit.weights.files.archives import open_npz  # torch, without which exported models answer
-
-    _require_regular_file(file)
-    try:
-        with ExitStack() as stack:
-            _, read = open_npz(file, stack)
-            return {name: read(name).numpy() for name in StoredArrays._fields}
-    except Exception as error:
-        raise _damaged(file, error.__cause__ or error) from None
 
 
 def _require_regular_file(file: Path) -> None:

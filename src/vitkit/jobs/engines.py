@@ -18,7 +18,7 @@ from vitkit.jobs.options import ModelOptions, PredictorOptions, StrPath
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.runs.folder import Place, kind_of
 from vitkit.text import join_names
-from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.format_names import LoadOptions
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ def load_ready(
         precision: "auto" is float32 on a processor.
         phase: evaluation or prediction.
         engine: None for the engine of an exported folder, else PyTorch.
-        exact: whether to compute with the operations of the first version, which PyTorch alone has.
+        exact: whether to compute in the plain way, which PyTorch alone has.
 
     Raises:
         VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`.
@@ -144,12 +144,11 @@ def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
     """Refuse options that engines other than PyTorch do not have.
 
     Raises:
-        VitkitError: another device than the processor is given, or the operations of the first version.
+        VitkitError: another device than the processor is given, or the plain way of PyTorch.
     """
     if exact:
         raise VitkitError(
-            f"exact (--exact) computes with PyTorch's operations of the first version, and {engine} has its "
-            "own: leave one of the two out."
+            f"exact (--exact) computes in PyTorch's plain way, and {engine} has its own: leave one out."
         )
     if device not in DEVICES:
         raise VitkitError(

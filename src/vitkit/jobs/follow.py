@@ -9,11 +9,11 @@ import torch
 from vitkit.config import from_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT
-from vitkit.runs.build import Parts, build_new, compute_as_begun, model_config_of
+from vitkit.runs.build import Parts, build_new, model_config_of
 from vitkit.runs.config import Run, parse_compute
 from vitkit.runs.data_record import RejectedFiles, read_record
 from vitkit.runs.folder import kind_of
-from vitkit.runs.machine import deterministic, find_device
+from vitkit.runs.machine import compute_as, deterministic, find_device
 from vitkit.runs.plan import Request
 from vitkit.runs.processes import await_invitation, begin_steps, lost_processes_explained
 from vitkit.runs.records import read_start_record
@@ -63,8 +63,8 @@ def follow(world: World) -> Path | None:
     # Evaluators read the images of the run from the card.
     model.card = run_card(run, data, invitation.fingerprint, run.model, start)
     compute = parse_compute(place.require_config(), folder)
-    parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
-    compute_as_begun(parts, device)
+    parts = Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)
+    compute_as(model, compute)
     checkpoint = None
     if invitation.checkpoint is not None:
         checkpoint = folder / FOLDER / invitation.checkpoint

@@ -22,8 +22,7 @@ from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.notebook import AUTOMATIC
-from vitkit.weights.format_names import Format, Library, format_for
-from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.format_names import Format, Library, LoadOptions, format_for
 from vitkit.weights.published import is_address
 
 StrPath: TypeAlias = str | Path
@@ -158,8 +157,7 @@ class ModelOptions(LoadingOptions, PrecisionOptions, PathOptions):
 
     _: KW_ONLY
     exact: bool = False
-    """compute with the operations of the first version of vitkit, without the faster ways to the same
-    result."""
+    """compute in the plain way, without the faster ways to the same result."""
     engine: Engine | None = None
     """inference engine: torch, or an extra, openvino or onnxruntime; left out, the engine of a folder of
     vitkit export, else torch."""

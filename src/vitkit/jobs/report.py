@@ -14,7 +14,7 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.data.sources import Samples
-from vitkit.durable import read_json, replace_file
+from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.series.report import write_series_report
 from vitkit.listener import Listener, hushed
@@ -28,10 +28,9 @@ from vitkit.runs.machine import compute_as
 from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
 from vitkit.runs.series_record import read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
-from vitkit.tasks import learned_by, task_of
-from vitkit.tasks.answering import Answering
+from vitkit.tasks import task_of
 from vitkit.text import without_places
-from vitkit.training.checkpoint import find_checkpoint, processor_name
+from vitkit.training.checkpoint import find_checkpoint, processor_name, read_manifest
 from vitkit.training.ended import read_ended
 from vitkit.weights.loading import find_doubts
 
@@ -92,8 +91,6 @@ def write_report(
     evaluations = {} if answering is None else read_evaluations(folder, answering)
     metrics, speed = read_metrics(folder), read_speed(folder)
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
-    if answering is not None:
-        left_out += _outdated(model, answering, evaluations)
     left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
     for sentence in left_out:
         listener.note(sentence)
@@ -138,21 +135,6 @@ def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples
         return {}
 
 
-def _outdated(
-    model: ImageModel, answering: Answering[Any, Any], evaluations: Mapping[str, tuple[Any, Any]]
-) -> list[str]:
-    """Say which evaluations are outdated, and how to renew them."""
-    reasons = {
-        split: answering.explain_outdated(result, learned_by(model.card))
-        for split, (result, _) in evaluations.items()
-    }
-    return [
-        f"The evaluation of {split} {reason}: run vitkit evaluate with --split {split} again."
-        for split, reason in reasons.items()
-        if reason
-    ]
-
-
 def _check_ids(
     folder: Path,
     evaluations: Mapping[str, tuple[Any, Any]],
@@ -176,13 +158,7 @@ def _environment(folder: Path) -> dict[str, str]:
     if (
         checkpoint is not None and (checkpoint / "manifest.json").exists()
     ):  # a process that trains on may have removed it
-        manifest = read_json(checkpoint / "manifest.json")
-        trained = manifest.get("environment") if isinstance(manifest, dict) else None
-        if not isinstance(trained, dict):
-            raise VitkitError(
-                f"{checkpoint / 'manifest.json'}: environment: expected an object, found "
-                f"{type(trained).__name__}. Put the original file back."
-            )
+        trained = read_manifest(checkpoint).environment
     return {
         **{str(key): str(value) for key, value in trained.items()},
         "report written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

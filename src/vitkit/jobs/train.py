@@ -18,7 +18,7 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.build import Parts, build_parts, compute_as_begun
+from vitkit.runs.build import Parts, build_parts
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import (
     WHICH_IMAGES,
@@ -32,7 +32,7 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, numbered_folders, require_locked
 from vitkit.runs.heartbeat import WorkingListener
-from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
+from vitkit.runs.machine import compute_as, deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
     Outlook,
     Surroundings,
@@ -129,7 +129,8 @@ def train(
         position = RunPosition(command_to_continue(folder, threads, device, world))
         keep_advice(folder, advice)
         new = plan.request.take_model(plan.run, plan.config)
-        parts = build_parts(plan.run, plan.data, folder, listener, plan.start, plan.compute, new)
+        assert plan.compute is not None  # it has a folder now
+        parts = build_parts(plan.run, plan.data, folder, listener, plan.compute, plan.start, new)
         _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
     return folder
 
@@ -215,7 +216,7 @@ def _complete(
             start = plan.request.start(run)
             start_record = take_start(run, plan.data.class_names, folder, parts.start, start, model)
         parts = replace(parts, start=start_record)
-    compute_as_begun(parts, device)
+    compute_as(model, parts.compute)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))

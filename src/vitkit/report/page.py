@@ -491,8 +491,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         keys = dict.fromkeys(key for line in lines for key in line)
         names = [name for name in keys if name.endswith(("_shots", "_all"))]
         if names:
-            # Runs of early versions hold the options of this evaluator at the top.
-            options = config.get("evaluators", config).get(evaluator, {})
+            options = config.get("evaluators", {}).get(evaluator, {})
             yield _fewshot_section(evaluator, lines, names, options)
 
 

@@ -136,8 +136,9 @@ def measure_pace(
         deterministic(device),
         listener.progress("measuring the speed"),
     ):
-        parts = build_parts(run, data, Path(folder), SILENT, start, model=copy.deepcopy(model))
-        compute_as(parts.model, choose_for(model.config, device, precision, phase="training", exact=exact))
+        compute = choose_for(model.config, device, precision, phase="training", exact=exact)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, start, copy.deepcopy(model))
+        compute_as(parts.model, compute)
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)

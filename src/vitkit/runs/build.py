@@ -29,7 +29,6 @@ from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
     available_memory,
-    choose_for,
     compute_as,
     hand_back_memory,
     usable_processors,
@@ -59,10 +58,10 @@ class Parts:
     model: ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
+    compute: Compute
+    """The way in which the model computes."""
     start: StartRecord | None = None
     """The start that the run begins from; None for new weights."""
-    compute: Compute | None = None
-    """The way in which the model computes; None in a run of the first version, which had a single way."""
 
 
 def build_parts(
@@ -70,8 +69,8 @@ def build_parts(
     data: ImageData,
     folder: Path,
     listener: Listener,
+    compute: Compute,
     start: StartRecord | None = None,
-    compute: Compute | None = None,
     model: ImageModel | None = None,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
@@ -79,7 +78,7 @@ def build_parts(
     Of a run that begins from a start the model has no weights yet: `jobs.train` loads them.
 
     Args:
-        run, data, folder, start, compute: the fields of `Parts`.
+        run, data, folder, compute, start: the fields of `Parts`.
         listener: hears the progress.
         model: with new weights, where it is built already.
 
@@ -96,7 +95,7 @@ def build_parts(
     # An option may have changed the architecture; with a start, none may.
     name = changed_name(run.model, model.config) if start is None else start.model
     model.card = run_card(run, data, fingerprint, name, start)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)
 
 
 def build_new(run: Run, config: ModelConfig, listener: Listener, drawn: bool = True) -> ImageModel:
@@ -159,14 +158,6 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
 def memory_for_images(loading: Loading, world: World) -> int:
     """Return the bytes of memory for the images of a split in each of the processes on a machine."""
     return int(loading.memory_gib * 2**30 / world.on_machine)
-
-
-def compute_as_begun(parts: Parts, device: torch.device) -> None:
-    """Have the model of a run compute as it did when the run began."""
-    precision = parts.run.training.precision
-    # A run of the first version goes on in the plain way.
-    plain = choose_for(parts.model.config, device, precision, phase="training", exact=True)
-    compute_as(parts.model, parts.compute or plain)
 
 
 def build_trainer(

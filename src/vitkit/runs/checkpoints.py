@@ -100,28 +100,16 @@ def tell_set_aside(folder: Path, listener: Listener) -> None:
 
 
 def model_is_whole(folder: Path) -> bool:
-    """Whether model.json belongs to model.safetensors: a kill may have come between writing the two.
-
-    A model.json without a hash of the weights, as early versions wrote it, is trusted.
-    """
+    """Whether model.json belongs to model.safetensors: a kill may have come between writing the two."""
     try:
-        description = read_json(folder / "model.json")
-        weights = description.get("weights")
-        if weights is None:
-            return True
+        weights = read_json(folder / "model.json")["weights"]
         return hash_file(folder / "model.safetensors") == (weights["bytes"], weights["sha256"])
-    except (OSError, VitkitError, AttributeError, KeyError, TypeError):
+    except (OSError, VitkitError, KeyError, TypeError):
         return False  # in doubt, both are written again
 
 
 def _require_same_options(checkpoint: Path, run: Run, listener: Listener) -> None:
     recorded = read_manifest(checkpoint).configuration
-    if recorded is None:
-        listener.warn(
-            f"{checkpoint.name} was made by a version that did not write the options into it: config.json is "
-            "taken as it is."
-        )
-        return
     changes = changed_options(recorded, str(checkpoint / "manifest.json"), run, moved=True)
     if changes:
         raise VitkitError(

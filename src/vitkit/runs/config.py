@@ -141,12 +141,6 @@ class StartConfig:
     def __post_init__(self) -> None:
         require_finite(self)
 
-    @classmethod
-    def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Read `bicubic`, the first name of timm's rule."""
-        first = data.get("position_interpolation") == "bicubic"
-        return {**data, **({"position_interpolation": "timm"} if first else {})}, {}
-
 
 @dataclass(frozen=True)
 class Run:
@@ -286,14 +280,14 @@ def parse_run(config: Mapping[str, Any], folder: Path) -> Run:
     return from_json(Run, config["run"], str(folder / "config.json"))
 
 
-def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute | None:
-    """Read the way in which the model of a run computes; None in a run of the first version.
+def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute:
+    """Read the way in which the model of a run computes.
 
     Raises:
         VitkitError: it is damaged.
     """
-    recorded = config.get("compute")
-    return None if recorded is None else from_json(Compute, recorded, str(folder / "config.json"))
+    recorded: Any = config.get("compute")
+    return from_json(Compute, recorded, f"{folder / 'config.json'}: compute")
 
 
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:

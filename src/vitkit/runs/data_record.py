@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,10 +68,10 @@ class DataRecord:
     """Files that could not be read, with the reason, by split."""
     fingerprint: str
     """Hash of names and labels: see `ImageData.fingerprint`."""
+    images: Mapping[str, int]
+    """Images by split, fewer than the sum over classes where images have several."""
     image_files: str | None = None
     """SHA-256 of `image-files.npy`; None where names alone are recorded."""
-    images: Mapping[str, int] = field(default_factory=dict)
-    """Images by split, fewer than the sum over classes where images have several; early versions lack it."""
 
     def __post_init__(self) -> None:
         require_counts(self.counts, self.images)
@@ -106,7 +106,7 @@ def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
         data.notes,
         {},
         fingerprint,
-        images={split: len(samples) for split, samples in data.splits.items()},
+        {split: len(samples) for split, samples in data.splits.items()},
     )
 
 

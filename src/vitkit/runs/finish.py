@@ -108,9 +108,8 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
         return
     loading, training = run.loading, run.training
     repeated = find_training_images(parts.data, _evaluated(parts), listener)
-    # As `vitkit evaluate` computes, so that both get the same numbers; runs of the first version stay plain.
-    exact = training.exact or parts.compute is None
-    precision = prepare(parts.model, device, training.precision, exact, "evaluation")
+    # As `vitkit evaluate` computes, so that both get the same numbers.
+    precision = prepare(parts.model, device, training.precision, training.exact, "evaluation")
     for split in _evaluated(parts):
         result, predictions = evaluate_split(
             parts.model,

@@ -206,8 +206,8 @@ def _drop_inherited() -> None:
 
 # A lock of `flock` lasts until every process that has it open has closed it, so that workers which outlive
 # their killed parent would hold its folder. A record lock of `fcntl` stays with its process, but it does not
-# keep two threads apart, is lost when any part of the process reads the file, and earlier versions of vitkit
-# do not see it. A lock of an open file description is inherited as that of `flock` is.
+# keep two threads apart, and is lost when any part of the process reads the file. A lock of an open file
+# description is inherited as that of `flock` is.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_drop_inherited

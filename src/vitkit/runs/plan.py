@@ -138,7 +138,7 @@ class Plan:
     """The device as it was given."""
     request: Request
     compute: Compute | None = None
-    """The way in which the model computes, once the run has a folder; None in a run of the first version."""
+    """The way in which the model computes, once the run has a folder."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """The contents of the `config.json` of its folder, once it has one."""
 

@@ -33,7 +33,7 @@ from vitkit.runs.records import StartRecord, with_start
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.answering import Answering, Result, SplitPredictions
 from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
-from vitkit.weights.pretraining import TRAINING_IMAGES
+from vitkit.weights.published import TRAINING_IMAGES
 
 if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
@@ -202,7 +202,7 @@ def run_card(
 
 
 def _count_from_scratch(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
-    """Give the number of training images of a run from scratch; early versions did not record it."""
+    """Give the number of training images of a run from scratch."""
     if run.start.start:
         return {}  # its weights were pre-trained on the images of its start
     images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}

@@ -193,10 +193,6 @@ class Answering(Protocol[R, P]):
             parts: the monitor's metric and the number of images of each part.
         """
 
-    def explain_outdated(self, result: R, learned: card.Task) -> str:
-        """Say why a stored result is not what the model would get now, as a clause after "The evaluation of
-        test"; "" if it is."""
-
     def line(self, result: R) -> str:
         """State a result in one line: the figure, the number of images, the interval."""
 

@@ -53,7 +53,6 @@ from vitkit.errors import VitkitError
 from vitkit.training.optim import state_names
 from vitkit.training.sharding import collect, divide_like, is_sharded
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
-from vitkit.weights.table import current_name
 
 FOLDER = "checkpoints"
 """The folder of a run folder that holds its checkpoints."""
@@ -98,7 +97,7 @@ class Progress:
     log_bytes: int = 0
     """Length of the metrics log: all bytes after it belong to steps that will be made again."""
     log_sha256: str | None = None
-    """SHA-256 of the log up to that length; none in checkpoints of early versions."""
+    """SHA-256 of the log up to that length; None before the first checkpoint."""
     finished: bool = False
     """Whether no update follows: all steps are made, or patience was used up."""
 
@@ -135,8 +134,8 @@ class Manifest:
     """Versions, processor, device and threads, as `environment` gives them."""
     files: Mapping[str, FileHash]
     """Every file of the folder but the manifest and COMMIT, by name."""
-    configuration: Mapping[str, Any] | None = None
-    """The options of the run that made it; none in checkpoints of early versions."""
+    configuration: Mapping[str, Any]
+    """The options of the run that made it."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class Snapshot:
     """The bytes of all tensors."""
     progress: Progress
     environment: Mapping[str, Any]
-    configuration: Mapping[str, Any] | None
+    configuration: Mapping[str, Any]
 
 
 def take_snapshot(
@@ -217,7 +216,7 @@ def take_snapshot(
         chunks = safetensors_chunks(values, read=_copy if copied else collect)
         files[f"{name}.safetensors"] = list(chunks) if copied else chunks
     files["state.json"] = [json_bytes(to_json(state.progress))]
-    return Snapshot(files, _count_bytes(tensors), state.progress, dict(environment), configuration)
+    return Snapshot(files, _count_bytes(tensors), state.progress, dict(environment), configuration or {})
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -553,20 +552,16 @@ def read_progress(checkpoint: Path) -> Progress:
         VitkitError: `state.json` is damaged.
         UnreadableError: it cannot be read.
     """
-    # Early versions knew no tie breaker but the loss, and named the field after it.
-    return _read(Progress, checkpoint / "state.json", {"best_loss": "best_tie"})
+    return _read(Progress, checkpoint / "state.json")
 
 
-def _read(kind: type[_T], path: Path, renamed: Mapping[str, str] | None = None) -> _T:
-    """Read a dataclass from JSON; `renamed` maps the field names of early versions to today's."""
+def _read(kind: type[_T], path: Path) -> _T:
+    """Read a dataclass from JSON."""
     try:
         data = read_regular_file(path, JSON_LIMIT)
     except OSError as error:
         raise _unreadable_error(path, error) from error
-    content = parse_json(data, path)
-    if isinstance(content, dict):
-        content = {(renamed or {}).get(key, key): value for key, value in content.items()}
-    return from_json(kind, content, str(path))
+    return from_json(kind, parse_json(data, path), str(path))
 
 
 def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
@@ -581,26 +576,21 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
     # Compared before anything is loaded: without an average or an objective's state that the run has, or with
     # one that it has not, training would go on as another run.
-    has_average = "average.safetensors" in manifest.files
-    if has_average != (state.average is not None):
-        has, wants = ("a", "none") if has_average else ("no", "one")
-        raise VitkitError(
-            f"{checkpoint} holds {has} Polyak average of the weights, but polyak asks for {wants}. {_EDITED}"
-        )
-    has_objective = "objective.safetensors" in manifest.files
-    if has_objective != bool(state.objective.state_dict()):
-        has, wants = ("a", "one without any") if has_objective else ("no", "one that has some")
-        raise VitkitError(
-            f"{checkpoint} holds {has} state of an objective (parameters or buffers of the loss), but the "
-            f"run's options describe {wants}. {_EDITED}"
-        )
-    has_averaged_objective = "averaged_objective.safetensors" in manifest.files
-    if has_averaged_objective != (state.averaged_objective is not None):
-        has, wants = ("a", "needs none") if has_averaged_objective else ("no", "needs one")
-        raise VitkitError(
-            f"{checkpoint} holds {has} Polyak average of the objective's parameters, but the run {wants}. "
-            f"{_EDITED}"
-        )
+    has_objective = bool(state.objective.state_dict())
+    for name, what, wanted in (
+        ("average", "Polyak average of the weights", state.average is not None),
+        ("objective", "state of an objective (parameters or buffers of the loss)", has_objective),
+        (
+            "averaged_objective",
+            "Polyak average of the objective's parameters",
+            state.averaged_objective is not None,
+        ),
+    ):
+        if wanted != (f"{name}.safetensors" in manifest.files):
+            kept, needed = ("no", "one") if wanted else ("a", "none")
+            raise VitkitError(
+                f"{checkpoint} holds {kept} {what}, but the run's options ask for {needed}. {_EDITED}"
+            )
     try:
         state.model.load_state_dict(_read_model(checkpoint / "model.safetensors", state.model))
         if state.average is not None:
@@ -689,10 +679,9 @@ def load_objective(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
-    """Read a model's parameters under their names of today; of a sharded `module`, this process's parts."""
+    """Read a model's parameters; of a sharded `module`, this process's parts."""
     owners = {} if module is None else module.state_dict()
-    tensors = read_safetensors(path, lambda name, value: divide_like(value, owners.get(current_name(name))))
-    return {current_name(name): value for name, value in tensors.items()}
+    return dict(read_safetensors(path, lambda name, value: divide_like(value, owners.get(name))))
 
 
 def weights_file(checkpoint: Path) -> Path:

@@ -308,8 +308,8 @@ class TrainingConfig:
     """Number format of the computation: float32, bfloat16 (by autocast), or auto: bfloat16 where the device
     has it and it is faster, else float32."""
     exact: bool = False
-    """Compute with the operations of the first version of vitkit, bit for bit, without the faster ways to the
-    same result. Then precision auto chooses bfloat16 on a GPU only."""
+    """Compute in the plain way, without the faster ways to the same result. Then precision auto chooses
+    bfloat16 on a GPU only."""
     log_every: int = 10
     """Steps between lines of the metrics log."""
     evaluate_every: int | None = None

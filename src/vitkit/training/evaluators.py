@@ -59,7 +59,7 @@ class Monitor:
         Args:
             numbers: the evaluator's numbers, by name.
             best: the best value of the metric so far; None: there is none.
-            best_tie: the tie breaker at that value; None: it was not recorded, and anything is better.
+            best_tie: the tie breaker at that value, where there is one.
         """
         value = numbers[self.metric]
         if math.isnan(value):
@@ -67,10 +67,8 @@ class Monitor:
         if best is None:
             return True
         ranked, ranked_best = _ranked(value, self.direction), _ranked(best, self.direction)
-        if self.tie_breaker is None:
+        if self.tie_breaker is None or best_tie is None:
             return ranked > ranked_best
-        if best_tie is None:
-            return True
         tie = _ranked(numbers[self.tie_breaker], self.tie_direction)
         return (ranked, tie) > (ranked_best, _ranked(best_tie, self.tie_direction))
 

@@ -144,7 +144,7 @@ def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
     restart = json.dumps({"kind": "restart", "step": progress.step}).encode() + b"\n"
     try:
         prefix = _prefix(path, progress.log_bytes)
-        if prefix is not None and expected in (prefix, (prefix[0], None)):
+        if prefix == expected:
             return progress, []
         restart_hash = hashlib.sha256(restart).hexdigest()
         renewed = replace(progress, log_bytes=len(restart), log_sha256=restart_hash)

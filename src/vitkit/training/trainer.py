@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from vitkit.config import to_json
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.training.checkpoint import (
     CheckpointWriter,
@@ -61,7 +61,7 @@ MICRO_BATCH = "micro_batch_size"
 """The entry of a checkpoint's environment with the number of images that went through the model at once,
 where a GPU's memory was too small for the micro-batch."""
 SHARDING = "sharding"
-"""The entry with the division of the state among processes, where it was divided."""
+"""The entry with the division of the state among processes."""
 IDS_SHOWN = 5
 """Images of a batch that an error names: a few are enough to look at, and a batch may have thousands."""
 
@@ -259,8 +259,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.objective = objective.to(self.device)
         # An objective may own parameters (a decoder, a projection head), so both are optimised. A checkpoint
-        # numbers the optimiser's state by the order of the parameters; with the model first, an objective
-        # without parameters leaves the numbers as they were before checkpoints held objectives.
+        # numbers the optimiser's state by the order of the parameters: the model's come first.
         self.trained = nn.ModuleList([model, objective])
         self.total_steps = config.total_steps(num_samples)
         self.evaluate_every = config.evaluation_interval(num_samples)
@@ -292,8 +291,7 @@ class Trainer:
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
         self.environment = environment(self.device, world.size)
-        if self.skeleton is not None:
-            self.environment[SHARDING] = sharding
+        self.environment[SHARDING] = sharding
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
         skips = can_skip_steps(optimizer) and self.skeleton is None
         self.lag = 1 if self.device.type == "cuda" and skips else 0
@@ -361,15 +359,9 @@ class Trainer:
         sentences = list[str]()
         if self.world.writes:
             self.state.progress, sentences = repair_log(self.run / LOG, progress)
-        # Checkpoints of the first version name no way of computing, as there was the plain one alone; later
-        # ones lack the fields that were added after them.
-        plain = {**to_json(PLAIN), "precision": self.precision}
-        recorded["compute"] = {**plain, **recorded.get("compute", {})}
-        recorded.setdefault(SHARDING, "replicas")
-        here = {SHARDING: "replicas", **self.environment}
         return sentences + [
             f"{key} was {recorded.get(key)} and is now {value}: results may differ in the last bits."
-            for key, value in here.items()
+            for key, value in self.environment.items()
             if recorded.get(key) != value and key != MICRO_BATCH
         ]
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from vitkit.weights.format_names import Format
+    from vitkit.weights.format_names import Format, LoadOptions
     from vitkit.weights.formats.recognise import FORMATS
-    from vitkit.weights.load_options import LoadOptions
     from vitkit.weights.loading import Identity, Loaded, identify, load
     from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
 
@@ -18,7 +17,7 @@ _HOMES = {
     "FORMATS": "vitkit.weights.formats.recognise",
     "Format": "vitkit.weights.format_names",
     "Identity": "vitkit.weights.loading",
-    "LoadOptions": "vitkit.weights.load_options",
+    "LoadOptions": "vitkit.weights.format_names",
     "Loaded": "vitkit.weights.loading",
     "Saved": "vitkit.weights.saving",
     "identify": "vitkit.weights.loading",

@@ -10,8 +10,8 @@ from vitkit.models.channels_config import with_channels
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.text import without_places
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.formats.timm.architectures import TimmName, parse_timm_name, timm_config
-from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.loading import load, log_notes
 from vitkit.weights.published import PublishedStart, find_start_named, starts
 

@@ -1,7 +1,10 @@
-"""The table of checkpoint formats, and which of them the name of a file suggests. It needs no torch."""
+"""The table of checkpoint formats, and the options of loading a checkpoint. It needs no torch."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from vitkit.models.config.vit_config import Interpolation
 
 Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
 
@@ -30,3 +33,24 @@ def format_for(path: str | Path) -> Format:
 
 
 Library = Literal["timm", "huggingface"]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options of loading a checkpoint; `vitkit.load_model` describes each field."""
+
+    num_classes: int | None = None
+    image_size: int | tuple[int, int] | None = None
+    head: Literal["keep", "new"] | None = None
+    num_heads: int | None = None
+    position_interpolation: Interpolation | None = None
+    image_mean: tuple[float, ...] | None = None
+    image_std: tuple[float, ...] | None = None
+    channels: int | None = None
+    """Channels of the images; left out, the weights'. `vitkit.models.channels` fits the filters."""
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """`(height, width)`; None for the size of the weights."""
+        side = self.image_size
+        return (side, side) if isinstance(side, int) else side

@@ -29,10 +29,9 @@ from vitkit.text import format_size
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.download import fetch_any
 from vitkit.weights.files.source import Source, open_source
-from vitkit.weights.format_names import MODULES
+from vitkit.weights.format_names import MODULES, LoadOptions
 from vitkit.weights.formats import native
 from vitkit.weights.formats.recognise import named_prefix, recognise
-from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation

@@ -1,19 +1,28 @@
-"""The card of a model: what travels with the weights so that they can be used anywhere."""
+"""The card of a model: what travels with the weights so that they can be used anywhere.
+
+It stands in `model.json` beside the architecture, and in the `engine.json` of an exported model. It needs no
+torch: what predicts from an exported folder reads it too.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-from vitkit.config import difference, to_json
+from vitkit._version import __version__
+from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.card import LossFunction as LossFunction
 from vitkit.models.config.card import Task as Task
 from vitkit.models.config.image_config import ImageConfig
+from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import without_places
-from vitkit.weights.assumptions import Assumption
 
+FORMAT = "vitkit-model"
+FORMAT_VERSION = 1
 BUILT_IN = "digits"
 """The data argument of the images that come with scikit-learn: a name and no path."""
 
@@ -33,6 +42,24 @@ class TrainingData:
     def has_place(self) -> bool:
         """Whether `spec` says where the images are."""
         return without_places(self.spec) != self.spec or self.spec == BUILT_IN
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A property of images that a file does not record, and the value that was assumed."""
+
+    what: Literal["pixel statistics", "resizing"]
+    taken: str
+    """The assumed value and the library whose custom it is, as text."""
+
+    def sentence(self) -> str:
+        """State the assumed value and the command that records another, as a clause after the file's path."""
+        remedy = (
+            "vitkit convert FILE OUT --image-mean R G B --image-std R G B"
+            if self.what == "pixel statistics"
+            else "vitkit convert FILE OUT, then edit preprocessing in OUT/model.json and empty its assumed"
+        )
+        return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}"
 
 
 @dataclass(frozen=True)
@@ -162,3 +189,62 @@ def _without_idle_fields(preprocessing: Preprocessing) -> Preprocessing:
     if resize not in ("longest", "none") and (resize == "stretch" or preprocessing.crop_fraction <= 1):
         idle["border"] = (0, 0, 0)
     return replace(preprocessing, **idle)
+
+
+def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], custom: str) -> Assumption:
+    """Record that the mean and std of pixels are not in the file."""
+    return Assumption("pixel statistics", f"pixel mean {_values(mean)} and std {_values(std)}, {custom}")
+
+
+def assumed_resizing(preprocessing: Preprocessing, custom: str) -> Assumption:
+    """Record that the resizing to the model's size is not in the file."""
+    kind = f"by {preprocessing.interpolation} interpolation"
+    if preprocessing.resize == "stretch":
+        return Assumption("resizing", f"images stretched {kind}, {custom}")
+    side = preprocessing.resized(0)
+    way = f"the shortest side resized to {side} {kind} and the middle cut out"
+    return Assumption("resizing", f"{way}, {custom}")
+
+
+def _values(numbers: tuple[float, ...]) -> str:
+    return f"{numbers[0]:g}" if len(set(numbers)) == 1 else ", ".join(f"{number:g}" for number in numbers)
+
+
+def describe(model: Described) -> dict[str, Any]:
+    """Return the contents of `model.json`, but for the checksum of the weights."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "vitkit_version": __version__,
+        "family": model.config.family,
+        "architecture": to_json(model.config),
+        **to_json(to_give_away(card_of(model))),
+    }
+
+
+def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, ModelCard]:
+    """Read architecture and card from the contents of the `model.json` at `path`.
+
+    Raises:
+        VitkitError: it is of another format, or of another version of it.
+    """
+    if data.get("format") != FORMAT:
+        raise VitkitError(f"{path} is not a description of a vitkit model (its 'format' is not '{FORMAT}').")
+    if data.get("format_version") != FORMAT_VERSION:
+        raise VitkitError(
+            f"{path} was written by vitkit {data.get('vitkit_version')} in another format than this vitkit "
+            f"({__version__}) reads: make the model again, or pip install -U vitkit."
+        )
+    family = data.get("family")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
+    architecture: ModelConfig = from_json(
+        FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
+    )
+    fields = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
+    card = from_json(ModelCard, fields, str(path))
+    if card.class_names and len(card.class_names) != architecture.num_classes:
+        raise VitkitError(
+            f"{path}: {len(card.class_names)} class names for a model of {architecture.num_classes} classes."
+        )
+    return architecture, card

@@ -9,13 +9,15 @@ import csv
 import difflib
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from vitkit.errors import VitkitError
 from vitkit.models.other_names import name_here, same_letters
+from vitkit.weights.model_card import ModelCard
 
 SOURCES = {
     "timm": "the pretrained configurations of timm 1.0.31 (huggingface/pytorch-image-models, timm/models)",
@@ -35,6 +37,11 @@ FREE_LICENCES = ("Apache-2.0", "MIT")
 """Licences under which weights may be used for any purpose: a start that vitkit chooses has one of them."""
 CLOSED = "gs://vit_models/"
 """The bucket of the authors, closed to the public since February 2026: its addresses are not offered."""
+TRAINING_IMAGES = "training_images"
+"""The key of a card's origin: images of the training split, of a model that began with new weights."""
+SETS = {"ImageNet-1k": 1_281_167, "ImageNet-21k": 14_000_000, "JFT-300M": 303_000_000}
+"""Images of the sets that published checkpoints were pre-trained on: ImageNet's training list, and the others
+as the paper rounds them (4.1)."""
 NEAR_SHOWN = 4
 """Similar names in a message, at the most."""
 
@@ -236,3 +243,28 @@ def _near(name: str) -> list[str]:
 def _hint(name: str) -> str:
     near = _near(name.lower())
     return f"Near it: {', '.join(near)}." if near else "All are listed by vitkit starts."
+
+
+def pretraining_images(start: str | Path, card: ModelCard) -> int | None:
+    """Return the number of images that a model was pre-trained on; None where nothing records it.
+
+    The card of a fine-tuned model records its start.
+
+    Args:
+        start: the path, the address or the name that the model was loaded by.
+        card: its card.
+    """
+    images = _of_published(start)
+    origin: Any = card.origin
+    while images is None and isinstance(origin, Mapping):
+        number = origin.get(TRAINING_IMAGES)
+        images = number if isinstance(number, int) else _of_published(str(origin.get("from", "")))
+        origin = origin.get("start")
+    return images
+
+
+def _of_published(name: str | Path) -> int | None:
+    """Return the images of the first set that a published checkpoint was trained on."""
+    by_address = (checkpoint for checkpoint in starts() if str(name) in checkpoint.addresses)
+    published = find_start_named(name) or next(by_address, None)
+    return None if published is None else SETS.get(published.data.partition(",")[0])

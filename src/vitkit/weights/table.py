@@ -155,12 +155,6 @@ def require_heads(source: Source, heads: int | None, width: int, where: str = ""
     )
 
 
-def current_name(key: str) -> str:
-    """Translate a parameter's name in a file of vitkit: the first have `attention_pool.*` for `pooling.*`."""
-    former = "attention_pool."
-    return "pooling." + key.removeprefix(former) if key.startswith(former) else key
-
-
 def renamed(ours: str, theirs: str) -> Row:
     """Return the row of a tensor that differs in its name alone."""
     return Row(ours, (theirs,))

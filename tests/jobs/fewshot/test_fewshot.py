@@ -108,7 +108,7 @@ def test_no_test_image_is_among_the_shots(
     for name, count in enumerate(counts):
         (root / str(name)).mkdir()
         for i in range(count):
-            (root / str(name) / f"{i}.png").touch()  # listed, never decoded
+            (root / str(name) / f"{i}.png").write_bytes(b"%d %d" % (name, i))  # listed, never decoded
     opened = fewshot_data.open_fewshot_data(str(root))
     unreadable = np.random.default_rng(0).permutation(len(opened.pool))[: int(bad * len(opened.pool))]
     tested = {opened.test.key(i) for i in range(len(opened.test))}

@@ -230,7 +230,7 @@ def _evaluate(
         if not _is_of_these_images(contender, number, tested, result, predictions):
             listener.note(
                 f"The evaluation in {place} is not of the {tested.split} images and classes that are there "
-                "now, or is of an early version: evaluated again."
+                "now: evaluated again."
             )
         elif place != folder and not _is_confirmed(contender, number, tested, predictions, options):
             listener.note(
@@ -308,12 +308,10 @@ def _is_confirmed(
 def _is_of_these_images(
     contender: Contender, number: int, tested: Tested, result: Any, predictions: Any
 ) -> bool:
-    """Whether a stored evaluation has the images and labels that are there now, and today's form."""
-    answering, model = contender.answering, contender.ready.model
-    outdated = answering.explain_outdated(result, learned_by(model.card))
+    """Whether a stored evaluation has the images and labels that are there now."""
     names = contender.class_names if tested.data is None else tested.data[number].class_names
     samples = tested.samples(number)
-    if outdated or result.class_names != names:
+    if result.class_names != names:
         return False
     if samples is None:
         return True
@@ -321,7 +319,7 @@ def _is_of_these_images(
     if len(ids) + len(predictions.bad) != len(samples) or ids.max(initial=-1) >= len(samples):
         return False
     labels = labels_by_name(samples, names)[ids]
-    return np.array_equal(answering.truth(predictions, names), labels)
+    return np.array_equal(contender.answering.truth(predictions, names), labels)
 
 
 def _require_same_answers(

@@ -24,7 +24,7 @@ from vitkit.runs.trained_model import is_training_data, open_model_data
 from vitkit.tasks import answering_of, learned_by, task_of
 from vitkit.tasks.answering import Answering
 from vitkit.text import join_names
-from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 

@@ -52,7 +52,7 @@ from vitkit.runs.trained_model import is_training_data
 from vitkit.text import pluralize, without_places
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
-from vitkit.weights.pretraining import pretraining_images
+from vitkit.weights.published import pretraining_images
 from vitkit.world import World, prepared_together
 
 

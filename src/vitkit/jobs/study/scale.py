@@ -31,6 +31,7 @@ from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune import fit_run
 from vitkit.jobs.functions import from_options
@@ -74,8 +75,6 @@ on two cores."""
 FEWEST_STEPS = 10
 """The fewest updates that a budget may choose: along steps those of the shortest point, else those of the
 held-out one. Fewer are no training."""
-NORMAL_95 = 1.959963984540054
-"""The standard normal's 97.5% point. The number stands here again because jobs import no intervals."""
 
 
 @dataclass(frozen=True)

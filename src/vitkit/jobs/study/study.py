@@ -161,7 +161,7 @@ def read_study(folder: str | Path) -> Study:
             "original file back, or begin again with another --out."
         )
     own = Path(folder).resolve()
-    # The path begins with the name of another arm; early versions recorded it from the root.
+    # The path of a start within the study begins with the name of another arm.
     return _with_starts(study, lambda start: str(own / start) if start.partition("/")[0] in names else start)
 
 

@@ -35,7 +35,7 @@ from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of
+from vitkit.runs.folder import Whose, claim, is_new_folder
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
@@ -44,8 +44,6 @@ from vitkit.text import csv_line, join_names, without_places
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
-CROPS = "crops_and_flips"
-"""Says in options.json that the protocol paper crops and flips, as it did not in early versions."""
 PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
 """Training images of every task, which give VTAB-1k its name."""
@@ -170,8 +168,6 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
     if options.sweep:
         described["rates"] = list(options.tried)
     described["weights"] = dict(weights)
-    if options.protocol == "paper":
-        described[CROPS] = True
     return described
 
 
@@ -195,11 +191,6 @@ def whose(folder: Path, described: Mapping[str, Any], tasks: Sequence[TaskFolder
         return VitkitError(f"{folder} is there already and holds no VTAB-1k result. Give another --out.")
     if not isinstance(begun, dict):
         return VitkitError(f"{path} is damaged: expected an object of options. Give another --out.")
-    if begun.get("protocol") == "paper" and CROPS not in begun:
-        return VitkitError(
-            f"{folder} was begun by an earlier vitkit, whose protocol paper neither cropped nor flipped. "
-            "Finish it with that version, or give another --out."
-        )
     changes = [_name_change(change) for change in difference(begun, dict(described))]
     if changes:
         return VitkitError(
@@ -207,13 +198,6 @@ def whose(folder: Path, described: Mapping[str, Any], tasks: Sequence[TaskFolder
             + "\n  ".join(changes)
             + "\nGive those again, or another --out."
         )
-    for task in (folder / name for name in tasks):
-        finished = (task / "result.json").exists()
-        if not finished and not is_new_folder(task) and kind_of(task).kind != "series":
-            return VitkitError(
-                f"{task} was begun by an earlier vitkit, which recorded its runs in another way, and has not "
-                "finished. Finish it with that version; or remove that folder, and the task is computed anew."
-            )
     return "mine"
 
 

@@ -1,7 +1,7 @@
 """The ways in which a model computes one result, as one value that a run writes down when it begins.
 
-The plain way is the first version's, whose bits it keeps (`vit.py`, `parts.py`). Each of the others
-(`fast.py`) gives the same result up to rounding and is faster somewhere. No torch is needed here.
+The plain way is that of `vit.py` and `parts.py`. Each of the others (`fast.py`) gives the same result up to
+rounding and is faster somewhere. No torch is needed here.
 """
 
 from dataclasses import dataclass

@@ -56,9 +56,6 @@ class ClassificationAnswering:
         # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path, result.loss_function)
         refuse_wrong_fields(classify.check_fields(result, predictions), str(path))
-        if result.overconfidence is None:  # an early version wrote it
-            counted = self.measure(predictions, result.class_names)
-            result = replace(result, overconfidence=counted.overconfidence)
         # The counts are checked, for somebody may have given the file away: the rest follows from them.
         interval = binomial_interval(result.correct, result.count)
         guessing = classify.compare_with_guessing(result.per_class)
@@ -101,10 +98,9 @@ class ClassificationAnswering:
             ("calibration error (ECE)", percent(result.calibration_error)),
         ]
         excess = result.overconfidence
-        if excess is not None:
-            mean, low_end, high_end = (f"{100 * end:+.1f}" for end in (excess.mean, *excess.interval))
-            rows.append(("confidence - accuracy, points", f"{mean} ({low_end} to {high_end})"))
-            rows.append(("calibration verdict", excess.verdict or "as sure as it should be"))
+        mean, low_end, high_end = (f"{100 * end:+.1f}" for end in (excess.mean, *excess.interval))
+        rows.append(("confidence - accuracy, points", f"{mean} ({low_end} to {high_end})"))
+        rows.append(("calibration verdict", excess.verdict or "as sure as it should be"))
         return tuple(rows)
 
     def compare_sureness(
@@ -131,19 +127,13 @@ class ClassificationAnswering:
         right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
         return Pooled(right, images, binomial_interval(right, images))
 
-    def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
-        """Say that an early version scored a sigmoid model by softmax, where it did."""
-        if result.loss_function == learned.loss:
-            return ""
-        return f"was scored by {result.loss_function}, but the model was trained with the {learned.loss} loss"
-
     def line(self, result: classify.Classification) -> str:
         """State the accuracy with its interval."""
         low, high = result.accuracy_interval
         unread = f", {result.bad} unreadable" if result.bad else ""
         return (
             f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
-            f"(95 % interval {low:.1%} to {high:.1%}){_conclusion(result)}{_repeats(result)}"
+            f"(95 % interval {low:.1%} to {high:.1%}); {result.guessing.sentence()}{_repeats(result)}"
         )
 
     def summary(self, result: classify.Classification, images: str) -> tuple[str, str]:
@@ -154,8 +144,8 @@ class ClassificationAnswering:
             f" accuracy{top5} on {result.count:,} {images} "
             f"(95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
             f"balanced accuracy {result.balanced_accuracy:.2%}, "
-            f"calibration error {result.calibration_error:.2%}{_sureness(result)}{_conclusion(result)}"
-            f"{_repeats(result)}"
+            f"calibration error {result.calibration_error:.2%}{_sureness(result)}; "
+            f"{result.guessing.sentence()}{_repeats(result)}"
         )
 
     def details(self, result: classify.Classification) -> None:
@@ -202,15 +192,10 @@ class ClassificationAnswering:
         return report(evaluations, split)
 
 
-def _conclusion(result: classify.Classification) -> str:
-    """Say whether the model is better than guessing, to follow the figures."""
-    return "" if result.guessing is None else f"; {result.guessing.sentence()}"
-
-
 def _sureness(result: classify.Classification) -> str:
     """Say that the model is too sure, or not sure enough, where that is certain."""
     excess = result.overconfidence
-    if excess is None or not excess.verdict:
+    if not excess.verdict:
         return ""
     low, high = excess.interval
     return f" ({excess.verdict}: confidence - accuracy is {low:+.1%} to {high:+.1%})"

@@ -60,8 +60,6 @@ def _answer(result: Classification, split: str, images: str) -> tuple[page.Text,
 def _against_guessing(result: Classification) -> str:
     """State in a sentence whether the model is better than the most frequent class."""
     guessing = result.guessing
-    if guessing is None:
-        return ""
     p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
     return (
         f" This is **{guessing.verdict}**: always answering with the most frequent class "
@@ -194,14 +192,10 @@ def _mistakes(result: Classification, predictions: Predictions, images: str) -> 
 
 def _calibration(result: Classification, images: str) -> page.Section:
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
+    low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
     # On few images a difference may be chance.
-    verdict = f"as sure as it should be, as far as {images} can tell"
-    if result.overconfidence is not None:
-        low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
-        verdict = (
-            f"{result.overconfidence.verdict or verdict} (confidence - accuracy: 95% interval {low} "
-            f"to {high} percentage points)"
-        )
+    verdict = result.overconfidence.verdict or f"as sure as it should be, as far as {images} can tell"
+    verdict += f" (confidence - accuracy: 95% interval {low} to {high} percentage points)"
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return CALIBRATION.section(
         page.Plot(

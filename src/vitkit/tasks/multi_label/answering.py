@@ -121,17 +121,6 @@ class MultiLabelAnswering:
     def pool(self, parts: Sequence[tuple[float, int]]) -> None:
         """Pool nothing: a mean average precision ranks images by the scores of one model."""
 
-    def explain_outdated(self, result: MultiLabel, learned: card.Task) -> str:
-        """Say that the interval is an early version's, which was too narrow, where it is."""
-        whole, mean = result.mean_average_precision_interval, result.mean_average_precision
-        if whole is None or mean is None:
-            return ""
-        # Only the intervals of an early version, from the spread of resampled images, lie evenly around the
-        # value, or are given though a label is too rare.
-        if result.too_rare or abs(sum(whole) - 2 * mean) <= 1e-12:
-            return "has a 95% interval of an early version, which is too narrow"
-        return ""
-
     def line(self, result: MultiLabel) -> str:
         """State the mean average precision with its interval."""
         unread = f", {result.bad} unreadable" if result.bad else ""

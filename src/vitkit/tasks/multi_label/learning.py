@@ -39,10 +39,7 @@ class MultiLabelLearning(LabelledLearning):
     figure: str = "mAP "
 
     def learned(self, config: ClassificationConfig) -> card.Task:
-        """Record the sigmoid loss, whatever the options say: labels do not exclude each other.
-
-        Another default of `loss` for this task would make earlier runs differ when they are continued.
-        """
+        """Record the sigmoid loss, whatever the options say: labels do not exclude each other."""
         if config.logit_adjustment or config.class_weights != "none":
             raise VitkitError(
                 "logit_adjustment and class_weights are for one class an image, and this task has several: "

@@ -5,18 +5,20 @@ files with weights only), no name in it is ever used as a path, and the sizes it
 bytes that are there before memory is set aside.
 """
 
+import math
 import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import safe_open
 from torch import Tensor
 
 from vitkit import durable
+from vitkit.config import from_json
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
 from vitkit.weights.files.archives import Opened, open_npz
@@ -34,6 +36,8 @@ MAX_JSON = 16 << 20
 """Bytes of one JSON file beside the weights: ImageNet-21k's class names, which config.json holds twice, are
 2 MB."""
 
+LARGEST = 2**20
+"""The largest number that a settings file may hold; the sizes of real models stay far below it."""
 SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
 """Files beside the weights that describe them: of Hugging Face and timm, and vitkit's own."""
 
@@ -45,6 +49,8 @@ WEIGHTS = (
     "weights.npz",
 )
 """The names that a folder's weights may have, the preferred one first."""
+
+T = TypeVar("T")
 
 
 FileState = tuple[int, ...]
@@ -221,6 +227,19 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return data
 
 
+def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Read the fields of the dataclass `kind` from a JSON object; null is the same as absent.
+
+    Raises:
+        VitkitError: a value of another type, or a number above `LARGEST`.
+    """
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    present = {key: value for key, value in values.items() if key in names and value is not None}
+    for key, value in present.items():
+        _check_numbers(value, f"{where}: {key}")
+    return from_json(kind, present, where)
+
+
 def _name_weights(folder: Path) -> str:
     """Name the weight file of a folder.
 
@@ -246,6 +265,19 @@ def _name_weights(folder: Path) -> str:
         f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
         f"{', '.join(sorted(names)[:5]) or 'nothing'}. Images are given with --data, or after the model."
     )
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Refuse numbers that are too large, alone or in lists; objects are checked where they are read."""
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, list):
+            rest += part
+        elif (isinstance(part, int) and abs(part) > LARGEST) or (
+            isinstance(part, float) and not math.isfinite(part)
+        ):
+            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(part)[:40]}.")
 
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:

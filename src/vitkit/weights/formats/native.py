@@ -11,10 +11,10 @@ from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
-from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
+from vitkit.weights.model_card import describe, read_description
 
 
 def recognises(source: Source) -> bool:
@@ -43,19 +43,14 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         )
     config, card = read_description(data, description)
     checksum = None
-    if "weights" not in data:
-        source.notes.append(
-            "its model.json holds no checksum of the weights, as files from before vitkit recorded one: "
-            "damage would not be noticed"
-        )
-    elif source.path.suffix == ".safetensors":
-        checksum = read_record(data["weights"], f"{description}: weights")
+    if source.path.suffix == ".safetensors":
+        checksum = read_record(data.get("weights"), f"{description}: weights")
         verify(source.path, checksum)
     else:
         source.notes.append(
             "model.json holds the checksum of a .safetensors file, not of this one: not checked"
         )
-    rows = [table.renamed(table.current_name(key), key) for key in source.shapes]
+    rows = [table.renamed(key, key) for key in source.shapes]
     return table.Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 

@@ -23,7 +23,7 @@ from vitkit.weights import table
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
-from vitkit.weights.formats.resnet_channels import absent_from_release
+from vitkit.weights.formats.bit import absent_from_release
 from vitkit.weights.model_card import ModelCard
 
 POSITION = "Transformer/posembed_input/pos_embedding"

@@ -18,9 +18,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
-from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
-from vitkit.weights.model_card import ModelCard, fraction_of
+from vitkit.weights.model_card import ModelCard, assumed_resizing, assumed_statistics, fraction_of
 
 NORM_EPS = 1e-6
 """Epsilon of every LayerNorm of torchvision's ViTs."""

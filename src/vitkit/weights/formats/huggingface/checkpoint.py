@@ -22,9 +22,9 @@ from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import table
-from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source
+from vitkit.weights.formats.bit import absent_from_libraries, with_channels
 from vitkit.weights.formats.huggingface.pixels import (
     compact_size,
     read_pixels,
@@ -41,8 +41,7 @@ from vitkit.weights.formats.huggingface.settings import (
     ViTSettings,
     settings_of,
 )
-from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
-from vitkit.weights.model_card import ModelCard, Task
+from vitkit.weights.model_card import Assumption, ModelCard, Task, assumed_resizing, assumed_statistics
 
 GELU: dict[str, Gelu] = {
     "gelu": "erf",

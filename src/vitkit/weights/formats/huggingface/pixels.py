@@ -9,10 +9,9 @@ from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import LARGEST, Source
 from vitkit.weights.formats.huggingface.settings import DEFAULTS, Processor, processor_of
 from vitkit.weights.model_card import changed_pixels_noted, fraction_of, preprocessing_of
-from vitkit.weights.settings import LARGEST
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters by Pillow's numbers."""

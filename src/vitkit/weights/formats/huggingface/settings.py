@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vitkit.errors import VitkitError
-from vitkit.weights.files.source import Source
-from vitkit.weights.settings import read_fields
+from vitkit.weights.files.source import Source, read_fields
 
 SIGMOID = "multi_label_classification"
 """Transformers' `problem_type` where every class is a yes or no of its own."""

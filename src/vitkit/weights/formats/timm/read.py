@@ -20,7 +20,7 @@ from vitkit.models.config.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import table
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
+from vitkit.weights.formats.bit import absent_from_libraries, with_channels
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,

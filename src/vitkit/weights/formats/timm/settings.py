@@ -19,10 +19,8 @@ from vitkit.models.config.vit_config import (
     PoolKind,
     RotaryConfig,
 )
-from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
-from vitkit.weights.files.source import Source
-from vitkit.weights.model_card import border_colour
-from vitkit.weights.settings import read_fields
+from vitkit.weights.files.source import Source, read_fields
+from vitkit.weights.model_card import Assumption, assumed_resizing, assumed_statistics, border_colour
 
 NORM_EPS = 1e-6
 """Epsilon of timm's LayerNorm in ViTs."""

@@ -14,7 +14,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
 from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
-from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
+from vitkit.weights.formats.bit import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     CLIP_NORM_EPS,
