@@ -22,8 +22,10 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
 from vitkit.training import checkpoint
+from vitkit.training.trainer import Trainer
 from vitkit.weights import loading
 from vitkit.weights.format_names import Format
+from vitkit.weights.formats import native
 
 DEPTH = 3
 """Layers of the model of these tests."""
@@ -85,6 +87,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         return outline(config)
 
     monkeypatch.setattr(measure, "_outline", functools.lru_cache(build_outline))
+    wrap([native], "verify", "hash", lambda path, expected: path.resolve())
+    wrap([sources], "decode", "decode", lambda file, rule: file if isinstance(file, Path) else "")
+    wrap([ViT], "init_weights", "draw", lambda model, *rest: "")
     wrap([tyro], "cli", "parse", lambda *rest, **more: "")
     wrap([durable], "read_chunks", "file", lambda path: Path(path).resolve())
     return counted
@@ -105,7 +110,8 @@ def require_once(counts: Counts, models: int = 2) -> None:
     assert counts["list"] <= 1, counts.of
     assert counts.total("search") <= 1, counts.of
     assert counts.total("parse") == 1, counts.of
-    assert counts["open"] <= 2, counts.of
+    assert counts["open"] <= 1, counts.of
+    assert counts["hash"] <= 1, counts.of
     assert counts["read"] <= 1, counts.of
     # Parameters are counted on one more, which has no memory and is kept.
     outlines = counts.total("outline")
@@ -154,6 +160,32 @@ def test_images_are_compared_once_with_a_test_split_of_their_own(
     assert (counts.total("compare"), counts["compare"]) == (24, 1)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_image_is_decoded_once_before_the_first_step_where_it_is_kept_in_memory(
+    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Else it is decoded to be compared with the others, and again whenever it is seen."""
+    for number in range(24):
+        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
+    before, fit = Counter[Any](), Trainer.fit
+
+    def begin(*rest: Any) -> Any:
+        before.update(counts.of)
+        return fit(*rest)
+
+    monkeypatch.setattr(Trainer, "fit", begin)
+    images = ["--data", str(tmp_path / "images"), "--batch-size", "4", "--threads", "1", "--workers", "0"]
+    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--warmup-steps", "0", "--steps", "1"]
+    # 24 images of 192 bytes take 4,608 bytes.
+    memory = ["--memory-gib", str(4608 / 2**30 if kept else 4607 / 2**30)]
+    assert command(["train", *images, *options, *memory, "--out", str(tmp_path / "run")]) == 0
+    decoded = [count for (what, _), count in before.items() if what == "decode"]
+    assert len(decoded) == 24
+    assert (max(decoded) == 1) is kept
+
+
 def test_training_for_minutes_with_measured_pixels_looks_at_everything_once(
     tmp_path: Path, counts: Counts, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +210,9 @@ def test_fine_tuning_looks_at_everything_once(
         command(["finetune", str(start), "--data", "digits", *options, "--out", str(tmp_path / "run")]) == 0
     )
     require_once(counts)
-    assert (counts["list"], counts.total("search"), counts["read"]) == (1, 1, 1)
+    assert (counts["list"], counts.total("search"), counts["read"], counts["hash"]) == (1, 1, 1, 1)
+    # The steps that are timed for a budget of minutes have to be computed with some weights.
+    assert counts.total("draw") == (length[0] == "--minutes")
 
 
 @pytest.mark.parametrize("library", ["huggingface", "timm"])

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +81,30 @@ def test_a_conversion_opens_its_source_once_and_its_result_once(
     opened.clear()
     assert run(["card", str(tmp_path / "model")]) == 0
     assert len(opened) == 1
+
+
+def write_again(path: Path) -> None:
+    """Write the same length into a file, with another last number."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-4] + bytes(4))
+    os.utime(path, (1, 1))
+
+
+def replace_by_another(path: Path) -> None:
+    path.with_name("other").write_bytes(path.read_bytes())
+    path.with_name("other").replace(path)
+
+
+@pytest.mark.parametrize("change", [write_again, replace_by_another, Path.unlink])
+def test_weights_that_are_changed_between_description_and_reading_are_refused(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    save_model(random_model(TINY), tmp_path / "model")
+    opened = loading.OpenCheckpoint(tmp_path / "model")
+    assert opened.files == (tmp_path / "model" / "model.safetensors",)
+    change(opened.files[0])
+    with pytest.raises(VitkitError, match=r"model was changed while it was looked at"):
+        opened.read()
 
 
 # Numbers that are none

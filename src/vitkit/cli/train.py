@@ -85,7 +85,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.weights.files.download import is_local
 
     listener = log_to(*options.hearing.log, listener=listener)
-    request = Request(*(place for place in (resumed, start) if place is not None))
+    is_single = not (options.series.is_series or options.then.then)
+    request = Request(*filter(None, (resumed, start)), keeps_pixels=is_single)
     if options.dry_run:
         _refuse_dry_run(line, series is not None)
     if resume is None:

@@ -198,6 +198,24 @@ def open_data(
     return listed.cut(splits)
 
 
+@dataclass
+class KeptPixels:
+    """The images that were decoded to be compared, until they are read, where all of them fit into memory."""
+
+    room: int = 0
+    """Bytes that are left for further images; below 0, no image is kept."""
+    pixels: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    """`(H, W, C)` by the number of the file."""
+
+    def keep(self, number: int, image: NDArray[np.uint8]) -> None:
+        """Keep a decoded image, unless there are too many."""
+        self.room -= image.nbytes
+        if self.room < 0:  # a part of a split saves little, and may be in the way of another split
+            self.pixels.clear()
+        else:
+            self.pixels[number] = image
+
+
 @dataclass(frozen=True)
 class ListedData:
     """A data set that is listed once, to be cut into splits in one way or in several."""
@@ -208,6 +226,7 @@ class ListedData:
     rule: DecodeRule
     decoded: Digests = field(default_factory=dict, compare=False, repr=False)
     """Hashes of the images that were decoded to be compared with others."""
+    kept: KeptPixels = field(default_factory=KeptPixels, compare=False, repr=False)
 
     def cut(self, splits: Splits) -> ImageData:
         """Cut the splits that the data lacks.
@@ -221,7 +240,7 @@ class ListedData:
         listing = self.listing
         cut = with_missing_splits(listing, splits, lambda: self._repeats)
         samples = {
-            split: FileSamples(listing.files, *cut.listed[split], self.rule)
+            split: FileSamples(listing.files, *cut.listed[split], self.rule, self.kept)
             for split in SPLITS
             if split in cut.listed
         }
@@ -264,7 +283,7 @@ class ListedData:
     @cached_property
     def _repeats(self) -> NDArray[np.int64] | None:
         """The number of the first equal image of each training image; compared once, for all cuts."""
-        train = FileSamples(self.listing.files, *self.listing.splits["train"], self.rule)
+        train = _ComparedSamples(self.listing.files, *self.listing.splits["train"], self.rule, self.kept)
         return find_repeats([train], self.decoded)
 
 
@@ -318,11 +337,19 @@ def _why_no_text(name: str) -> str:
 class FileSamples:
     """The images of one split: numbers of files, and their labels."""
 
-    def __init__(self, files: Files, numbers: NDArray[np.int64], labels: Labels, rule: DecodeRule) -> None:
+    def __init__(
+        self,
+        files: Files,
+        numbers: NDArray[np.int64],
+        labels: Labels,
+        rule: DecodeRule,
+        kept: KeptPixels | None = None,
+    ) -> None:
         self.files = files
         self.numbers = numbers
         self.labels = labels
         self.rule = rule
+        self.kept = kept or KeptPixels()
 
     @property
     def targets(self) -> Targets:
@@ -330,7 +357,7 @@ class FileSamples:
 
     def take(self, rows: NDArray[np.int64]) -> "FileSamples":
         """Give some of the images: `rows` are their indices."""
-        return FileSamples(self.files, self.numbers[rows], self.labels[rows], self.rule)
+        return FileSamples(self.files, self.numbers[rows], self.labels[rows], self.rule, self.kept)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -342,13 +369,24 @@ class FileSamples:
         return self.files.file(int(self.numbers[index]))
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        return decode(self.file(index), self.rule)
+        # Handed out once, so that an image is not held twice.
+        image = self.kept.pixels.pop(int(self.numbers[index]), None)
+        return decode(self.file(index), self.rule) if image is None else image
 
     def header(self, index: int) -> Header:
         return header(self.file(index), self.rule)
 
     def size(self, index: int) -> tuple[int, int]:
         return self.header(index).size
+
+
+class _ComparedSamples(FileSamples):
+    """Images that are decoded to be compared with one another."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        image = super().decode(index)
+        self.kept.keep(int(self.numbers[index]), image)
+        return image
 
 
 _PART_STREAM = 2**32

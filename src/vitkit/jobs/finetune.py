@@ -46,7 +46,7 @@ def run_finetune(options: FinetuneOptions) -> Path:
     require_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)  # the speed depends on them
-    request, given = Request(), None if out is None else Path(out)
+    request, given = Request(keeps_pixels=not options.is_series), None if out is None else Path(out)
     run = _fitted_run(options, given, device, request, listener)
     if options.minutes is not None:
         run = replace(run, training=replace(run.training, minutes=options.minutes))

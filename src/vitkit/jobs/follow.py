@@ -46,7 +46,7 @@ def follow(world: World) -> Path | None:
     place = kind_of(folder)
     run = from_json(Run, invitation.run, "the run of process 0")
     record, start = read_record(folder), read_start_record(folder)
-    data = Request().images(run)
+    data = Request(keeps_pixels=True).images(run)
     if record is None or data.fingerprint() != invitation.fingerprint:
         raise VitkitError(
             f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "
@@ -57,7 +57,9 @@ def follow(world: World) -> Path | None:
         data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
     )
     device = find_device(invitation.device)
-    model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
+    config = model_config_of(run, len(data.class_names), start)
+    # Process 0 shares its weights where no checkpoint is read.
+    model = build_new(run, config, SILENT, drawn=invitation.checkpoint is not None)
     # Evaluators read the images of the run from the card.
     model.card = run_card(run, data, invitation.fingerprint, run.model, start)
     compute = parse_compute(place.require_config(), folder)

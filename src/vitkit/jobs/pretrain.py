@@ -41,7 +41,7 @@ def run_pretrain(options: PretrainOptions) -> Path:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     require_threads(options.threads)
-    request, listener, out = Request(), options.listener, options.out
+    request, listener, out = Request(keeps_pixels=True), options.listener, options.out
     given = Run(data=options.data, start=StartConfig(options.start), recipe=options.recipe)
     given = replace(
         given, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective

@@ -22,7 +22,7 @@ def preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> No
         listener: hears them.
     """
     run, data, config = plan.run, plan.data, plan.config
-    model = plan.request.take_model(run, config) or build_new(run, config, listener)
+    model = plan.request.take_model(run, config) or build_new(run, config, listener, drawn=False)
     training = run.training
     chosen = choose_for(config, plan.device, training.precision, phase="training", exact=training.exact)
     compute_as(model, chosen)

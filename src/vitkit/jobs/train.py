@@ -120,6 +120,7 @@ def train(
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
+    request = request or Request(keeps_pixels=True)
     plan = plan_run(run, given, device=device, request=request, listener=listener)
     _refuse_run(plan, world)  # before a folder is made
     with _claim(plan, given, resume) as folder, deterministic(plan.device):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from vitkit.config import to_json
+from vitkit.data.config import Loading
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
@@ -19,7 +20,7 @@ from vitkit.data.stream.memory_samples import (
     largest_decoding,
 )
 from vitkit.listener import Listener
-from vitkit.models.build import build_model
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
@@ -36,6 +37,7 @@ from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
+from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import ObjectiveConfig, Sharding
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
@@ -73,7 +75,7 @@ def build_parts(
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
 
-    The model has new weights, even if the run has a start: `jobs.train` loads its weights.
+    Of a run that begins from a start the model has no weights yet: `jobs.train` loads them.
 
     Args:
         run, data, folder, compute, start: the fields of `Parts`.
@@ -86,18 +88,32 @@ def build_parts(
     start = None if start is None else read_start_record(folder) or start
     fingerprint = data.fingerprint()
     record = require_same_images(folder, data, fingerprint, run.loading.check_images, listener)
-    model = model or build_new(run, model_config_of(run, len(data.class_names), start), listener)
+    config = model_config_of(run, len(data.class_names), start)
+    # The ways to compute are compared on the new weights where a checkpoint's are read later.
+    drawn = start is None or (folder / FOLDER).exists()
+    model = model or build_new(run, config, listener, drawn)
     # An option may have changed the architecture; with a start, none may.
     name = changed_name(run.model, model.config) if start is None else start.model
     model.card = run_card(run, data, fingerprint, name, start)
     return Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)
 
 
-def build_new(run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
-    """Build the model of a run with new weights."""
+def build_new(run: Run, config: ModelConfig, listener: Listener, drawn: bool = True) -> ImageModel:
+    """Build the model of a run with new weights.
+
+    Args:
+        run: its seed decides the weights.
+        config: of the model.
+        listener: hears the progress.
+        drawn: whether weights are drawn; else the model has room for weights that replace all of them.
+    """
     with listener.progress("building the model"):
-        # A generator of its own: the weights follow from the seed alone.
-        return build_model(config, torch.Generator().manual_seed(run.training.seed))
+        if drawn:
+            # A generator of its own: the weights follow from the seed alone.
+            return build_model(config, torch.Generator().manual_seed(run.training.seed))
+        model = build_empty(lambda: build_model(config)).to_empty(device="cpu")
+        model.compute_buffers()
+        return model
 
 
 def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
@@ -116,7 +132,7 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
         world: the processes that train together; the processes of a machine share the memory for images.
     """
     loading = parts.run.loading
-    limit, splits = int(loading.memory_gib * 2**30 / world.on_machine), dict[str, Samples]()
+    limit, splits = memory_for_images(loading, world), dict[str, Samples]()
     for split, samples in parts.data.splits.items():
         if split == "test" and not parts.run.training.evaluate_test:  # nobody looks at them
             splits[split] = samples
@@ -134,7 +150,14 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
         elif loaded.bad:
             bad = {loaded.key(index): reason for index, reason in loaded.bad.items()}
             parts.rejects.of_split(split).update(bad)
+    if parts.data.listed is not None:
+        parts.data.listed.kept.pixels.clear()  # those of splits that do not fit, or are not read
     return replace(parts, data=replace(parts.data, splits=splits))
+
+
+def memory_for_images(loading: Loading, world: World) -> int:
+    """Return the bytes of memory for the images of a split in each of the processes on a machine."""
+    return int(loading.memory_gib * 2**30 / world.on_machine)
 
 
 def build_trainer(

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
+from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.transforms import preprocess
@@ -22,7 +23,7 @@ from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
-from vitkit.runs.build import build_new, model_config_of
+from vitkit.runs.build import build_new, memory_for_images, model_config_of
 from vitkit.runs.config import Run, StartConfig, changed_options, parse_compute, write_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders
 from vitkit.runs.machine import choose_for, find_device
@@ -31,6 +32,7 @@ from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
+from vitkit.world import world_of_environment
 
 Fit = Callable[[Run, int, int], Run]
 """A function of a run, a number of steps and the number of its training images; returns the run with these
@@ -44,8 +46,14 @@ class Request:
     of its runs, because images may change in the days that it takes.
     """
 
-    def __init__(self, *places: Place) -> None:
-        """Begin with paths whose kind is known."""
+    def __init__(self, *places: Place, keeps_pixels: bool = False) -> None:
+        """Begin with paths whose kind is known.
+
+        Args:
+            places: the paths.
+            keeps_pixels: whether images that are decoded to be compared are kept for a run that begins now.
+        """
+        self._keeps_pixels = keeps_pixels
         self._places = {absolute_start(place.name): place for place in places}
         self._data: tuple[Any, ImageData] | None = None
         self._start: tuple[Any, Start] | None = None
@@ -70,7 +78,15 @@ class Request:
         listing = (run.task, absolute_spec(run.data), rule, cut.label_separator, cut.group)
         if self._data is not None and self._data[0] == listing and self._data[1].listed is not None:
             return replace(self._data[1].listed.cut(cut), spec=run.data)
-        data = find_task(run.task).learning.open_data(run.data, cut, rule)
+        learning = find_task(run.task).learning
+        uncut = Splits(0, 0, label_separator=cut.label_separator, group=cut.group)
+        data = learning.open_data(run.data, uncut, rule)
+        if data.listed is None:  # a task with images of its own
+            data = learning.open_data(run.data, cut, rule)
+        else:
+            if self._keeps_pixels:
+                data.listed.kept.room = memory_for_images(run.loading, world_of_environment())
+            data = data.listed.cut(cut)
         self._data = listing, data
         return data
 

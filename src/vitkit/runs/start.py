@@ -30,8 +30,7 @@ from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
 from vitkit.weights import LoadOptions
-from vitkit.weights.files.source import read_json_object as read_settings
-from vitkit.weights.loading import fit_statistics, fit_weights, identify, read_weights
+from vitkit.weights.loading import OpenCheckpoint, fit_statistics, fit_weights
 from vitkit.weights.model_card import ModelCard, card_of, fit_preprocessing
 from vitkit.weights.published import is_address
 
@@ -109,7 +108,8 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         return Start(
             options.start, stopped.which, name, config, card, "vitkit", (), file, stopped.sha256, stopped.read
         )
-    identity = identify(options.start, LoadOptions(num_heads=options.num_heads))
+    opened = OpenCheckpoint(options.start, options.num_heads)
+    identity = opened.identity
     return Start(
         options.start,
         "",
@@ -118,9 +118,9 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         find_data(identity.card, options.start),
         identity.format,
         identity.notes,
-        _files(identity.file),
+        opened.files,
         None if identity.checksum is None else identity.checksum.sha256,
-        lambda: read_weights(options.start, options.num_heads),
+        opened.read,
     )
 
 
@@ -192,7 +192,7 @@ def take_start(
         folder: the run folder, locked.
         record: by `plan_start`.
         start: by `find_start`.
-        model: with new weights, which are replaced.
+        model: whose weights are replaced, all of them.
 
     Returns:
         The record as it is written, with the hashes of the files.
@@ -332,11 +332,3 @@ def _lines(
     if before != with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
     return [*lines, *(f"! {note}" for note in start.notes)]  # "!" marks warnings, as in `outlook.py`
-
-
-def _files(file: Path) -> tuple[Path, ...]:
-    """List the files of weights: the file itself, or an index of shards followed by its shards."""
-    if not file.name.endswith(".index.json"):
-        return (file,)
-    shards = sorted(set(map(str, read_settings(file).get("weight_map", {}).values())))
-    return (file, *(file.with_name(shard) for shard in shards))

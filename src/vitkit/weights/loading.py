@@ -9,7 +9,7 @@ weights or card for that are called `fit_...`; functions that change the configu
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,16 +107,43 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     return fit_model(path, identity, tensors, options)
 
 
-def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint under vitkit's names, every tensor accounted for.
+class OpenCheckpoint:
+    """A checkpoint that is described first, and whose weights are read later from the file that was verified.
 
-    Raises:
-        VitkitError: as `vitkit.load_model`.
+    It stays open in between. A file that is written to or replaced meanwhile is refused, as it is not the one
+    whose checksum was compared.
     """
-    with _opened(path, Hints(None, num_heads)) as (source, identity, translation):
-        tensors = translate(source, translation)
-    build_checked(identity.config, tensors, str(path))
-    return tensors
+
+    def __init__(self, path: str | Path, num_heads: int | None = None) -> None:
+        """Open and describe a checkpoint.
+
+        Raises:
+            VitkitError: as `vitkit.load_model`.
+        """
+        self._path, self._open = path, ExitStack()
+        opened = self._open.enter_context(_opened(path, Hints(None, num_heads)))
+        self._source, self.identity, self._translation = opened
+
+    def read(self) -> dict[str, Tensor]:
+        """Read the tensors under vitkit's names, every tensor accounted for, and close the file.
+
+        Raises:
+            VitkitError: as `vitkit.load_model`; or the file was changed since it was opened.
+        """
+        with self._open:
+            tensors = translate(self._source, self._translation)
+            if not self._source.is_unchanged():
+                raise VitkitError(
+                    f"{self._path} was changed while it was looked at. Give the same command again when it "
+                    "is whole."
+                )
+        build_checked(self.identity.config, tensors, str(self._path))
+        return tensors
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return the files of its weights, an index of shards first."""
+        return self._source.files
 
 
 def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:

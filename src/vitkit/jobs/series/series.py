@@ -409,7 +409,7 @@ def _train_members(
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         # The images are compared before each run: they may change in the days that a series takes, and the
         # record of a run has only its own images.
-        request = Request()
+        request = Request(keeps_pixels=True)
         _check_images(folder, run, series, request, listener)
         member_run = _member_run(run, series, member)
         try:

@@ -29,6 +29,9 @@ from vitkit.weights.published import missing_checkpoint
 MAX_HEADER = 100 << 20
 """Bytes of a safetensors header; the largest real ones are a few MB."""
 
+_HEAD = 2048
+"""Bytes of a file's beginning by which its kind is recognised."""
+
 MAX_JSON = 16 << 20
 """Bytes of one JSON file beside the weights: ImageNet-21k's class names, which config.json holds twice, are
 2 MB."""
@@ -50,6 +53,16 @@ WEIGHTS = (
 T = TypeVar("T")
 
 
+FileState = tuple[int, ...]
+"""Numbers that differ once a file is replaced or written to."""
+
+
+def file_states(files: Iterable[Path]) -> tuple[FileState, ...]:
+    """Return the state of each file: device, inode, size and time of the last change."""
+    statuses = [file.stat() for file in files]
+    return tuple((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) for found in statuses)
+
+
 @dataclass(frozen=True)
 class Source:
     """The tensors of a checkpoint by name, and the settings beside them."""
@@ -65,6 +78,17 @@ class Source:
     """JSON files beside the weights, by file name."""
     notes: list[str] = field(default_factory=list)
     """Notes for the user, each a clause after the file's path: readers add to them, loading shows them."""
+    files: tuple[Path, ...] = ()
+    """The files that hold the tensors, an index of shards first."""
+    states: tuple[FileState, ...] = ()
+    """The state of each of these files when it was opened."""
+
+    def is_unchanged(self) -> bool:
+        """Whether the files are still there as they were opened."""
+        try:
+            return file_states(self.files) == self.states
+        except OSError:
+            return False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -130,15 +154,15 @@ def open_source(path: Path) -> Iterator[Source]:
     notes: list[str] = []
     with ExitStack() as stack:
         if path.name.endswith(".index.json"):
-            shapes, read = _open_shards(path, stack, notes)
+            shapes, read, files = _open_shards(path, stack, notes)
         elif path.name.endswith(ENDINGS):
-            shapes, read = _open_file(path, stack, notes)
+            (shapes, read), files = _open_file(path, stack, notes), (path,)
         else:
             raise VitkitError(
                 f"{path} is no checkpoint: expected a run folder, a folder of timm or Hugging Face, or "
                 f"a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
             )
-        yield Source(path, shapes, read, settings, notes)
+        yield Source(path, shapes, read, settings, notes, files, file_states(files))
 
 
 def choose_weights(names: Iterable[str]) -> str | None:
@@ -164,9 +188,12 @@ def weight_names(names: Iterable[str]) -> list[str]:
 
 def explain_no_weights(path: Path) -> str | None:
     """Explain why a file with the name of weights holds none, and what to do; None if it may hold some."""
-    size = path.stat().st_size
     with path.open("rb") as file:
-        head = file.read(2048)
+        return _explain_head(file.read(_HEAD), path.stat().st_size)
+
+
+def _explain_head(head: bytes, size: int) -> str | None:
+    """Explain the same from the first bytes of a file of `size` bytes."""
     if not head:
         return "it is empty, as a broken download leaves it: fetch it again"
     if head.startswith(b"version https://git-lfs"):
@@ -255,10 +282,12 @@ def _check_numbers(value: Any, where: str) -> None:
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
     _check_regular(path)
-    reason = explain_no_weights(path)
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    reason = _explain_head(head, path.stat().st_size)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
-    kind = _recognise(path)
+    kind = _recognise(path, head)
     if kind == ".npz":
         return open_npz(path, stack)
     if kind == ".safetensors":
@@ -281,10 +310,8 @@ def _check_regular(path: Path) -> None:
         raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {kind}.")
 
 
-def _recognise(path: Path) -> str:
-    """Recognise a file's kind by its contents, else by its name: many files are renamed on their way."""
-    with path.open("rb") as file:
-        head = file.read(9)  # of safetensors: 8 bytes with the header's length, and the header's first
+def _recognise(path: Path, head: bytes) -> str:
+    """Recognise a file's kind by its first bytes, else by its name: many files are renamed on their way."""
     if head[:4] == b"PK\x03\x04":
         # zipfile raises many kinds for a damaged archive; opening it will say which.
         with suppress(Exception), zipfile.ZipFile(path) as archive:
@@ -293,19 +320,23 @@ def _recognise(path: Path) -> str:
                 return ".pth"
             if any(name.endswith(".npy") for name in members):
                 return ".npz"
-    elif len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER:
+    # A safetensors file begins with the header's length in 8 bytes, and the header.
+    elif head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER:
         return ".safetensors"
     return next((ending for ending in (".npz", ".safetensors") if path.name.endswith(ending)), ".pth")
 
 
-def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
+def _open_shards(
+    index: Path, stack: ExitStack, notes: list[str]
+) -> tuple[Mapping[str, tuple[int, ...]], Callable[[str], Tensor], tuple[Path, ...]]:
     """Open several files as one: `weight_map` of the index names the file beside it that holds a tensor."""
     files = read_json_object(index).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
         raise VitkitError(f"{index}: expected a 'weight_map' of tensor names to file names, found none.")
     shapes: dict[str, tuple[int, ...]] = {}
     readers: dict[str, Callable[[str], Tensor]] = {}
-    for name in sorted(set(files.values())):
+    names = sorted(set(files.values()))
+    for name in names:
         if not durable.is_file_name(name) or not name.endswith(ENDINGS):
             raise VitkitError(
                 f"{index} points to {name!r}: expected the name of a file of weights in the same folder. "
@@ -325,7 +356,7 @@ def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
             f"{index}: {len(absent)} tensors are not in the files it names, first {absent[0]}: these are not "
             "the files that belong to it; fetch them again."
         )
-    return shapes, lambda key: readers[key](key)
+    return shapes, lambda key: readers[key](key), (index, *map(index.with_name, names))
 
 
 def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
