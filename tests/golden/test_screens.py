@@ -1,0 +1,168 @@
+"""What each verb prints, whole: standard output and standard error at the 110 columns of a pipe.
+
+The pictures are told apart by their brightness, so that every accuracy is that of a model which is always
+right, on any processor. The folder's path has the same length everywhere: lines break where they did.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from tests.faults.small_runs import image_folder
+from tests.golden.conftest import MASKS
+from tests.golden.screen import screen
+from tests.helpers.photos import saved
+from tests.vtab_layout import small_task
+from vitkit.cli.main import VERBS, run
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+MODEL = "--model ViT-16x2x2/4 --image-size 8 --batch-size 8 --warmup-steps 2 --threads 1"
+SCREENS = {
+    "advise": ["advise photos run --no-cache --threads 1"],
+    "train": [
+        f"train --data photos {MODEL} --steps 20 --out new",
+        f"train --data photos {MODEL} --steps 20 --out new",
+        f"train --data photos {MODEL} --steps 20 --out new --dry-run",
+        f"train --data tags.csv --task multi-label {MODEL} --steps 4 --out several",
+        f"train --data photos {MODEL} --steps 4 --runs 2 --out series",
+    ],
+    "finetune": [
+        "finetune run --data photos --steps 6 --threads 1 --out new",
+        "finetune run --data photos --threads 1 --dry-run",
+        "finetune run --data photos --recipe paper --image-size 12 --threads 1 --dry-run",
+    ],
+    "pretrain": [
+        f"pretrain photos {MODEL} --steps 4 --out new",
+        f"pretrain photos --objective mae {MODEL} --steps 4 --dry-run",
+        f"pretrain photos --objective simmim {MODEL} --steps 4 --dry-run",
+    ],
+    "evaluate": ["evaluate run", "evaluate run --split val", "evaluate run --data nowhere"],
+    "compare": ["compare run tuned --speed-seconds 0"],
+    "fewshot": ["fewshot start run --data photos --shots 1,5 --out few"],
+    "ablate": [
+        f"ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9",
+    ],
+    "reproduce": [
+        "reproduce --list",
+        "reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out study",
+    ],
+    "vtab": ["vtab run --root vtab --steps 2 --batch-size 8 --protocol finetune --threads 1 --out study"],
+    "scale": [f"scale digits --recipe digits --points 5 {MODEL} --steps 10 --out study"],
+    "predict": [
+        "predict run photos/light --top 1",
+        "predict run photos/dark/1.png --csv",
+        "predict run notes.txt",
+    ],
+    "embed": ["embed photos run", "embed photos run --out features.npy"],
+    "runs": ["runs .", "runs nowhere"],
+    "report": ["report run"],
+    "inspect": ["inspect run --images photos/dark/1.png"],
+    "data": ["data check photos", "data check tags.csv --task multi-label", "data show photos"],
+    "convert": [
+        "convert run other --to timm",
+        "convert run other.npz --accept-change",
+        "convert run other.npz",
+    ],
+    "export": ["export run run --engine onnxruntime"],
+    "card": ["card run", "card start"],
+    "cost": [
+        "cost run ViT-B/16 BiT-R50x1 R50+ViT-B/16",
+        "cost ViT-S/16 --epochs 300 --images 1281167 --table6",
+    ],
+    "bench": ["bench ViT-16x1x1/4 --sizes 8 --minutes 0.01 --precision float32 --threads 1"],
+    "models": ["models", "models ViT-Ti/16 --image-size 384 --num-classes 10"],
+    "starts": ["starts", "starts vit-ti16-augreg-in21k"],
+    "recipes": ["recipes"],
+    "completion": ["completion bash"],
+}
+"""The command lines of each verb, which are given one after the other in a folder of its own."""
+
+WRONG = [
+    "frobnicate",
+    "fit",
+    "train",
+    "train --data nowhere",
+    "train --data photos --lr 0.001 --batch 32 --imgsz 224",
+    "train --data photos --steps many",
+    "train --data photos --recipe digit",
+    "train --data photos --model vit_base_patch16_224 --dry-run",
+    "train --data photos --pool median",
+    "train photos",
+    "finetune run photos",
+    "predict run",
+    "predict photos run",
+    "evaluate --split test",
+    "evaluate run extra words",
+    "card nowhere",
+    "export run graph --format onnx",
+    "embed run photos",
+    "evaluate run --device gpu9",
+]
+"""Command lines that are refused."""
+
+OF_BENCHMARKS = (
+    (r"^.*, \d+ of \d+ cores.*\nkernels: .*", "PROCESSOR, KERNELS"),
+    (r"\b\d[\d.,]*\b", "N"),
+    (r"not measured", "TIME"),  # the slowest of a hundred calls, where there is time for as many
+    (r" {2,}", "  "),
+)
+"""What is masked in a benchmark besides: its rows are numbers of this machine alone."""
+
+LENGTH = 72
+"""The letters of the working folder's path: those of a temporary folder, and as many as are missing."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    """A folder with pictures, labels, new weights, a run and its fine-tuning."""
+    root = tmp_path_factory.mktemp("made")
+    image_folder(root / "photos")
+    tags = [("light", "dark;small")[number % 2] for number in range(60)]
+    lines = [f"photos/{tag[:5].removesuffix(';')}/{i}.png,{tag}\n" for i, tag in enumerate(tags)]
+    (root / "tags.csv").write_text("path,labels\n" + "".join(lines))
+    (root / "notes.txt").write_text("no image")
+    saved("ViT-16x1x1/4", 2, root / "start", size=8)
+    small_task(root / "vtab" / "clevr_count", classes=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        for line in (
+            f"train --data photos {MODEL} --steps 40 --out run",
+            "finetune run --data photos --steps 6 --threads 1 --out tuned",
+        ):
+            assert run(line.split()) == 0
+    return root
+
+
+@pytest.fixture
+def inside(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a copy of the folder."""
+    missing = LENGTH - len(f"{tmp_path}/")
+    if missing < 1:
+        pytest.skip(f"lines would break elsewhere: {tmp_path} has more than {LENGTH - 2} letters")
+    folder = tmp_path / ("f" * missing)
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("VITKIT_CACHE", str(folder / "cache"))
+    return folder
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("verb", SCREENS)
+def test_screens(verb: str, capsys: pytest.CaptureFixture[str], text_file: SnapshotAssertion) -> None:
+    masks = [*MASKS, *OF_BENCHMARKS] if verb == "bench" else MASKS
+    assert screen([line.split() for line in SCREENS[verb]], capsys, masks) == text_file
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("name", ["wrong"])
+def test_refusals(name: str, capsys: pytest.CaptureFixture[str], text_file: SnapshotAssertion) -> None:
+    before = {path for path in Path().rglob("*") if "cache" not in path.parts}
+    assert screen([line.split() for line in WRONG], capsys) == text_file
+    assert {path for path in Path().rglob("*") if "cache" not in path.parts} == before
+
+
+def test_every_verb_has_a_screen() -> None:
+    assert {*SCREENS} == {*VERBS}
