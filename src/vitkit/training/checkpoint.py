@@ -578,7 +578,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     # one that it has not, training would go on as another run.
     has_objective = bool(state.objective.state_dict())
     for name, what, is_needed in (
-        ("average", "Polyak average of the weights", state.average is not None),
+        ("average", "Polyak average of the weights (polyak)", state.average is not None),
         ("objective", "state of an objective (parameters or buffers of the loss)", has_objective),
         (
             "averaged_objective",
