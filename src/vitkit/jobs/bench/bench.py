@@ -55,7 +55,7 @@ from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory, require_threads
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights import LoadOptions
+from vitkit.weights.format_names import LoadOptions
 
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0
