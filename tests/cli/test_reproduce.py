@@ -108,7 +108,7 @@ def test_minutes_become_steps_once(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"length": 3}, "--length 4 -> 3|begun with other options"),
+        ({"length": 3}, "--length 4 -> 3|holds another study"),
         ({"length": "many"}, "length"),
         ({"length": 0}, "1 step or more"),
         ({"speed": {"none": -1.0}}, "speeds above 0"),
@@ -196,9 +196,9 @@ def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
     monkeypatch.setattr(job, "measure", None)
     (tmp_path / "letter.txt").write_text("dear")
     assert run(["reproduce", "table8", "--out", str(tmp_path)]) == 1
-    assert "is there already and is no study" in capsys.readouterr().err
+    assert "is there already and holds no study" in capsys.readouterr().err
     assert run(["reproduce", "fig9", "--out", str(whole)]) == 1
-    assert "holds another kind of study, reproduction of table8" in capsys.readouterr().err
+    assert "kind of study: reproduction of table8" in capsys.readouterr().err
 
 
 def test_pictures_are_not_written_through_a_link(

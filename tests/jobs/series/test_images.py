@@ -1,6 +1,5 @@
 """A series goes on with the images that it began with, and with the folds that it cut."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,13 @@ import pytest
 from PIL import Image
 
 from tests.helpers.series import SMALL, SWEEP, Pretended, photos
-from tests.jobs.hearing import Hearing
-from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
-from vitkit.runs import series_record as record
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import new_series, read_series
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -63,18 +58,13 @@ CHANGES = {"added": add_images, "swapped": swap_classes, "black": blacken}
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("early", [False, True])
 def test_a_series_whose_images_changed_does_not_go_on(
-    kind: str, change: str, early: bool, tmp_path: Path, pretended: Pretended
+    kind: str, change: str, tmp_path: Path, pretended: Pretended
 ) -> None:
-    """Begun by this version, or by an early one, which wrote down the images of each run alone."""
     data, out = photos(tmp_path / "data"), tmp_path / "series"
     run, pretended.stop_at = replace(SMALL, data=str(data)), 2
     with pytest.raises(KeyboardInterrupt):
         train_series(run, out, KINDS[kind])
-    if early:
-        (out / "data.json").unlink()
-        (out / "image-files.npy").unlink()
     before, trained = (out / "series.json").read_bytes(), list(pretended.trained)
     CHANGES[change](data)
     with pytest.raises(VitkitError, match=r"changed since .* was started"):
@@ -82,28 +72,13 @@ def test_a_series_whose_images_changed_does_not_go_on(
     assert pretended.trained == trained and (out / "series.json").read_bytes() == before
 
 
-def test_a_series_of_an_early_version_goes_on_with_the_images_of_its_runs(
-    tmp_path: Path, pretended: Pretended
-) -> None:
+def test_a_series_whose_record_of_images_is_lost_does_not_go_on(tmp_path: Path, pretended: Pretended) -> None:
     out, run = tmp_path / "series", replace(SMALL, data=str(photos(tmp_path / "data")))
     pretended.stop_at = 2
     with pytest.raises(KeyboardInterrupt):
         train_series(run, out, KINDS["runs"])
-    written = {name: (out / name).read_bytes() for name in ("data.json", "image-files.npy")}
-    for name in written:
-        (out / name).unlink()
-    hearing = Hearing()
-    train_series(run, out, KINDS["runs"], listener=hearing)
-    assert f"{out} had no record of its images: the records of its 1 run were compared." in hearing.notes
-    assert {name: (out / name).read_bytes() for name in written} == written
-    record = read_series(out)
-    record = replace(
-        record, members=(*record.members[:2], replace(record.members[2], finished=False, score=None))
-    )
-    (out / "series.json").write_text(json.dumps(to_json(record)))
-    for path in out.rglob("data.json"):
-        path.unlink()
-    with pytest.raises(VitkitError, match="have no record of their images"):
+    (out / "data.json").unlink()
+    with pytest.raises(VitkitError, match="has no record of its images"):
         train_series(run, out, KINDS["runs"])
 
 
@@ -147,45 +122,6 @@ def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> N
     assert first_fold().fingerprint() == before.fingerprint()
     with pytest.raises(VitkitError, match="have changed since"):
         train_series(run, tmp_path / "folds", KINDS["folds"])
-
-
-def early_folds(out: Path, run: Run, folds: int) -> Path:
-    """The record of a cross-validation that an early version has just begun."""
-    run = replace(run, splits=replace(run.splits, rule=2))
-    options = SeriesOptions(cross_validate=folds)
-    out.mkdir()
-    members = record.plan_members(run, options, (), run.optimizer.learning_rate)[1]
-    record.write_series(out, new_series("", run, options, (), members, True))
-    return out
-
-
-def test_folds_of_an_early_version_go_on_as_they_were_cut_where_they_are_even(
-    tmp_path: Path, pretended: Pretended
-) -> None:
-    data = photos(tmp_path / "data")
-    run = replace(SMALL, data=str(data))
-    out = early_folds(tmp_path / "even", run, 3)
-    train_series(run, out, SeriesOptions(cross_validate=3))
-    assert [made.splits.rule for made in pretended.runs] == [2, 2, 2]
-    assert train_series(run, tmp_path / "new", SeriesOptions(cross_validate=3))
-    assert [made.splits.rule for made in pretended.runs[3:]] == [3, 3, 3]
-
-
-def test_uneven_folds_of_an_early_version_are_refused(tmp_path: Path, pretended: Pretended) -> None:
-    for label in range(20):
-        for number in range(2):
-            path = tmp_path / f"data/{label:02d}/{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (8, 8), (label, number, 0)).save(path)
-    run, options = replace(SMALL, data=str(tmp_path / "data")), SeriesOptions(cross_validate=5)
-    out = early_folds(tmp_path / "early", run, 5)
-    with pytest.raises(
-        VitkitError, match=r"folds of 8, 8, 4, 0, 20 test images are not even.* another --out"
-    ):
-        train_series(run, out, options)
-    assert pretended.trained == [] and not list(out.glob("fold-*"))
-    series = read_series(train_series(run, tmp_path / "new", options))
-    assert series.spread is not None and series.spread.runs == 5
 
 
 def test_more_folds_than_images_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Series that begin from the weights of another model."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,14 +64,3 @@ def test_a_series_that_leaves_the_model_to_its_start_is_found_again(
     assert train_series(run, options=SeriesOptions(runs=2)) == first
     (tmp_path / "start").rename(tmp_path / "gone")  # what has begun needs no start any more
     assert train_series(run, first, SeriesOptions(runs=2)) == first
-
-
-def test_a_series_whose_record_leaves_the_model_open_goes_on(tmp_path: Path) -> None:
-    """As the record of earlier versions does."""
-    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
-    run = replace(SMALL, model="", start=StartConfig(str(tmp_path / "start")))
-    out = train_series(run, tmp_path / "runs", SeriesOptions(runs=2))
-    record = json.loads((out / "series.json").read_text())
-    record["run"]["model"] = ""
-    (out / "series.json").write_text(json.dumps(record))
-    assert train_series(run, out, SeriesOptions(runs=2)) == out

@@ -6,9 +6,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -18,20 +17,16 @@ from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
 from vitkit.config import to_json
 from vitkit.data.sources import open_data
-from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import TaskScore
 from vitkit.jobs.vtab.vtab import (
-    CROPS,
     UNCUT,
     TaskData,
     complete_task,
-    describe_options,
     vtab,
-    whose,
 )
 from vitkit.listener import SILENT
 from vitkit.models.build import create_model
@@ -41,18 +36,6 @@ from vitkit.runs.series_record import read_series
 from vitkit.weights import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
-
-
-@pytest.mark.parametrize("protocol", ["paper", "finetune"])
-def test_a_folder_of_the_version_without_crops_is_refused(
-    protocol: Literal["paper", "finetune"], start: Path, root: Path, tmp_path: Path
-) -> None:
-    """With the protocol finetune, which is what it was, it goes on."""
-    described = describe_options(VtabOptions(str(start), root=str(root), protocol=protocol), {})
-    without_crops = {name: value for name, value in described.items() if name != CROPS}
-    (tmp_path / "options.json").write_text(json.dumps(without_crops))
-    said = str(whose(tmp_path, described, []))
-    assert said == "mine" if protocol == "finetune" else "neither cropped nor flipped. Finish it with" in said
 
 
 def test_finished_tasks_and_rates_are_not_repeated(
@@ -180,53 +163,6 @@ def test_a_stop_says_how_to_go_on(
     with pytest.raises(InterruptedTraining, match=message) as caught:
         vtab(start, root, out=tmp_path / "out", **SMALL)
     assert caught.value.exit_code == 143
-
-
-STORED: dict[str, Any] = {"protocol": "finetune", "image_size": (8, 8), "steps": 4, "batch_size": 16}
-
-
-def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bool) -> Path:
-    """Write the folder of a sweep as a7c5a4b did, by hand: it kept its rates in sweep.json, and no series."""
-    options = VtabOptions(str(start), root=str(root), sweep=True, rates=(0.01, 0.1), **STORED)
-    described = describe_options(options, {"model.safetensors": hash_file(start / "model.safetensors")[1]})
-    (out / "options.json").write_text(json.dumps(described))
-    task, lists = out / "clevr_count", {"rate-0.01": "train800", "final": "train800val200"}
-    for name, images in lists.items():
-        if finished or name != "final":
-            listed = open_data(str(root / f"clevr_count/{images}.txt"), UNCUT)
-            (task / name).mkdir(parents=True)
-            require_same_images(task / name, listed, listed.fingerprint(), "names", SILENT)
-    (task / "images.json").write_text(json.dumps({f"{name}.txt": "0" * 64 for name in lists.values()}))
-    accuracy = {"0.01": 0.5}
-    tried = {"accuracy": accuracy, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
-    (task / "sweep.json").write_text(json.dumps(tried))
-    if finished:
-        task_score = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=accuracy)
-        (task / "result.json").write_text(json.dumps(to_json(task_score)))
-    return task
-
-
-def every_file(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_folder_of_an_earlier_version_is_taken_over_or_refused_untouched(
-    finished: bool, start: Path, root: Path, tmp_path: Path
-) -> None:
-    (out := tmp_path / "out").mkdir()
-    task = begun_by_an_earlier_version(root, start, out, finished)
-    before = every_file(task if finished else out)
-    options: dict[str, Any] = {"out": out, "tasks": ["clevr_count"], "sweep": True, "rates": (0.01, 0.1)}
-    options |= {"workers": 0, "threads": 1, **STORED}
-    if finished:
-        (task_score,) = vtab(start, root, **options).tasks
-        assert (task_score.accuracy, task_score.run) == (0.6, str(task / "final"))
-        assert task_score.validation == {"0.01": 0.5}
-    else:
-        said = refusal(start, root, **options)
-        assert said.startswith(f"{task} was begun by an earlier vitkit") and "or remove that folder" in said
-    assert every_file(task if finished else out) == before
 
 
 @pytest.fixture
