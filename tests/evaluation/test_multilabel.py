@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,20 +191,6 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     targets[2, 1] = True  # a third image
     whole = multi_label(predictions(logits, targets), names(4))
     assert whole.mean_average_precision_interval is not None and not whole.explain_no_interval()
-
-
-def test_intervals_of_early_versions_are_told() -> None:
-    result = multi_label(predictions(*simulated(60, 0)), names(4))
-    task, learned = answering_of(Card(task=Task("multi-label", "sigmoid"))), Task()
-    assert task.explain_outdated(result, learned) == ""
-    mean = result.mean_average_precision
-    assert mean is not None
-    old = replace(result, mean_average_precision_interval=(mean - 0.1, mean + 0.1))
-    assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
-    # Cut at 1 it is not even; of so rare a label there is none now.
-    rare = (replace(result.per_label[0], count=2), *result.per_label[1:])
-    old = replace(result, mean_average_precision_interval=(mean - 0.1, 1.0), per_label=rare)
-    assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
 
 
 class Table(nn.Module):

@@ -30,7 +30,7 @@ from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.description import describe, read_description
-from vitkit.weights.files.checksum import HashingWriter, read_record, verify
+from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
 from vitkit.weights.model_card import Described, ModelCard, preprocessing_of
 
 FORMAT = "vitkit-engine"
@@ -195,7 +195,10 @@ def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
     for name in names:
         _require_inside(folder, name)
         try:
-            verify(folder / name, read_record(recorded.get(name), f"{folder / DESCRIPTION}: files: {name}"))
+            verify(
+                folder / name,
+                from_json(Checksum, recorded.get(name, {}), f"{folder / DESCRIPTION}: files: {name}"),
+            )
         except (VitkitError, OSError) as error:
             raise VitkitError(
                 f"{folder / name} is not the file that {DESCRIPTION} beside it describes: it is missing, was "

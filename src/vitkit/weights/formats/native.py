@@ -6,13 +6,14 @@ two files alone are enough to predict anywhere.
 
 from pathlib import Path
 
+from vitkit.config import from_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
 from vitkit.weights.description import describe, read_description
-from vitkit.weights.files.checksum import HashingWriter, read_record, verify
+from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
 
@@ -49,7 +50,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             "damage would not be noticed"
         )
     elif source.path.suffix == ".safetensors":
-        checksum = read_record(data["weights"], f"{description}: weights")
+        checksum = from_json(Checksum, data["weights"], f"{description}: weights")
         verify(source.path, checksum)
     else:
         source.notes.append(
