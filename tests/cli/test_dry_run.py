@@ -85,7 +85,7 @@ def test_what_would_be_refused_is_refused(home: Path, capsys: pytest.CaptureFixt
     train = ["train", "--data", "photos", "--model", "ViT-16x1x1/4", "--dry-run"]
     for arguments, message in (
         (["--image-size", "8", "--patience", "2", "--splits.val-fraction", "0"], "there are no validation"),
-        (["--image-size", "8", "--out", "photos"], "photos is there already and is no run folder"),
+        (["--image-size", "8", "--out", "photos"], "photos is there already and holds no run"),
         (["--image-size", "8", "--runs", "2"], "--dry-run shows a single run"),
         (["--image-size", "8", "--start", "vit-ti16-augreg-in21k"], "--dry-run fetches nothing"),
     ):

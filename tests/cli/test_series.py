@@ -1,6 +1,5 @@
 """`vitkit train --sweep --runs`: what it prints, and a series that is killed goes on to the same bits."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,8 @@ import pytest
 
 from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
+from vitkit.config import to_json
+from vitkit.runs.series_record import read_series
 
 SERIES = [
     *("train", "--data", "digits", "--model", "ViT-16x1x2/4", "--image-size", "8", "--batch-size", "16"),
@@ -32,8 +33,7 @@ def results(folder: Path) -> dict[str, Any]:
         for name in ("model.safetensors", "metrics.jsonl")
     }
     contents["model"] = (folder / "model.safetensors").read_bytes()
-    record = json.loads((folder / "series.json").read_text())
-    return contents | {name: record[name] for name in ("rates", "members", "chosen", "spread")}
+    return contents | {"series": to_json(read_series(folder))}
 
 
 def started(out: Path) -> "subprocess.Popen[str]":
@@ -83,8 +83,7 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
             assert f"in {out}. Continue with: vitkit train --resume {out} --threads 1" in errors
         else:
             assert process.returncode == -signal.SIGKILL
-        record = json.loads((out / "series.json").read_text())
-        assert [entry["finished"] for entry in record["rates"] + record["members"]].count(True) == member
+        assert [entry.finished for entry in read_series(out).all_members].count(True) == member
         ended |= {name: (out / name / "model.safetensors").stat().st_mtime_ns for name in MEMBERS[:member]}
     assert run(["train", "--resume", str(out), "--threads", "1"]) == 0
     assert results(out) == results(tmp_path / "whole")

@@ -25,7 +25,6 @@ from tests.faults.memory import Memory
 from tests.faults.moved_runs import MovedRuns
 from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
-from tests.faults.series import SeriesRecords
 from tests.faults.servers import Servers
 from tests.faults.signals import Signals
 from tests.helpers.ignored_signals import heed_ignored_signals
@@ -34,7 +33,6 @@ KINDS: tuple[Kind, ...] = (
     Images(),
     Checkpoints(),
     RunFolders(),
-    SeriesRecords(),
     Evaluations(),
     ParquetTables(),
     Csv(),

@@ -28,10 +28,8 @@ from tests.faults.harness import read_record
         pytest.param(("signals",), marks=pytest.mark.slow),
         # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
         pytest.param(("kernels",), marks=pytest.mark.slow),
-        # Two series are trained first; tests/runs/test_series_record.py tries the same edits.
-        pytest.param(("series",), marks=pytest.mark.slow),
     ],
-    ids=["files", "labels", "servers", "commands", "results", "disks", "signals", "sanitizers", "series"],
+    ids=["files", "labels", "servers", "commands", "results", "disks", "signals", "sanitizers"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """In an interpreter of its own: the attack forks, which a process with threads must not."""

@@ -1,6 +1,7 @@
 """Small series of runs, their images, and a stand-in for their training."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ import numpy as np
 from PIL import Image
 
 from tests.helpers.small_digits import small_run
+from vitkit.config import write
 from vitkit.durable import hash_file
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import require_same_images
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import Member, Score, Series, new_series
+from vitkit.runs.series_record import Member, Score, Series, SeriesRecord, plan_series
 from vitkit.tasks import find_task
+from vitkit.training.ended import Ended
 
 WITHOUT_PICTURES = """
 import sys
@@ -46,7 +49,8 @@ def swept(*results: tuple[float, float | None, float | None]) -> Series:
         Member(f"rate-{rate:g}", rate, 0, score=Score("val", value, None, loss, 100), finished=True)
         for rate, value, loss in results
     ]
-    return new_series("", SMALL, SeriesOptions(sweep=True), rates, [Member("final", 0.0, 0)], False)
+    record = SeriesRecord("0.1", "", SMALL, SeriesOptions(sweep=True), False)
+    return replace(plan_series(record), rates=tuple(rates), chosen=None)
 
 
 def photos(root: Path, *splits: str) -> Path:
@@ -84,6 +88,7 @@ class Pretended:
             (folder / name).write_text("{}")
         size, digest = hash_file(folder / "model.safetensors")
         (folder / "model.json").write_text(json.dumps({"weights": {"bytes": size, "sha256": digest}}))
+        write(folder / "ended.json", Ended(4, {}))
         return folder
 
     def read_score(self, _folder: Path, split: str, _run: Run) -> Score | None:

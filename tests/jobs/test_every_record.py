@@ -35,7 +35,7 @@ from vitkit.runs.config import parse_compute, read_config, read_run, write_confi
 from vitkit.runs.data_record import DataRecord
 from vitkit.runs.records import AdviceRecord, Divergence, Forecast, StartRecord
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import new_series, plan_members, read_series
+from vitkit.runs.series_record import SeriesRecord, read_series
 from vitkit.runs.trained_model import OtherImages
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import FileHash, Manifest, Progress, read_manifest, read_progress
@@ -45,7 +45,7 @@ from vitkit.weights.model_card import ModelCard, describe, read_description
 
 RUN = small_run(4)
 SWEEP = SeriesOptions(sweep_rates=(0.001, 0.02), runs=2)
-SERIES = new_series("vitkit train", RUN, SWEEP, *plan_members(RUN, SWEEP, (0.001, 0.02), 0.02), False)
+SERIES = SeriesRecord("0.1", "vitkit train", RUN, SWEEP, False)
 NAMES = ("cat", "dog", "owl")
 LOGITS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
 IDS, BAD = np.arange(7), np.array([8])
@@ -124,7 +124,7 @@ def write_as(name: str) -> Callable[[Path], Path]:
     def written(folder: Path) -> Path:
         write(
             folder / name,
-            BY_NAME[{"series.json": "Series", "manifest.json": "Manifest"}.get(name, "Progress")],
+            BY_NAME[{"series.json": "SeriesRecord", "manifest.json": "Manifest"}.get(name, "Progress")],
         )
         return folder / name
 

@@ -154,16 +154,6 @@ def test_a_folder_that_may_not_be_looked_into_hides_no_other(
         assert list(rows_of(tmp_path)) == ["a run", "whole"]
 
 
-def test_names_of_folders_in_a_record_are_never_followed(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "series", tmp_path / "runs" / "series")
-    path = tmp_path / "runs" / "series" / "series.json"
-    record = json.loads(path.read_text())
-    record["members"][0]["folder"] = "../../elsewhere"
-    path.write_text(json.dumps(record))
-    row = rows_of(tmp_path)["series"]
-    assert row.state == "damaged" and "names of folders are never paths" in row.progress
-
-
 def test_the_command_prints_a_table_and_what_comes_next(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,5 +25,5 @@ def test_a_record_of_an_ended_run_that_was_cut_short_is_swept(tmp_path: Path) ->
     remove_checkpoints(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "ended.json", "metrics.jsonl"}
     (tmp_path / "ended.json").write_text('{"step": -1, "environment": {}}')
-    with pytest.raises(VitkitError, match=r"ended\.json: step: expected 0 or more"):
+    with pytest.raises(VitkitError, match=r"ended\.json: step: expected a count"):
         read_ended(tmp_path)

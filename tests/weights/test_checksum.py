@@ -108,13 +108,6 @@ def test_a_record_that_is_none(record: Any, message: str, folder: Path) -> None:
         load_model(folder)
 
 
-def test_a_record_may_say_more_than_is_known(folder: Path) -> None:
-    record = described(folder)
-    record["weights"]["blake3"] = "0" * 64
-    (folder / "model.json").write_text(json.dumps(record))
-    load_model(folder)
-
-
 def test_a_renamed_file_is_checked_and_one_of_another_kind_is_said_not_to_be(folder: Path) -> None:
     weights = (folder / "model.safetensors").rename(folder / "best.safetensors")
     assert load(weights).notes == ()

@@ -15,7 +15,7 @@ Conventions:
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,6 @@ from vitkit.evaluation.calibration import (
 from vitkit.evaluation.intervals import binomial_interval, binomial_test
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable
 from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
-from vitkit.evaluation.stored import Check
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.shown import Shown
@@ -238,34 +237,6 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
     others, hits = result.count - count, result.correct - correct
     repeated = Repeated(count, correct, ratio(hits, others), binomial_interval(hits, others))
     return replace(result, repeated=repeated)
-
-
-def check_fields(result: Classification, predictions: Predictions) -> Iterator[Check]:
-    """Compare each count with the predictions that it was computed from, the simplest first."""
-    count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
-    yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
-    yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
-    right = int((predictions.predicted == predictions.labels).sum())
-    yield "correct", f"{right}, as in the predictions", result.correct, result.correct == right
-    yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
-    for i, score in enumerate(result.per_class):
-        whole = score.correct <= min(score.count, score.predicted)
-        yield f"per_class: {i}", "counts of one class", score, whole
-    for i, part in enumerate(result.calibration):
-        defined = all((mean is not None) == (part.count > 0) for mean in (part.confidence, part.accuracy))
-        yield f"calibration: {i}", "a bin of confidences", part, part.lower < part.upper and defined
-    for i, cell in enumerate(result.confusion_cells):
-        inside = max(cell[:2]) < classes and cell[2] > 0
-        yield f"confusion_cells: {i}", "two classes and a count", cell, inside
-    if result.repeated is not None:
-        sizes = result.repeated.correct <= result.repeated.count <= count
-        yield "repeated", "counts of some of the images", result.repeated, sizes
-    for name, total in (
-        ("per_class", sum(score.count for score in result.per_class)),
-        ("calibration", sum(part.count for part in result.calibration)),
-        ("confusion_cells", sum(cell for _, _, cell in result.confusion_cells)),
-    ):
-        yield name, f"counts that sum to {count}", total, total == count
 
 
 def compare_with_guessing(classes: Sequence[ClassScore]) -> Guessing:

@@ -19,7 +19,7 @@ Conventions:
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable
 from vitkit.evaluation.scores import precision_recall_f1, ratio
-from vitkit.evaluation.stored import Check, in_parts
+from vitkit.evaluation.stored import in_parts
 from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
@@ -376,22 +376,6 @@ def mark_repeated_labels(
             others.labels_that_occur,
         )
     return replace(result, repeated=repeated)
-
-
-def check_label_fields(result: MultiLabel, predictions: LabelPredictions) -> Iterator[Check]:
-    """Compare each count with the predictions that it was computed from, the simplest first."""
-    count, classes = predictions.targets.shape
-    unreadable = len(predictions.bad)
-    yield "count", f"{count}, as in the predictions", result.count, result.count == count > 0
-    yield "bad", f"{unreadable}, as in the predictions", result.bad, result.bad == unreadable
-    yield "per_label", f"{classes} labels", len(result.per_label), len(result.per_label) == classes
-    if result.repeated is not None:
-        repeated = result.repeated.count
-        yield "repeated", "a count of some of the images", repeated, repeated <= count
-    totals = predictions.targets.sum(0).tolist()
-    for i, (score, total) in enumerate(zip(result.per_label, totals, strict=True)):
-        counts = score.count == total and score.correct <= min(score.count, score.predicted)
-        yield f"per_label: {i}", "counts of one label", score, counts and score.predicted <= count
 
 
 def _label_score(

@@ -9,7 +9,7 @@ test.bad.npy      (M,) int64, the numbers of the images that could not be read
 import io
 import stat
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +36,6 @@ class StoredArrays(NamedTuple):
     """int64 `(N,)`, or uint8 `(N, K)` of 0 and 1."""
     ids: NDArray[np.int64]
     bad: NDArray[np.int64]
-
-
-Check = tuple[str, str, Any, bool]
-"""A field of an evaluation: its name, the expected value described, its value, and whether it is right."""
 
 
 def in_parts(logits: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
@@ -94,22 +90,25 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
 
 
-def refuse_wrong_fields(checks: Iterable[Check], where: str) -> None:
-    """Refuse numbers that cannot have been computed from the predictions beside them.
+def refuse_others(path: Path, names: int, repeated: int, arrays: tuple[int, int]) -> None:
+    """Refuse numbers that do not belong to the predictions beside them, of which all others are counted anew.
 
     Args:
-        checks: of the fields, in order.
-        where: the file of the numbers.
+        path: the file of the numbers.
+        names: the number of classes or labels in it.
+        repeated: the number of images in it that the model was trained on.
+        arrays: the number of images, and of classes or labels, in the predictions.
 
     Raises:
-        VitkitError: the first field that is wrong.
+        VitkitError: the numbers do not fit.
     """
-    for name, expected, value, is_right in checks:
-        if not is_right:
-            raise VitkitError(
-                f"{where}: {name}: expected {expected}, found {str(value)[:200]}. Run the evaluation "
-                "again to write it anew."
-            )
+    images, classes = arrays
+    if names != classes or repeated > images or not images:
+        raise VitkitError(
+            f"{path}: expected numbers of {classes:,} classes and {images:,} images, as in the predictions "
+            f"beside it, found {names:,} classes and {repeated:,} repeated images. Run the evaluation again "
+            "to write it anew."
+        )
 
 
 def _check_array(array: NDArray[Any], name: str, file: Path) -> None:

@@ -29,7 +29,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import ClusterOptions, JobOptions
 from vitkit.listener import SILENT, Progress
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import lock_folder
+from vitkit.runs.folder import Owner, claim
 from vitkit.text import visible
 
 PART_ROWS = 4096
@@ -118,8 +118,12 @@ def computed_parts(
         _import_ray()
     listener = source.options.listener
     record, columns, compute = source.open()
-    with lock_folder(folder):
-        record = _take_folder(folder, record)
+    with claim(_owner(record), folder):
+        begun = read(PartsRecord, folder / PARTS_RECORD)
+        if begun is None:
+            write(folder / PARTS_RECORD, record)
+        else:
+            record = replace(record, finished=begun.finished)
         paths = record.parts(folder)
         missing = [i for i, path in enumerate(paths) if not _is_whole(path, i, record, columns)]
         done = record.rows - sum(last - first for first, last in map(record.bounds, missing))
@@ -153,39 +157,23 @@ def remove_parts(folder: Path) -> None:
         folder.rmdir()
 
 
-def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
-    """Begin a folder of parts, or check that it holds parts of the same table.
+def _owner(record: PartsRecord) -> Owner:
+    """Make the owner of the folder of a table's parts."""
+    return Owner("table", PARTS_RECORD, partial(_changes, record=record))
 
-    Returns:
-        The same record, with the finished parts that the folder's record lists.
 
-    Raises:
-        VitkitError: it holds other files, or parts of another table.
-    """
+def _changes(folder: Path, record: PartsRecord) -> list[str]:
+    """List what decides the rows and differs from the record in a folder."""
     before = read(PartsRecord, folder / PARTS_RECORD)
     if before is None:
-        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-        if others:
-            raise VitkitError(f"{folder} holds other files ({others[0]}): choose another --out.")
-        write(folder / PARTS_RECORD, record)
-        return record
+        return []
     changes = [
         DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")
         for name, value in record.facts.items()
         if before.facts.get(name) != value
     ]
-    if changes:
-        raise VitkitError(
-            f"{folder} holds the results of {' and of '.join(changes)}. Choose another --out, or give the "
-            "same model, images and options to continue."
-        )
-    if (before.rows, before.part_rows) != (record.rows, record.part_rows):
-        raise VitkitError(
-            f"{folder / PARTS_RECORD} was edited, or another version of vitkit wrote it: expected "
-            f"{record.rows:,} rows in parts of {record.part_rows:,}, found {describe_value(before.rows)} in "
-            f"parts of {describe_value(before.part_rows)}. Choose another --out, or remove the folder."
-        )
-    return replace(record, finished=before.finished)
+    sizes = [(kept.rows, kept.part_rows) for kept in (before, record)]
+    return changes or [f"{rows:,} rows in parts of {of:,}" for rows, of in sizes[: sizes[0] != sizes[1]]]
 
 
 def _is_whole(path: Path, number: int, record: PartsRecord, columns: pa.Schema) -> bool:
@@ -248,7 +236,8 @@ class _Worker:
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
         record, _, self._compute = source.open()
-        self._record = _take_folder(self._folder, record)  # refuses other images and weights on this machine
+        _owner(record).refuse_others(self._folder)  # other images and weights on this machine
+        self._record = record
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute and write the part of a number, and return the number and the facts of the file."""

@@ -1,9 +1,9 @@
 """Train a model, evaluate it and write its report."""
 
 import shlex
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from vitkit.runs.config import (
 )
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, numbered_folders, require_locked
+from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
 from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import compute_as, deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
@@ -123,7 +123,7 @@ def train(
     request = request or Request(keeps_pixels=True)
     plan = plan_run(run, given, device=device, request=request, listener=listener)
     _refuse_run(plan, world)  # before a folder is made
-    with _claim(plan, given, resume) as folder, deterministic(plan.device):
+    with claim(_owner(plan, resume), given, partial(_numbered, plan)) as folder, deterministic(plan.device):
         # Written before anything random happens: whoever kills the run from here on can continue it.
         plan = plan.in_folder(folder, command)
         position = RunPosition(command_to_continue(folder, threads, device, world))
@@ -337,12 +337,13 @@ def foresee_run(
         require_folder(given)
     plan = plan_run(run, given, device=device, request=request, listener=listener)
     _refuse_run(plan)
-    folder, has_begun = foresee(
-        given,
-        lambda: numbered_folders(plan.run, plan.data.name),
-        lambda folder: _whose(folder, plan, resume),
-    )
+    folder, has_begun = foresee(_owner(plan, resume), given, partial(_numbered, plan))
     return plan, folder, has_begun
+
+
+def _numbered(plan: Plan) -> Iterator[Path]:
+    """Yield the default folders of a run below `runs/`."""
+    return numbered_folders(plan.run, plan.data.name)
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
@@ -399,46 +400,15 @@ def command_to_continue(folder: Path, threads: int | None, device: str, world: W
     return command + (f" --device {device}" if device != "auto" else "")
 
 
-def _claim(plan: Plan, given: Path | None, resume: bool) -> AbstractContextManager[Path]:
-    """Lock the folder of a run: the given one, else one below `runs/`.
+def _owner(plan: Plan, resume: bool) -> Owner:
+    """Make the owner of a run's folder; with `resume`, the folder holds the run already."""
 
-    Args:
-        plan: the plan of the run.
-        given: its folder, or None.
-        resume: whether `given` holds the run already.
+    def changes(folder: Path) -> list[str]:
+        recorded = plan.request.place(folder).require_config()["run"]
+        return name_options(changed_options(recorded, str(folder / "config.json"), plan.run, moved=resume))
 
-    Raises:
-        VitkitError: another process holds the folder, or something else is in it.
-    """
-    return claim(
-        given,
-        lambda: numbered_folders(plan.run, plan.data.name),
-        lambda folder: _whose(folder, plan, resume),
-    )
+    def advise(folder: Path, changes: Sequence[str]) -> str:
+        again = "" if resume else f" Continue it with vitkit train --resume {shlex.quote(str(folder))}."
+        return again + train_longer(changes, folder)
 
-
-def _whose(folder: Path, plan: Plan, resume: bool) -> Whose:
-    """Return whether a folder holds the run of a plan or may take it; else the error that refuses it.
-
-    Raises:
-        VitkitError: the record of the run in it is damaged.
-    """
-    if not (folder / "config.json").exists():
-        if is_new_folder(folder):
-            return "new"
-        return VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
-    recorded = plan.request.place(folder).require_config()["run"]
-    changes = changed_options(recorded, str(folder / "config.json"), plan.run, moved=resume)
-    if not changes:
-        return "mine"
-    listed = "\n  ".join(name_options(changes))
-    longer = train_longer(changes, folder)
-    if resume:
-        return VitkitError(
-            f"A resumed run keeps its options, but these differ:\n  {listed}\nLeave them out, or start a new "
-            f"run with another --out.{longer}"
-        )
-    return VitkitError(
-        f"{folder} holds another run:\n  {listed}\nGive another --out, or continue that run with vitkit "
-        f"train --resume {shlex.quote(str(folder))}.{longer}"
-    )
+    return Owner("run", "config.json", changes, advise=advise)

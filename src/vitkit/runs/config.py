@@ -416,8 +416,8 @@ def name_options(changes: Sequence[str]) -> list[str]:
 
 
 def train_longer(changes: Sequence[str], folder: Path) -> str:
-    """Explain how to train a run for longer, where its length differs; else ""."""
-    if not any(change.startswith(LENGTH) for change in changes):
+    """Explain how to train a run for longer, where its length is among the options that differ; else ""."""
+    if not {change.split()[0] for change in changes} & {_option(name) for name in LENGTH}:
         return ""
     return (
         f" To train it for longer, begin a new one from it: vitkit train --start {shlex.quote(str(folder))}."

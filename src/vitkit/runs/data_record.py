@@ -10,7 +10,6 @@ image-files.npy    size and time of every image file (and a hash of its bytes)
 
 import hashlib
 import io
-import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from vitkit.config import Count, read, write
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.listing import Files
-from vitkit.durable import hash_file, read_regular_file, replace_file
+from vitkit.durable import hash_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.text import pluralize
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 RECORD = "data.json"
 STATES = "image-files.npy"
-_LIMIT = 1 << 32
-"""The largest `image-files.npy` that is read, in bytes: some 80 million files with hashes."""
 _SHOWN = 5
 """Changed files that an error lists."""
 _AT_A_TIME = 1024
@@ -238,22 +235,16 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
     """Read the states that were written down; None if they are missing or damaged."""
     path = folder / STATES
     try:
-        data = read_regular_file(path, _LIMIT)
-        if hashlib.sha256(data).hexdigest() != record.image_files:
+        if hash_file(path)[1] != record.image_files:
             return None
-        stream = io.BytesIO(data)
-        if npy.read_magic(stream) != (1, 0):
-            return None
-        shape, column_major, dtype = npy.read_array_header_1_0(stream)
+        # Mapped: an array that claims to be larger than its file takes no memory, and is refused.
+        states = npy.open_memmap(path, mode="r")
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
-    # The header is compared with the file's length: an array as large as it claims may not fit into memory.
-    whole = len(data) - stream.tell() == math.prod(shape) * dtype.itemsize
-    if column_major or dtype != np.int64 or len(shape) != 2 or shape[1] not in (2, 6) or not whole:
-        return None
-    return np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape)
+    is_whole = states.dtype == np.int64 and states.ndim == 2 and states.shape[1] in (2, 6)
+    return states if is_whole else None
 
 
 class RejectedFiles:

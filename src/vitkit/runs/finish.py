@@ -60,13 +60,12 @@ def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
 
 
-def tidy(folder: Path, finished: bool, listener: Listener) -> None:
-    """Remove the checkpoints of a finished run of a series; a run that diverged has no other weights."""
-    if finished:
-        try:
-            remove_checkpoints(folder)
-        except OSError as error:  # the series goes on without the space
-            listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
+def tidy(folder: Path, listener: Listener) -> None:
+    """Remove the checkpoints of a finished run of a series, and record that it has ended."""
+    try:
+        remove_checkpoints(folder)
+    except OSError as error:  # the series goes on without the space
+        listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
 
 
 def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> tuple[ImageModel, str]:

@@ -21,7 +21,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +55,52 @@ TABLES = (".csv", ".parquet", ".zip")
 """Endings of files that list images or hold them; a .tar holds images unless it is a .pth.tar."""
 OWN_FOLDERS = frozenset({"checkpoints", "evaluation", "inspect"})
 """Folders that vitkit writes into the folder of a run, some with pictures."""
-Whose = Literal["mine", "new"] | VitkitError
-"""Whether a folder holds this run or study already ("mine") or may take it ("new"); else the error that
-refuses it."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A run, series, study or comparison that is to work in a folder, which is compared with its record."""
+
+    kind: str
+    """Its kind, in words: "study"."""
+    record: str
+    """The name of its record in the folder: "study.json"."""
+    changes: Callable[[Path], Sequence[str]]
+    """Lists the options in which the record in a folder differs, as "--steps 20 -> 30"; none: it is the same.
+    It raises the errors of a damaged record."""
+    resumes: bool = False
+    """Whether the folder must hold it already."""
+    advise: Callable[[Path, Sequence[str]], str] = lambda folder, changes: ""
+    """Says what else to do where the options differ, as a sentence after a space."""
+
+    def has_begun(self, folder: Path) -> bool:
+        """Whether it is what a folder holds, with the same options."""
+        return (folder / self.record).exists() and not self.changes(folder)
+
+    def refuse_others(self, folder: Path) -> bool:
+        """Refuse a folder that holds something else; returns whether it has begun there.
+
+        Raises:
+            VitkitError: the folder holds other files, or a record of other options; or it is new, and the
+                owner resumes.
+        """
+        if not (folder / self.record).exists():
+            if not is_new_folder(folder):
+                raise VitkitError(f"{folder} is there already and holds no {self.kind}. Give another --out.")
+            if self.resumes:
+                raise VitkitError(
+                    f"{folder} holds no {self.kind}: it has no {self.record}. Give the folder of one "
+                    "that has begun."
+                )
+            return False
+        changes = self.changes(folder)
+        if changes:
+            listed = "\n  ".join(changes)
+            raise VitkitError(
+                f"{folder} holds another {self.kind}:\n  {listed}\nGive another --out, or the options that "
+                f"it was begun with.{self.advise(folder, changes)}"
+            )
+        return True
 
 
 @dataclass(frozen=True)
@@ -245,7 +288,7 @@ def lock_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def claim(
-    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
+    owner: Owner, given: Path | None, numbered: Callable[[], Iterator[Path]] | None = None
 ) -> Iterator[Path]:
     """Lock the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
 
@@ -254,26 +297,22 @@ def claim(
     folders.
 
     Args:
+        owner: the run or series.
         given: the folder.
         numbered: yields the folders to choose from where none is given.
-        whose: decides whether a folder holds this run, is new, or is refused.
 
     Raises:
-        VitkitError: `whose` refuses the given folder, before anything is made; another process holds it; or
-            a folder cannot be locked.
+        VitkitError: the given folder holds something else, before anything is made; another process holds it;
+            or a folder cannot be locked.
     """
     if given is not None:
-        _require_ours(whose(given))
+        owner.refuse_others(given)
         with lock_folder(given) as folder:
-            _require_ours(whose(folder))  # another process may have begun there before the lock
+            owner.refuse_others(folder)  # another process may have begun there before the lock
             yield folder
         return
-
-    def holds(folder: Path) -> bool:
-        return whose(folder) == "mine"
-
-    there = itertools.takewhile(Path.is_dir, numbered())
-    begun = ((folder, holds) for folder in there)
+    assert numbered is not None
+    begun = ((folder, owner.has_begun) for folder in itertools.takewhile(Path.is_dir, numbered()))
     new = ((folder, is_new_folder) for folder in numbered())
     for folder, fits in itertools.chain(begun, new):
         if fits(folder):
@@ -283,30 +322,21 @@ def claim(
                     return
 
 
-def foresee(
-    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
-) -> tuple[Path, bool]:
+def foresee(owner: Owner, given: Path | None, numbered: Callable[[], Iterator[Path]]) -> tuple[Path, bool]:
     """Find the folder that `claim` would lock with the same arguments; nothing is made or locked.
 
     Returns:
         The folder, and whether it holds this run or series already.
 
     Raises:
-        VitkitError: `whose` refuses the given folder.
+        VitkitError: the given folder holds something else.
     """
     if given is not None:
-        answer = whose(given)
-        _require_ours(answer)
-        return given, answer == "mine"
+        return given, owner.refuse_others(given)
     for folder in itertools.takewhile(Path.is_dir, numbered()):
-        if whose(folder) == "mine":
+        if owner.has_begun(folder):
             return folder, True
     return next(folder for folder in numbered() if is_new_folder(folder)), False
-
-
-def _require_ours(whose: Whose) -> None:
-    if isinstance(whose, VitkitError):
-        raise whose
 
 
 def is_new_folder(folder: Path) -> bool:

@@ -1,6 +1,6 @@
-"""Record a series of runs: its options, the score of each member, and the chosen learning rate.
+"""Read a series of runs: its options, the score of each member, and the chosen learning rate.
 
-series.json         written before the first member begins, and again after each one ends
+series.json         the run and the options, written before the first member begins
 data.json, image-files.npy   the images that it began with, as a run writes them down
 rate-0.001, ...     the runs of a sweep
 final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
@@ -16,24 +16,24 @@ import math
 import shlex
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit._version import __version__
-from vitkit.config import describe_value, from_json, to_json
-from vitkit.durable import read_json, replace_json
+from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
-from vitkit.runs.records import read_metrics
+from vitkit.runs.records import read_divergence, read_metrics
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
+from vitkit.training.ended import read_ended
 
 RECORD = SERIES
 
@@ -89,9 +89,23 @@ class Spread:
     """The right answers of all folds together, where the metric counts right answers."""
 
 
+@dataclass(frozen=True)
+class SeriesRecord:
+    """The contents of `series.json`: what the members follow from. Their results are in their folders."""
+
+    vitkit_version: str
+    command: str
+    run: Run
+    """The run that the series was begun with; its members differ from it in rate, splits or seed."""
+    options: SeriesOptions
+    """The options, with all rates of a sweep."""
+    validates: bool
+    """Whether the runs after the sweep have validation images: only where the data has a validation split."""
+
+
 @dataclass(frozen=True, repr=False)
 class Series(Shown):
-    """The contents of `series.json`."""
+    """A series of runs and what came out so far."""
 
     vitkit_version: str
     command: str
@@ -148,107 +162,49 @@ class Series(Shown):
         return all(member.ended for member in self.all_members)
 
 
-def read_series(folder: str | Path) -> Series:
-    """Read the record of a series of runs, whether or not all of its runs have ended.
+def read_series_record(folder: str | Path) -> SeriesRecord:
+    """Read `series.json`, the record with which a series began.
 
-    Each field that follows from the run and the options is compared with them, above all the names of
-    folders: whoever continues a series from somebody else writes into these folders and removes checkpoints.
+    Raises:
+        VitkitError: the folder holds no series, or the record is damaged.
+    """
+    record = read(SeriesRecord, Path(folder) / RECORD)
+    if record is None:
+        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+    return record
+
+
+def read_series(folder: str | Path) -> Series:
+    """Read a series of runs and the results of its runs, whether or not all of them have ended.
 
     Args:
         folder: the folder of the series.
 
     Raises:
-        VitkitError: it is no series, or its record is damaged or contradicts itself.
+        VitkitError: it is no series, its record is damaged, or a result of one of its runs is.
     """
-    path = Path(folder) / RECORD
-    try:
-        series = from_json(Series, read_json(path), str(path))
-    except FileNotFoundError:
-        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.") from None
-    wrong = _contradiction(series)
-    if wrong:
-        raise VitkitError(f"{path}: {wrong}. Put the original file back, or begin again with another --out.")
-    if series.rates and series.chosen is not None:
-        series = replace(series, reasons=choose_rate(series).reasons)
+    folder, series = Path(folder), plan_series(read_series_record(folder))
+    series = replace(series, rates=tuple(_with_result(folder, series, member) for member in series.rates))
+    if series.rates and all(member.ended for member in series.rates):
+        with suppress(VitkitError):  # no rate led to a score: nothing is chosen
+            series = choose_rate(series)
+    series = replace(series, members=tuple(_with_result(folder, series, member) for member in series.members))
     return replace(series, spread=summarise(series) if series.ended else None)
 
 
-def _contradiction(series: Series) -> str:
-    """Compare a record with the series that its run and options make; returns the first difference, or ""."""
-    run, options, members = series.run, series.options, series.members
-    rates = [member.learning_rate for member in series.rates]
-    metric = find_task(run.task).learning.monitor.metric
-    if series.metric != metric:
-        return f"metric: expected {metric}, found {describe_value(series.metric)}"
-    tried = sorted(options.sweep_rates) if len(options.sweep_rates) > 1 else []
-    if (options.sweep_rates and rates != tried) or (rates and not options.sweeps):
-        return f"rates: expected {tried or 'none'}, found {describe_value(rates)}"
-    if len(rates) == 1 or not all(0 < rate < math.inf for rate in rates) or rates != sorted(set(rates)):
-        return f"rates: expected several rising numbers above 0, found {describe_value(rates)}"
-    count = options.cross_validate or options.runs
-    if len(members) != count:
-        return f"members: expected {count}, found {len(members)}"
-    rate = run.optimizer.learning_rate
-    if series.chosen is not None and rates:
-        rate = series.chosen
-    elif options.sweeps and not rates:  # a single rate, of the options or of the recipe, needs no sweep
-        rate = options.sweep_rates[0] if options.sweep_rates else members[0].learning_rate
-    if not 0 <= rate < math.inf or (not rates and series.chosen != rate):
-        return f"chosen: expected the learning rate of the members, {rate:g}, found {series.chosen}"
-    planned = plan_members(run, options, rates, rate)
-    for expected, member in zip((*planned[0], *planned[1]), series.all_members, strict=True):
-        if replace(member, score=None, finished=False, diverged="") != expected:
-            return (
-                f"expected {_outline(expected)}, found {_outline(member)}: names of folders are never paths, "
-                "and each run has the options of the series"
-            )
-        wrong = _wrong_result(series, member)
-        if wrong:
-            return f"{member.folder}: {wrong}"
-    if len({member.score.split for member in members if member.score is not None}) > 1:
-        return "members: expected scores on the images of one split, found several"
-    if not rates:
-        return ""
-    if series.chosen is None:
-        began = any(member.ended for member in members)
-        return "chosen: expected a rate, as runs after the sweep have ended, found none" if began else ""
-    if not all(member.ended for member in series.rates):
-        return f"chosen: expected none before all rates have ended, found {rate:g}"
-    best = choose_rate(series).chosen
-    return "" if best == rate else f"chosen: expected the rate that scored best, {best:g}, found {rate:g}"
-
-
-def _outline(member: Member) -> str:
-    fold = "" if member.fold is None else f", fold {member.fold}"
-    return f"{describe_value(member.folder)} at rate {member.learning_rate:g}, seed {member.seed}{fold}"
-
-
-def _wrong_result(series: Series, member: Member) -> str:
-    """Explain what is wrong with the score of a member; "" where nothing is."""
-    score = member.score
-    if member.diverged and member.finished:
-        return "expected a run that has finished or diverged, found both"
-    if score is None:
-        return ""
-    if not member.finished:
-        return "expected no score before it has finished, found a score"
-    if member.fold is not None and score.split != "test":
-        return (
-            "expected a score on the test images of its fold, found a score on "
-            f"{describe_value(score.split)}, whose images chose its weights"
-        )
-    if score.split not in (("val",) if member in series.rates else ("test", "val")):
-        return f"score: expected images that the run is judged by, found {describe_value(score.split)}"
-    is_fraction = find_task(series.run.task).learning.curve.is_fraction
-    if score.value is not None and is_fraction and not 0 <= score.value <= 1:
-        return f"score: expected a value from 0 to 1, found {score.value}"
-    if score.value is not None and not math.isfinite(score.value):
-        return f"score: expected a finite number, found {score.value}"
-    if score.interval is not None and not -math.inf < score.interval[0] <= score.interval[1] < math.inf:
-        return f"score: expected an interval, found {score.interval}"
-    if not 1 <= score.count <= 2**53:  # above it no float64 counts images
-        return f"score: expected a number of images, found {describe_value(score.count)}"
-    return ""
+def _with_result(folder: Path, series: Series, member: Member) -> Member:
+    """Add the end of a member and its score, both read from its folder."""
+    own = folder / member.folder
+    if read_ended(own) is None:
+        divergence = read_divergence(own)
+        return member if divergence is None else replace(member, diverged=divergence.reason)
+    run, splits = series.run, ("test", "val") if member.fold is None else ("test",)
+    if member in series.rates:
+        splits = ("val",)
+        if not series.validates:
+            run = replace(run, training=replace(run.training, select="last"))
+    scores = (read_score(own, split, run) for split in splits)
+    return replace(member, finished=True, score=next((score for score in scores if score is not None), None))
 
 
 def require_weights(place: Place) -> None:
@@ -290,57 +246,33 @@ def _has_weights(folder: Path) -> bool:
     )
 
 
-def write_series(folder: Path, series: Series) -> None:
-    """Write the record of a series."""
-    replace_json(folder / RECORD, to_json(series))
-
-
-def with_member(series: Series, member: Member) -> Series:
-    """Replace the member with the same folder."""
-
-    def put(members: Sequence[Member]) -> tuple[Member, ...]:
-        return tuple(member if other.folder == member.folder else other for other in members)
-
-    return replace(series, rates=put(series.rates), members=put(series.members))
-
-
-def plan_members(
-    run: Run, options: SeriesOptions, rates: Sequence[float], rate: float
-) -> tuple[list[Member], list[Member]]:
+def plan_series(record: SeriesRecord) -> Series:
     """List the runs of a series that has not begun.
 
-    Args:
-        run: that the series is begun with.
-        options: of the series.
-        rates: learning rates of the sweep, rising; none without a sweep.
-        rate: learning rate of the runs after the sweep; before it has ended, that of `run`.
-
-    Returns:
-        The runs of the sweep, and the runs after it.
+    Their folders are named here, and not by the record: whoever continues a series from somebody else writes
+    into these folders and removes checkpoints.
     """
-    seed = run.training.seed
+    run, options = record.run, record.options
+    rates, seed, rate = sorted(options.sweep_rates), run.training.seed, run.optimizer.learning_rate
+    if len(rates) == 1:  # which needs no sweep
+        rate, rates = rates[0], []
     if options.cross_validate is not None:
         members = [Member(f"fold-{k}", rate, seed, k) for k in range(options.cross_validate)]
     elif options.runs > 1:
         members = [Member(f"seed-{seed + k}", rate, seed + k) for k in range(options.runs)]
     else:
         members = [Member("final", rate, seed)]
-    return [Member(f"rate-{tried:g}", tried, seed) for tried in rates], members
-
-
-def new_series(
-    command: str,
-    run: Run,
-    options: SeriesOptions,
-    rates: Sequence[Member],
-    members: Sequence[Member],
-    validates: bool,
-) -> Series:
-    """Make the record of a series that has not begun."""
-    metric = find_task(run.task).learning.monitor.metric
-    chosen = None if rates else members[0].learning_rate
     return Series(
-        __version__, command, run, options, metric, tuple(rates), chosen, (), tuple(members), validates
+        record.vitkit_version,
+        record.command,
+        run,
+        options,
+        find_task(run.task).learning.monitor.metric,
+        tuple(Member(f"rate-{tried:g}", tried, seed) for tried in rates),
+        None if rates else rate,
+        (),
+        tuple(members),
+        record.validates,
     )
 
 

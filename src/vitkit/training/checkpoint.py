@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import Count, from_json, to_json
 from vitkit.durable import (
     JSON_LIMIT,
     hash_file,
@@ -84,7 +84,7 @@ class Progress:
     """Updates made so far."""
     best_value: float | None = None
     """The best value so far of the metric that is monitored; None before the first."""
-    best_step: int | None = None
+    best_step: Count | None = None
     """The step after which it was measured."""
     best_tie: float | None = None
     """The monitor's tie breaker at that step, which decides between equal values."""
@@ -92,9 +92,9 @@ class Progress:
     """Evaluations without a better value, which `patience` counts."""
     window: Mapping[str, float] = field(default_factory=dict)
     """Sums of the training metrics since the last line of the log."""
-    window_steps: int = 0
+    window_steps: Count = 0
     """Steps in these sums."""
-    log_bytes: int = 0
+    log_bytes: Count = 0
     """Length of the metrics log: all bytes after it belong to steps that will be made again."""
     log_sha256: str | None = None
     """SHA-256 of the log up to that length; None before the first checkpoint."""
@@ -528,8 +528,6 @@ def _compare_hashes(checkpoint: Path) -> str | None:
     progress = read_progress(checkpoint)
     if step_name(progress.step) != checkpoint.name or manifest.step != progress.step:
         return f"state.json is of step {progress.step}, manifest.json of step {manifest.step}"
-    if min(progress.window_steps, progress.log_bytes, progress.best_step or 0) < 0:
-        return "state.json holds a number below 0"
     if (progress.best_step or 0) > progress.step:
         return f"state.json is of step {progress.step}, and its best step is {progress.best_step}"
     return None
@@ -597,7 +595,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             state.average.load_state_dict(_read_model(checkpoint / "average.safetensors", state.average))
     except RuntimeError as error:
         raise _misfit_error(checkpoint, "weights of another model", error) from error
-    if has_objective:
+    if state.objective.state_dict():
         try:
             state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
             if state.averaged_objective is not None:

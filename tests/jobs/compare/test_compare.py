@@ -276,7 +276,7 @@ def test_what_is_in_the_folder_already_is_left_alone(runs: tuple[Path, Path], tm
         compared(runs[1], runs[0], out)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(VitkitError, match="holds something else"):
+    with pytest.raises(VitkitError, match="holds no comparison"):
         compared(*runs, tmp_path / "mine")
 
 

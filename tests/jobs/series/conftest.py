@@ -4,11 +4,12 @@ import pytest
 
 from tests.helpers.series import Pretended
 from vitkit.jobs.series import series as job
+from vitkit.runs import series_record
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     pretended = Pretended()
     monkeypatch.setattr(job, "train", pretended.train)
-    monkeypatch.setattr(job, "read_score", pretended.read_score)
+    monkeypatch.setattr(series_record, "read_score", pretended.read_score)
     return pretended

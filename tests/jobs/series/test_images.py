@@ -72,9 +72,7 @@ def test_a_series_whose_images_changed_does_not_go_on(
     assert pretended.trained == trained and (out / "series.json").read_bytes() == before
 
 
-def test_a_series_without_the_record_of_its_images_does_not_go_on(
-    tmp_path: Path, pretended: Pretended
-) -> None:
+def test_a_series_whose_record_of_images_is_lost_does_not_go_on(tmp_path: Path, pretended: Pretended) -> None:
     out, run = tmp_path / "series", replace(SMALL, data=str(photos(tmp_path / "data")))
     pretended.stop_at = 2
     with pytest.raises(KeyboardInterrupt):

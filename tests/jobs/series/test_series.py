@@ -136,9 +136,9 @@ def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
     longer = replace(SMALL, training=replace(SMALL.training, steps=5))
     with pytest.raises(VitkitError, match=r"--steps 4 -> 5"):
         train_series(longer, out, SeriesOptions(runs=2))
-    with pytest.raises(VitkitError, match="is there already and is no run folder"):
+    with pytest.raises(VitkitError, match="is there already and holds no run"):
         training.train(SMALL, out)
-    with pytest.raises(VitkitError, match="holds a single run and no series"):
+    with pytest.raises(VitkitError, match="holds no series of runs"):
         train_series(SMALL, out / "seed-0", SeriesOptions(runs=2))
 
 

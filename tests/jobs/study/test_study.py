@@ -109,7 +109,7 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
         (study(*twice, grid=False), "--seeds 1 -> 2"),
         (study(ARMS[0], grid=False), "arms: base, mean -> base"),
     ):
-        with pytest.raises(VitkitError, match="begun with other options") as caught:
+        with pytest.raises(VitkitError, match="holds another study") as caught:
             complete(made, tmp_path / "study")
         assert str(caught.value).count(said) == 1
     with pytest.raises(VitkitError, match="another kind of study, test"):
@@ -179,7 +179,7 @@ def test_a_record_whose_arm_was_edited_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(VitkitError, match="is there already and is no study"):
+    with pytest.raises(VitkitError, match="is there already and holds no study"):
         complete(study(), tmp_path)
     with pytest.raises(VitkitError, match=r"is no study: it has no study\.json"):
         read_study(tmp_path)

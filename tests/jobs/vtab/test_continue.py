@@ -165,9 +165,6 @@ def test_a_stop_says_how_to_go_on(
     assert caught.value.exit_code == 143
 
 
-STORED: dict[str, Any] = {"protocol": "finetune", "image_size": (8, 8), "steps": 4, "batch_size": 16}
-
-
 @pytest.fixture
 def finished(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], TaskScore]]]:
     """The folder of a task that is finished, and a function that looks at it again."""

@@ -99,4 +99,4 @@ def test_the_command_prints_the_table(
     assert command([*line, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["means"]["all"]["of"] == 19
     assert command([*line, "--seed", "3"]) == 1
-    assert "was begun with other options or weights" in capsys.readouterr().err
+    assert "holds another VTAB-1k result" in capsys.readouterr().err

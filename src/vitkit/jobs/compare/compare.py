@@ -39,7 +39,7 @@ from vitkit.models.measure import forward_flops, parameters
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
-from vitkit.runs.folder import Whose, claim, is_new_folder
+from vitkit.runs.folder import Owner, claim
 from vitkit.runs.machine import require_threads
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import learned_by
@@ -50,6 +50,12 @@ from vitkit.weights.model_card import preprocessing_of
 RECORD = "compare.json"
 PARTS = ("first", "second")
 """The folders of the two evaluations in the folder of the comparison."""
+FACTS = {
+    **{name: f"weights, device or version of PyTorch of the {name} model" for name in PARTS},
+    "images": "images",
+    "split": "split",
+}
+"""What a comparison is of, in words."""
 SPEED_BATCH = 32
 """Images of a timed batch: enough for the speed of large batches, and few enough for several rounds of a
 large model within seconds."""
@@ -107,11 +113,13 @@ def run_compare(options: CompareOptions) -> ModelComparison:
         facts = {name: contender.fingerprint() for name, contender in zip(PARTS, pair, strict=True)}
         facts |= {"images": tested.fingerprint, "split": tested.split}
 
-        def whose(folder: Path) -> Whose:
-            return _whose(folder, facts)
+        def changes(folder: Path) -> list[str]:
+            begun = read(Record, folder / RECORD)
+            there = {} if begun is None else begun.facts
+            return [f"other {words}" for name, words in FACTS.items() if there.get(name) != facts[name]]
 
         given = None if options.out is None else Path(options.out)
-        with claim(given, lambda: _numbered(pair), whose) as folder:
+        with claim(Owner("comparison", RECORD, changes), given, lambda: _numbered(pair)) as folder:
             return _complete(folder, pair, tested, facts, options)
 
 
@@ -178,21 +186,6 @@ def _command(options: CompareOptions) -> str:
     named = {"--data": options.data, "--split": options.split}
     given = [part for name, value in named.items() if value is not None for part in (name, value)]
     return shown_command(shlex.join(["vitkit", "compare", str(options.first), str(options.second), *given]))
-
-
-def _whose(folder: Path, facts: Mapping[str, str]) -> Whose:
-    """Return whether a folder holds this comparison or may take it; else the error that refuses it."""
-    record = read(Record, folder / RECORD) if folder.is_dir() else None
-    if record is not None:
-        if record.facts == facts:
-            return "mine"
-        return VitkitError(
-            f"{folder} holds another comparison: of other weights or images, another split, device or "
-            "version of PyTorch. Choose another --out."
-        )
-    if is_new_folder(folder):
-        return "new"
-    return VitkitError(f"{folder} holds something else than a comparison. Choose another --out.")
 
 
 def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:

@@ -8,12 +8,13 @@ runs, trained one after another by `vitkit.train`, each in a run folder within t
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vitkit.config import difference, to_json
+from vitkit._version import __version__
+from vitkit.config import difference, to_json, write
 from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
@@ -29,23 +30,19 @@ from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.data_record import read_record, require_same_images
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Whose, claim, foresee, is_new_folder, kind_of, numbered_folders
+from vitkit.runs.folder import Owner, claim, foresee, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request, resolve_minutes, resolve_start, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
     RECORD,
     Member,
-    Score,
     Series,
+    SeriesRecord,
     choose_rate,
-    new_series,
-    plan_members,
-    read_score,
+    plan_series,
     read_series,
-    summarise,
-    with_member,
-    write_series,
+    read_series_record,
 )
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
@@ -105,19 +102,20 @@ def train_series(
         run, given, request, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
     run = _with_model_name(with_absolute_paths(run), given, request)
+    options = _with_rates(run, options)
     numbered = partial(_numbered, run, options, request)
-    whose = partial(_whose, run=run, options=options, resume=resume)
+    owner = _owner(run, options, resume)
     planned = None
-    _, has_begun = foresee(given, numbered, whose)
+    _, has_begun = foresee(owner, given, numbered)
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, command, request, listener)
             _check_first(run, planned, device, threads, request)
-    with claim(given, numbered, whose) as folder:
+    with claim(owner, given, numbered) as folder:
         remove_leftovers(folder)
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
-            write_series(folder, planned or _plan(run, options, command, request, listener))
+            write(folder / RECORD, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
@@ -145,18 +143,27 @@ def check_series(
     """
     require_data(run)
     run, request = with_absolute_paths(run), request or Request()
+    options = _with_rates(run, options)
     _check_first(run, _plan(run, options, "", request, SILENT), device, threads, request)
 
 
-def _check_first(run: Run, planned: Series, device: str, threads: int | None, request: Request) -> None:
+def _with_rates(run: Run, options: SeriesOptions) -> SeriesOptions:
+    """Name the rates of a sweep that are left out."""
+    if not options.sweep or options.sweep_rates:
+        return options
+    return replace(options, sweep_rates=default_rates(run))
+
+
+def _check_first(run: Run, planned: SeriesRecord, device: str, threads: int | None, request: Request) -> None:
     """Refuse a series whose first run would be refused."""
-    first = _member_run(run, planned, planned.all_members[0])
+    series = plan_series(planned)
+    first = _member_run(run, series, series.all_members[0])
     check_run(first, device=device, threads=threads, request=request)
 
 
 def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where a folder holds no series."""
-    return read_series(folder).run if kind_of(folder).kind == "series" else None
+    return read_series_record(folder).run if kind_of(folder).kind == "series" else None
 
 
 def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
@@ -177,50 +184,32 @@ def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Pa
     return numbered_folders(run, request.images(run).name, options.ending)
 
 
-def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
-    """Decide whether a folder holds this series, may take it, or is refused.
+def _owner(run: Run, options: SeriesOptions, resume: bool) -> Owner:
+    """Make the owner of a series' folder; with `resume`, the folder holds the series already, and the paths
+    of its images and its start may differ."""
 
-    The error is returned, not raised, so that `claim` may go on to the next folder.
-    """
-    kind = kind_of(folder)
-    if kind.kind == "series":
-        changes = _changes(folder, run, options, moved=resume)
-        if not changes:
-            return "mine"
-        return VitkitError(
-            f"{folder} holds another series of runs:\n  "
-            + "\n  ".join(name_options(changes))
-            + "\nGive another --out, or the options that it was begun with."
-        )
-    if kind.is_run:
-        return VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
-    if not is_new_folder(folder):
-        return VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
-    if resume:
-        return VitkitError(
-            f"{folder} is no series of runs: it has no {RECORD}. Give the folder of a series that has begun."
-        )
-    return "new"
+    def changes(folder: Path) -> list[str]:
+        begun = read_series_record(folder)
+        changed = difference(to_json(begun.options), to_json(options))
+        changed += changed_options(to_json(begun.run), str(folder / RECORD), run, moved=resume)
+        return name_options(changed)
+
+    return Owner("series of runs", RECORD, changes, resume)
 
 
-def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
-    """List the options that differ from the series in a folder; with `moved`, images and start may differ."""
-    begun = read_series(folder)
-    changed: Sequence[str] = difference(to_json(begun.options), to_json(options))
-    return [*changed, *changed_options(to_json(begun.run), str(folder / RECORD), run, moved)]
-
-
-def _plan(run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener) -> Series:
+def _plan(
+    run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener
+) -> SeriesRecord:
     """Plan the runs of a series that begins.
 
     Raises:
         VitkitError: the images or the options do not allow them.
     """
     _refuse_folds(run, options, request, listener)
-    rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
+    rates = options.sweep_rates
     if len(rates) == 1:
         listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
-    tried = sorted(rates) if len(rates) > 1 else []
+    tried = len(rates) > 1
     data = request.images(_run_after_sweep(run, options))
     if tried:
         _refuse_sweep(run, options, data, request, listener)
@@ -235,9 +224,7 @@ def _plan(run: Run, options: SeriesOptions, command: str, request: Request, list
         )
     if tried and not {"val", "test"} & set(data.splits):
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
-    rate = rates[0] if len(rates) == 1 else run.optimizer.learning_rate
-    swept, members = plan_members(run, options, tried, rate)
-    return new_series(command, run, options, swept, members, "val" in data.splits)
+    return SeriesRecord(__version__, command, run, options, "val" in data.splits)
 
 
 def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: Listener) -> None:
@@ -394,17 +381,16 @@ def _train_members(
     total = len(series.all_members)
     for number in range(total):
         # The sweep has ended: the members after it get the best rate.
-        if series.rates and number == len(series.rates) and series.chosen is None:
-            series = choose_rate(series)
-            write_series(folder, series)
-            listener.show([("chosen", list(series.reasons))])
+        if number == len(series.rates) > 0 and not any(member.ended for member in series.members):
+            listener.show([("chosen", list(choose_rate(series).reasons))])
         member = series.all_members[number]
         # A finished run whose model file is gone or damaged is trained again. A run of the sweep is not: only
         # its score is needed, and studies remove its weights.
         tested = member.finished and member not in series.rates
         is_lost = tested and not model_is_whole(folder / member.folder)
         if member.ended and not is_lost:
-            tidy(folder / member.folder, member.finished, listener)  # if a kill came before that was done
+            if member.finished:
+                tidy(folder / member.folder, listener)  # if a kill came before that was done
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         # The images are compared before each run: they may change in the days that a series takes, and the
@@ -425,19 +411,14 @@ def _train_members(
             )
         except NonFiniteError as error:
             listener.warn(f"{_describe(series, member)}: training diverged. {error}")
-            member = replace(member, diverged=str(error))
         else:
-            member = replace(
-                member, finished=True, score=_score(folder / member.folder, member_run, series, member)
-            )
-        series = with_member(series, member)
-        write_series(folder, series)
-        tidy(folder / member.folder, member.finished, listener)
+            tidy(folder / member.folder, listener)
+        series = read_series(folder)
     if all(member.diverged for member in series.members):
         raise NonFiniteError(
             f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
         )
-    return replace(series, spread=summarise(series))
+    return series
 
 
 def _describe(series: Series, member: Member) -> str:
@@ -447,17 +428,6 @@ def _describe(series: Series, member: Member) -> str:
     parts = [f"learning rate {member.learning_rate:g}"] if series.options.sweeps else []
     parts.append(f"seed {member.seed}" if member.fold is None else f"fold {member.fold}")
     return f"{', '.join(parts)} ({member.folder})"
-
-
-def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
-    """Read the score of a member: on held-out images in a sweep, on the test images of a fold, else on test
-    images if there are any, and on validation images if not."""
-    splits = ("val",) if member in series.rates else ("test",) if member.fold is not None else ("test", "val")
-    for split in splits:
-        score = read_score(folder, split, run)
-        if score is not None:
-            return score
-    return None
 
 
 def _check_images(folder: Path, run: Run, series: Series, request: Request, listener: Listener) -> None:
@@ -481,11 +451,6 @@ def _check_images(folder: Path, run: Run, series: Series, request: Request, list
             request.images(_member_run(run, series, member))
             for member in ([first, last] if series.rates else [first])
         ]
-    if series.rates and series.validates != ("val" in cuts[-1].splits):
-        raise VitkitError(
-            f"{folder / RECORD}: validates: expected {not series.validates} for these images, found "
-            f"{series.validates}. Put the original file back, or begin again with another --out."
-        )
     digest = hashlib.sha256()
     for cut in cuts:
         digest.update(cut.fingerprint().encode())
@@ -496,11 +461,10 @@ def _check_images(folder: Path, run: Run, series: Series, request: Request, list
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:
-    """Write the record of a series that has ended, the model to predict with, and the page.
+    """Write the model of a series that has ended to predict with, and its page.
 
     The model is the first finished run's after the sweep; a cross-validation has none for all folds.
     """
-    write_series(folder, series)
     if series.options.cross_validate is None:
         first = next(member for member in series.members if member.finished)
         if not _is_linked_model(folder / first.folder / "model.safetensors", folder / "model.safetensors"):

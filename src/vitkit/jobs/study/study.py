@@ -23,7 +23,7 @@ from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Measured, Progress
 from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Whose, is_new_folder
+from vitkit.runs.folder import Owner
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request, with_absolute_paths
@@ -84,7 +84,8 @@ class Study:
         """
         if out is not None:
             require_folder(out)
-        with claim_folder(out, numbered, lambda folder: _whose(folder, self)) as folder:
+        owner = Owner("study", RECORD, lambda folder: _changes(folder, self))
+        with claim_folder(owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 own = folder.resolve()
@@ -162,35 +163,15 @@ def read_study(folder: str | Path) -> Study:
     return _with_starts(study, lambda start: str(own / start) if start.partition("/")[0] in names else start)
 
 
-def _whose(folder: Path, study: Study) -> Whose:
-    """Say whether a folder holds this study or may take a new one; else why it is refused.
-
-    Raises:
-        VitkitError: the record of the study in it is damaged.
-    """
-    if not (folder / RECORD).exists():
-        if is_new_folder(folder):
-            return "new"
-        return VitkitError(f"{folder} is there already and is no study. Give another --out.")
-    begun = read_study(folder)
-    if begun.kind != study.kind:
-        return VitkitError(f"{folder} holds another kind of study, {begun.kind}. Give another --out.")
-    changes = _changes(begun, study, str(folder / RECORD))
-    if changes:
-        return VitkitError(
-            f"{folder} was begun with other options:\n  "
-            + "\n  ".join(changes)
-            + "\nGive those again, or another --out."
-        )
-    return "mine"
-
-
-def _changes(begun: Study, study: Study, where: str) -> list[str]:
-    """List the differences between a recorded study and the study of this call.
+def _changes(folder: Path, study: Study) -> list[str]:
+    """List the differences between the recorded study in a folder and the study of this call.
 
     The arms are compared too, though they follow from the options: nothing in a record that somebody gave
     away, or edited, is trusted.
     """
+    begun, where = read_study(folder), str(folder / RECORD)
+    if begun.kind != study.kind:
+        return [f"kind of study: {begun.kind} -> {study.kind}"]
     changes = difference(begun.options, to_json(study)["options"])
     there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
     pairs = list(zip(begun.arms, study.arms, strict=False))

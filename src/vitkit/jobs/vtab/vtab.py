@@ -34,7 +34,7 @@ from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Whose, claim, is_new_folder
+from vitkit.runs.folder import Owner, claim
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
@@ -106,9 +106,9 @@ def run_vtab(options: VtabOptions) -> Vtab:
         start = find_start(StartConfig(str(options.start)))
         weights = {file.name: hash_file(file)[1] for file in start.files}
     described = describe_options(options, weights)
-    names = [task.folder for task in tasks.tasks]
     given = vtab_folder(options)
-    with claim(given, lambda: iter(()), lambda there: whose(there, described, names)) as folder:
+    owner = Owner("VTAB-1k result", "options.json", lambda there: _changes(there, described))
+    with claim(owner, given) as folder:
         if not (folder / "options.json").exists():
             replace_json(folder / "options.json", described)
         remove_leftovers(folder)
@@ -170,34 +170,12 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
     return described
 
 
-def whose(folder: Path, described: Mapping[str, Any], tasks: Sequence[TaskFolder]) -> Whose:
-    """Say whether a folder holds this study or may take it; else why it is refused.
-
-    Args:
-        folder: of the runs and the result.
-        described: the options, by `describe_options`.
-        tasks: the tasks to train there.
-
-    Raises:
-        VitkitError: `options.json` cannot be read.
-    """
-    path = folder / "options.json"
-    try:
-        begun = read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        if is_new_folder(folder):
-            return "new"
-        return VitkitError(f"{folder} is there already and holds no VTAB-1k result. Give another --out.")
+def _changes(folder: Path, described: Mapping[str, Any]) -> list[str]:
+    """List the options and weights in which `options.json` in a folder differs from those of this call."""
+    begun = read_json(folder / "options.json")
     if not isinstance(begun, dict):
-        return VitkitError(f"{path} is damaged: expected an object of options. Give another --out.")
-    changes = [_name_change(change) for change in difference(begun, dict(described))]
-    if changes:
-        return VitkitError(
-            f"{folder} was begun with other options or weights:\n  "
-            + "\n  ".join(changes)
-            + "\nGive those again, or another --out."
-        )
-    return "mine"
+        raise VitkitError(f"{folder / 'options.json'} is damaged: expected an object of options.")
+    return [_name_change(change) for change in difference(begun, dict(described))]
 
 
 def _name_change(change: str) -> str:

@@ -14,7 +14,7 @@ from vitkit.evaluation import classify
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
-from vitkit.evaluation.stored import refuse_wrong_fields
+from vitkit.evaluation.stored import refuse_others
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig
@@ -50,18 +50,16 @@ class ClassificationAnswering:
         return classify.mark_repeats(result, predictions, rows)
 
     def read_evaluation(self, path: Path) -> tuple[classify.Classification, Predictions]:
-        """Read numbers and logits, and compare the two."""
+        """Read the logits and count them; the names, the loss and the repeated images are read with them."""
         result = read(classify.Classification, path)
         if result is None:
             raise FileNotFoundError(path)
         # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path, result.loss_function)
-        refuse_wrong_fields(classify.check_fields(result, predictions), str(path))
-        # The counts are checked, for somebody may have given the file away: the rest follows from them.
-        interval = binomial_interval(result.correct, result.count)
-        guessing = classify.compare_with_guessing(result.per_class)
-        result = replace(result, accuracy_interval=interval, guessing=guessing)
-        return result, predictions
+        repeated = 0 if result.repeated is None else result.repeated.count
+        refuse_others(path, len(result.per_class), repeated, (len(predictions), predictions.classes))
+        # Counted anew, which takes no longer than a check: somebody may have given the file away.
+        return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
 
     def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
         """Give 1 for each image whose class is predicted, else 0."""

@@ -1,7 +1,7 @@
 """Answers of a model of several labels: each a yes or no of its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.multilabel import (
     THRESHOLD,
     MultiLabel,
-    check_label_fields,
     mark_repeated_labels,
     multi_label,
 )
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
-from vitkit.evaluation.stored import in_parts, refuse_wrong_fields
+from vitkit.evaluation.stored import in_parts, refuse_others
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig
@@ -55,13 +54,15 @@ class MultiLabelAnswering:
         return mark_repeated_labels(result, predictions, rows)
 
     def read_evaluation(self, path: Path) -> tuple[MultiLabel, LabelPredictions]:
-        """Read numbers and logits, and compare the two."""
+        """Read the logits and count them; the names and the repeated images are read with them."""
         result = read(MultiLabel, path)
         if result is None:
             raise FileNotFoundError(path)
         predictions = LabelPredictions.load(path)
-        refuse_wrong_fields(check_label_fields(result, predictions), str(path))
-        return result, predictions
+        repeated = 0 if result.repeated is None else result.repeated.count
+        refuse_others(path, len(result.per_label), repeated, predictions.targets.shape)
+        # Counted anew, which takes no longer than a check: somebody may have given the file away.
+        return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
 
     def score_images(self, predictions: LabelPredictions) -> NDArray[np.float64]:
         """Give the fraction of the labels, on the image or not, that are predicted rightly."""

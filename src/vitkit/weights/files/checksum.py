@@ -7,14 +7,14 @@ takes a tenth of a second, the other a second.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from vitkit.config import from_json, to_json
+from vitkit.config import to_json
 from vitkit.errors import VitkitError
 
 READ_SIZE = 1 << 20  # bytes of a file that are hashed at a time
@@ -50,17 +50,6 @@ class HashingWriter:
     def record(self) -> dict[str, Any]:
         """Return what `model.json` keeps under "weights", of all pieces so far."""
         return to_json(Checksum(self._size, self._xxh3.hexdigest(), self._sha256.hexdigest()))
-
-
-def read_record(record: Any, where: str) -> Checksum:
-    """Read what `model.json` keeps under "weights"; keys that a newer vitkit may write are ignored.
-
-    Raises:
-        VitkitError: a key is missing or of another type.
-    """
-    names = Checksum.__dataclass_fields__
-    fields = {key: record[key] for key in record if key in names} if isinstance(record, Mapping) else record
-    return from_json(Checksum, fields, where)
 
 
 def verify(path: Path, expected: Checksum) -> None:

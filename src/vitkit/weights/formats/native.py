@@ -6,12 +6,13 @@ two files alone are enough to predict anywhere.
 
 from pathlib import Path
 
+from vitkit.config import from_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
-from vitkit.weights.files.checksum import HashingWriter, read_record, verify
+from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
 from vitkit.weights.model_card import describe, read_description
@@ -44,7 +45,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     config, card = read_description(data, description)
     checksum = None
     if source.path.suffix == ".safetensors":
-        checksum = read_record(data.get("weights"), f"{description}: weights")
+        checksum = from_json(Checksum, data.get("weights", {}), f"{description}: weights")
         verify(source.path, checksum)
     else:
         source.notes.append(
