@@ -62,11 +62,11 @@ def pretraining(name: str, options: argparse.Namespace, seed: int) -> Run:
         if target is not None and isinstance(run.objective, MaskedPatchesConfig)
         else None
     )
-    tracking = FewShotTracking(data=options.data, shots=(5, 25), methods=("ridge", "knn"))
+    tracking = FewShotTracking(data=options.data, shots=(5, 25))
     return replace(
         run,
         data=options.data,
-        evaluators={"fewshot": tracking} if options.fewshot else {},
+        fewshot=tracking if options.fewshot else FewShotTracking(),
         model=options.model,
         objective=objective or run.objective,
         preprocessing=Preprocessing(image_size=(options.image_size, options.image_size)),

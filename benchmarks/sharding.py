@@ -56,7 +56,7 @@ def work(
         Classification(ClassificationConfig(), 10),
         Noise(64, BATCH // size),
         BATCH,
-        TrainingConfig(steps=steps, batch_size=BATCH, evaluate_every=10**6, checkpoint_minutes=10**6),
+        TrainingConfig(steps=steps, batch_size=BATCH, evaluate_every=10**6),
         OptimizerConfig(warmup_steps=0, polyak=0.999),
         world=World(rank, size, rank, size),
         sharding=sharding,

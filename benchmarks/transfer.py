@@ -94,11 +94,6 @@ def frozen(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
     return replace(run, optimizer=replace(run.optimizer, freeze="trunk", learning_rate=3e-3))
 
 
-def head_first(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
-    """The head alone in a third of the steps, then everything."""
-    return replace(run, optimizer=replace(run.optimizer, head_first=steps // 3))
-
-
 def larger(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
     """The default at twice the resolution: position embeddings are resized, as in the paper (3.2)."""
     height, width = run.preprocessing.image_size
@@ -115,7 +110,6 @@ def scratch(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
 METHODS: dict[str, Change] = {
     "full": default,
     "frozen": frozen,
-    "head first": head_first,
     "scratch": scratch,
     "larger": larger,
 }
@@ -123,7 +117,6 @@ RIDGE = "ridge"
 COLUMNS = {
     "full": "full (default)",
     "frozen": "head alone",
-    "head first": "head first, then full",
     "scratch": "from scratch",
     RIDGE: "few-shot ridge",
     "larger": "full, twice the resolution",

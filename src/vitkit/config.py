@@ -114,6 +114,10 @@ FLOAT32_MOST = 2.0**128 - 2.0**104
 """The largest number in float32, which models compute in."""
 
 
+IN_PYTHON_ALONE: Mapping[str, Any] = {"is_option": False}
+"""The metadata of a field that recipes and Python set, and no option of the command line."""
+
+
 def require_finite(config: Any) -> None:
     """Refuse a dataclass with a number that is not finite in float32; called by its `__post_init__`.
 

@@ -21,11 +21,9 @@ VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight
 TRAINING = (
     *(
         "--model",
-        "ViT-16x1x2/4",
+        "ViT-16x1x2x32/4",
         "--image-size",
         "8",
-        "--mlp-dim",
-        "32",
         "--batch-size",
         "16",
         "--steps",
@@ -133,13 +131,13 @@ def test_the_options_of_a_series_are_no_options_of_an_ablation(capsys: pytest.Ca
 def test_what_is_left_out_suits_the_start(whole: Path, tmp_path: Path) -> None:
     """The base fine-tunes as vitkit finetune would: with the start's model and a rate for it."""
     start = whole / "base/seed-0"
-    options = "--data digits --vary head=ridge --fixed-rate --seeds 1 --steps 2 --batch-size 16"
+    options = "--data digits --vary head=keep --fixed-rate --seeds 1 --steps 2 --batch-size 16"
     line = ["ablate", "paper", "--start", str(start), *options.split(), "--image-size", "8"]
     line += ["--warmup-steps", "0"]
     assert run([*line, "--out", str(tmp_path / "study")]) == 0
     base, other = json.loads((tmp_path / "study/study.json").read_text())["arms"]
     assert base["run"]["model"] == "ViT-16x1x2x32/4" and base["run"]["start"]["head"] == "new"
-    assert other["folder"] == "head-ridge" and other["run"]["start"]["head"] == "ridge"
+    assert other["folder"] == "head-keep" and other["run"]["start"]["head"] == "keep"
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     made = read_run(out)
     assert made.model == "ViT-16x2x2/2"
     assert made.preprocessing == read_run(start).preprocessing  # 8x8 and cut out of the middle, as the start
-    assert (made.optimizer.warmup_steps, made.optimizer.head_first) == (10, 0)
+    assert made.optimizer.warmup_steps == 10
     assert (made.optimizer.learning_rate, made.optimizer.head_rate) == (5e-4, 6)
     assert card_of(load_model(out)).class_names == ("bright", "dark")
     # The same command again finds that all is done; from Python the same run is made.
@@ -73,10 +73,10 @@ def test_what_is_left_out_suits_the_start_and_the_data(
 def test_another_length_has_its_own_warm_up(tmp_path: Path, start: Path, photos: Path) -> None:
     out = tmp_path / "run"
     options = ["--data", str(photos), "--steps", "30", "--batch-size", "8", "--threads", "1"]
-    assert run(["finetune", str(start), *options, "--head-first", "3", "--out", str(out)]) == 0
+    assert run(["finetune", str(start), *options, "--out", str(out)]) == 0
     made = read_run(out)
     assert (made.training.steps, made.training.batch_size) == (30, 8)
-    assert (made.optimizer.warmup_steps, made.optimizer.head_first) == (1, 3)
+    assert made.optimizer.warmup_steps == 1
 
 
 def test_the_recipes_of_the_paper_can_be_changed_like_any(

@@ -70,7 +70,7 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
     tmp_path: Path, sharding: str
 ) -> None:
     alone, run = tmp_path / "alone", tmp_path / "run"
-    options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5", "--fewshot.seeds", "1")
+    options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5")
     assert command([*options, "--out", str(alone)]) == 0
     several = (*options, "--out", str(run), "--processes", "2", "--sharding", sharding)
     process = start(*several)

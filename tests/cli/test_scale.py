@@ -12,7 +12,7 @@ from vitkit.training.trainer import Trainer
 
 SCALE = (
     *("scale", "digits", "--recipe", "digits", "--points", "5", "--threads", "1"),
-    *("--model", "ViT-16x1x2/4", "--image-size", "8", "--mlp-dim", "32", "--batch-size", "16"),
+    *("--model", "ViT-16x1x2x32/4", "--image-size", "8", "--batch-size", "16"),
     *("--steps", "10", "--warmup-steps", "2", "--checkpoint-every", "2", "--dropout", "0.1"),
 )
 POINTS = tuple(f"data-0{number}" for number in range(1, 7))

@@ -13,9 +13,10 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import run as command
-from vitkit.cli.training_options import PREFIXED, RunOptions, parse_line
+from vitkit.cli.training_options import RunOptions, parse_line
+from vitkit.config import IN_PYTHON_ALONE
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.runs.config import Run
+from vitkit.runs.config import PREFIXED, Run
 from vitkit.runs.series_options import SeriesOptions
 
 
@@ -24,7 +25,7 @@ def test_options_stand_for_the_run_that_they_were_made_of(run: Run) -> None:
     assert RunOptions() == RunOptions.from_run(Run())
     assert RunOptions.from_run(run).run() == run
     names = [field.name for field in dataclasses.fields(RunOptions)]
-    assert names == [*(field.name for field in dataclasses.fields(Run)), "fewshot"]
+    assert names == [field.name for field in dataclasses.fields(Run)]
 
 
 def leaves(part: Any, prefix: str = "") -> Iterator[str]:
@@ -33,7 +34,7 @@ def leaves(part: Any, prefix: str = "") -> Iterator[str]:
         value = getattr(part, field.name)
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{field.name}." if field.name in PREFIXED else prefix)
-        elif field.name not in ("recipe", "evaluators"):  # of the evaluators --fewshot options tell
+        elif field.name != "recipe" and field.metadata != IN_PYTHON_ALONE:
             yield f"--{prefix}{field.name.replace('_', '-')}"
 
 
@@ -58,7 +59,7 @@ def test_what_is_given_stays_over_other_defaults() -> None:
         splits=replace(base.splits, seed=3),
         augmentation=replace(base.augmentation, flip=False),
         preprocessing=replace(preprocessing, decode=replace(preprocessing.decode, max_pixels=99)),
-        evaluators={"fewshot": FewShotTracking(data="digits", every=7)},
+        fewshot=FewShotTracking(data="digits", every=7),
     )
     assert command_line.over(base).run == expected
     longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))

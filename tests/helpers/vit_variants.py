@@ -47,7 +47,7 @@ VARIANTS = {
         image_mean=(0.4,),
         image_std=(0.3,),
     ),
-    "other numbers": replace(SMALL, gelu="erf", norm_eps=0.1, head_bias_init=-3.0),
+    "other numbers": replace(SMALL, gelu="erf", norm_eps=0.1),
     "quick GELU": replace(SMALL, gelu="quick"),
     "a class token without a position": replace(SMALL, class_token_position=False),
     "dropped in training alone": replace(SMALL, dropout=0.1, attention_dropout=0.1, drop_path=0.1),

@@ -149,7 +149,7 @@ def test_a_head_of_other_classes_cannot_be_kept(
     [
         ({"model": "ViT-B/16"}, "so a run that begins from it trains the same model, found model"),
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
-        ({"architecture": Architecture(mlp_dim=32)}, "Leave --mlp-dim out"),
+        ({"architecture": Architecture(layer_scale=0.1)}, "Leave --layer-scale out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
     ],
 )
@@ -226,7 +226,7 @@ def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
     run = from_start(
         tmp_path / "start",
         preprocessing=Preprocessing((32, 32)),
-        optimizer=OptimizerConfig(freeze_layers=1, layer_decay=0.5, head_first=1),
+        optimizer=OptimizerConfig(freeze_layers=1, layer_decay=0.5),
         training=TrainingConfig(steps=2, batch_size=4),
     )
     training.train(run, tmp_path / "run")
@@ -258,11 +258,9 @@ def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None
 def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     """A new head learns at 3e-3, alone or with the layers at 5e-4; a kept one has nothing to catch up on."""
     new = finetune_run(str(pretrained), "digits").optimizer
-    assert (new.learning_rate, new.head_rate, new.head_first) == (5e-4, 6, 0)
+    assert (new.learning_rate, new.head_rate) == (5e-4, 6)
     start_head = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (start_head.learning_rate, start_head.head_rate) == (5e-4, 1)
-    ridge = finetune_run(StartConfig(str(pretrained), head="ridge"), "digits").optimizer
-    assert (ridge.learning_rate, ridge.head_rate) == (5e-4, 1)
     fine_tuning = Run(model="", data="digits", start=StartConfig(str(pretrained)))
     alone = fit_run(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)

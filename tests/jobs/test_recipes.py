@@ -191,13 +191,13 @@ def test_departures_from_the_paper_are_named() -> None:
     run = recipe("paper")
     other = replace(
         run,
-        optimizer=replace(run.optimizer, optimizer="adamw", head_first=7),
+        optimizer=replace(run.optimizer, optimizer="adamw", freeze_layers=7),
         training=replace(run.training, steps=40, batch_size=32),
     )
     assert departures(other, 300) == [
         "optimizer adamw (sgd)",
         "batch 32 (512)",
-        "steps of the head alone 7 (0)",
+        "frozen layers 7 (0)",
         "40 steps (500)",
     ]
 

@@ -385,7 +385,7 @@ def test_a_new_unit_of_a_hybrid_passes_its_input_on() -> None:
 
 
 def test_weights_are_drawn_as_the_original_draws_them() -> None:
-    model = ResNet(dataclasses.replace(TINY, layers=(1, 1, 1), width_factor=1, head_bias_init=-6.9))
+    model = ResNet(dataclasses.replace(TINY, layers=(1, 1, 1), width_factor=1))
     for name, parameter in model.named_parameters():
         if "norm" in name:
             assert (parameter == float(name.endswith("weight"))).all(), name

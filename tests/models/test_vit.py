@@ -196,7 +196,7 @@ def test_dropout_stands_where_the_paper_names_it() -> None:
 
 def test_weights_are_drawn_as_the_original_draws_them() -> None:
     config = vit_config("ViT-S/16", num_classes=10)
-    model = ViT(dataclasses.replace(config, head_bias_init=-6.9, representation_size=64))
+    model = ViT(dataclasses.replace(config, representation_size=64))
     block = model.blocks[0]
     assert isinstance(block, Block)
     width, mlp = config.width, config.mlp_dim

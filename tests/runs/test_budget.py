@@ -32,7 +32,7 @@ SMALL = Run(
     data="digits",
     model="ViT-16x1x2/4",
     preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(warmup_steps=10, head_first=0),
+    optimizer=OptimizerConfig(warmup_steps=10),
     training=TrainingConfig(epochs=2, batch_size=16, minutes=0.1),
 )
 OPTIONS = [
@@ -120,9 +120,9 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_pace(monkeypatch, 1.0)
-    for followed, expected in (({"fewshot": FewShotTracking(data="digits")}, 1), ({}, 0)):
+    for followed, expected in ((FewShotTracking(data="digits"), 1), (FewShotTracking(), 0)):
         hearing = Hearing()
-        resolve_minutes(replace(SMALL, evaluators=followed), tmp_path / "run", Request(), listener=hearing)
+        resolve_minutes(replace(SMALL, fewshot=followed), tmp_path / "run", Request(), listener=hearing)
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 

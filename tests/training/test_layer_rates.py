@@ -77,7 +77,7 @@ def test_what_cannot_be_frozen_is_said() -> None:
     with pytest.raises(VitkitError, match="no head that could be trained alone"):
         rate_scales(headless, OptimizerConfig(freeze="trunk"))
     for wrong in (
-        *({"layer_decay": 0.0}, {"layer_decay": 1.5}, {"freeze_layers": -1}, {"head_first": -1}),
+        *({"layer_decay": 0.0}, {"layer_decay": 1.5}, {"freeze_layers": -1}),
         {"head_rate": 0.0},
     ):
         with pytest.raises(VitkitError):
@@ -124,12 +124,12 @@ def test_a_slower_layer_moves_less_by_the_factor(tmp_path: Path) -> None:
         torch.testing.assert_close(moved[1][name], moved[0][name] * factor, rtol=1e-3, atol=1e-7)
 
 
-CAREFUL = dataclasses.replace(OPTIMIZER, freeze_layers=1, layer_decay=0.5, head_first=5)
+CAREFUL = dataclasses.replace(OPTIMIZER, freeze_layers=1, layer_decay=0.5)
 
 
 def test_frozen_weights_keep_their_bits_and_get_no_gradient(tmp_path: Path) -> None:
     """Also in the Polyak average, and also with decay."""
-    trainer = small_trainer(tmp_path, optimizer=dataclasses.replace(CAREFUL, head_first=0))
+    trainer = small_trainer(tmp_path, optimizer=CAREFUL)
     before = {name: value.clone() for name, value in trainer.state.model.state_dict().items()}
     list(trainer.fit())
     for model in (trainer.state.model, trainer.state.average):
@@ -142,17 +142,6 @@ def test_frozen_weights_keep_their_bits_and_get_no_gradient(tmp_path: Path) -> N
         assert (parameter.grad is None) == name.startswith(
             ("stem.", "class_token", "positions.", "blocks.0.")
         )
-
-
-def test_the_head_learns_first_and_alone(tmp_path: Path) -> None:
-    trainer = small_trainer(tmp_path, optimizer=dataclasses.replace(OPTIMIZER, warmup_steps=0, head_first=5))
-    before = {name: value.clone() for name, value in trainer.state.model.state_dict().items()}
-    for report in trainer.fit():
-        after = trainer.state.model.state_dict()
-        moved = {name for name in after if not torch.equal(after[name], before[name])}
-        if report.step <= 5:
-            assert moved <= {"head.weight", "head.bias"} and "head.weight" in moved
-    assert len(moved) == len(before)
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -188,4 +177,3 @@ def test_a_checkpoint_of_before_there_were_layer_rates_is_the_same_one(tmp_path:
     """Without them, parameters have the numbers and groups that they always had."""
     trainer = small_trainer(tmp_path)
     assert [group["scale"] for group in trainer.state.optimizer.param_groups] == [1.0, 1.0]
-    assert not trainer.waiting

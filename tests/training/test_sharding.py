@@ -138,7 +138,7 @@ def train_parts(
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "recomputed": {},
-    "adamw": {"layer_decay": 0.8, "head_first": 3},
+    "adamw": {"layer_decay": 0.8},
     "adamw bfloat16": {"optimizer": "adamw", "momentum_dtype": "bfloat16"},
     "sgd": {"optimizer": "sgd", "momentum_dtype": "bfloat16", "clip_norm": 0.1},
     "frozen": {"freeze_layers": 1, "polyak": None},

@@ -99,7 +99,6 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "drop_path": ({"drop_path": 0.1},),
     "gelu": ({"gelu": "erf"}, {"gelu": "quick"}),
     "norm_eps": ({"norm_eps": 1e-5}, {"norm_eps": 0.1}),
-    "head_bias_init": ({"head_bias_init": -3.0},),
     "image_mean": ({"image_mean": (0.1, 0.2, 0.3)},),
     "image_std": ({"image_std": (0.1, 0.2, 0.3)},),
 }
@@ -117,13 +116,11 @@ RESNET_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "norm_eps": ({"norm_eps": 0.1},),
     "standardization_eps": ({"standardization_eps": 1e-3},),
     "max_pool_padding": ({"max_pool_padding": "lowest"},),
-    "head_bias_init": ({"head_bias_init": -3.0},),
     "image_mean": ({"image_mean": (0.1, 0.2, 0.3)},),
     "image_std": ({"image_std": (0.1, 0.2, 0.3)},),
 }
 EQUIVALENT = {
     "class_token_position": "the released files give the class token a position of zeros in its place",
-    "head_bias_init": "it is where a new head begins, and the file has a head",
     "num_heads": "a ResNet without attention has no use for it",
     "qkv_bias": "biases of zeros are none",
     "root_width": "the width factor says the same",

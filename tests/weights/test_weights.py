@@ -203,12 +203,6 @@ def test_what_the_card_says_follows_the_model(tmp_path: Path) -> None:
     assert card_of(load_model(tmp_path, num_classes=3)) == headless
 
 
-def test_a_new_head_starts_where_the_configuration_says(tmp_path: Path) -> None:
-    save_model(model_with_random_head(dataclasses.replace(TINY, head_bias_init=-6.9)), tmp_path)
-    state = load_model(tmp_path, num_classes=3).state_dict()
-    assert torch.equal(state["head.bias"], torch.full((3,), -6.9)) and not state["head.weight"].any()
-
-
 def test_a_model_in_bfloat16_computes_in_it_after_loading(tmp_path: Path) -> None:
     model = model_with_random_head(TINY).bfloat16()
     save_model(model, tmp_path)

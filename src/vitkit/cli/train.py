@@ -143,8 +143,7 @@ def _refuse_mistakes(arguments: list[str], recipe_name: str, resume: str | None)
 def _require_inputs(line: CommandLine, resume: str | None = None) -> None:
     """Refuse images, weights and models that are not there."""
     run, options = line.run, line.options
-    tracked = (evaluator.data for evaluator in run.evaluators.values())
-    require_images(options.series.sweep_data, options.then.then, *tracked)
+    require_images(options.series.sweep_data, options.then.then, run.fewshot.data)
     if resume is None:  # the images of a run may have moved, which training itself reports
         require_images(run.data)
         require_checkpoints(run.start.start)

@@ -1,6 +1,5 @@
 """The options of training on a command line, and the run that they are read into."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, cast, get_args
 
@@ -10,11 +9,10 @@ from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.options import option_names, parse, spell_out, take_option
 from vitkit.cli.verb_options import Option, describe
 from vitkit.data.config import Augmentation, Loading, Preprocessing
-from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.jobs.options import HearingOptions, MachineOptions, as_arguments
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig, with_task
+from vitkit.runs.config import PREFIXED, Architecture, Run, StartConfig, with_task
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import (
     ClassificationConfig,
@@ -24,10 +22,8 @@ from vitkit.training.config import (
 )
 
 
-# A run with marks for the option parser, which no run imports. Only the options of splits and few-shot
-# accuracy carry a prefix: their names would not say what is split or measured. The union of objectives has
-# the options of its default, which is the task's. The recipe is set by --recipe, and the evaluators by the
-# options of few-shot accuracy.
+# A run with marks for the option parser, which no run imports. The union of objectives has
+# the options of its default, which is the task's. The recipe is set by --recipe.
 @dataclass(frozen=True)
 class RunOptions(Run):
     """Options of training; by default the recipe's."""
@@ -44,37 +40,16 @@ class RunOptions(Run):
     optimizer: Annotated[OptimizerConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=OptimizerConfig)
     training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=TrainingConfig)
     loading: Annotated[Loading, tyro.conf.OmitArgPrefixes] = field(default_factory=Loading)
-    evaluators: Annotated[Mapping[str, EvaluatorConfig], tyro.conf.Fixed, tyro.conf.Suppress] = field(
-        default_factory=dict
-    )
-    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: Annotated[str, tyro.conf.Suppress] = ""
 
     @classmethod
     def from_run(cls, run: Run) -> "RunOptions":
         """Make options that have the values of a run as their defaults."""
-        # Without labels the features alone can be judged, so the methods that need no training do it.
-        learns_labels = isinstance(run.objective, ClassificationConfig)
-        default = FewShotTracking() if learns_labels else FewShotTracking(methods=("ridge", "knn"))
-        return cls(fewshot=run.evaluators.get(FEWSHOT, default), **as_arguments(Run, run))
+        return cls(**as_arguments(Run, run))
 
     def run(self) -> Run:
         """Return the run that the options stand for."""
-        run = Run(**as_arguments(Run, self))
-        evaluators = {name: run.evaluators[name] for name in run.evaluators if name not in (FEWSHOT, PROBE)}
-        if self.fewshot.data:
-            evaluators[FEWSHOT] = self.fewshot
-            if not isinstance(run.objective, ClassificationConfig):
-                evaluators[PROBE] = linear_probe(self.fewshot.data)
-        return replace(run, evaluators=evaluators)
-
-
-FEWSHOT = "fewshot"
-"""The name of the evaluator of the --fewshot options."""
-PROBE = "probe"
-"""The name of the linear probe at the end of a run that learns no labels."""
-PREFIXED = ("splits", "fewshot")
-"""Parts of a run whose options carry their name."""
+        return Run(**as_arguments(Run, self))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vitkit.config import IN_PYTHON_ALONE
 from vitkit.jobs.functions import read_field_texts
 from vitkit.listener import Listener
 
@@ -128,7 +129,12 @@ def _walk(command: Any, default: Any, prefix: str, group: str, bare_names: bool)
         hint, marks = _without_marks(hints[field.name])
         arg = next((mark for mark in marks if isinstance(mark, _ARG)), None)
         name = field.name if arg is None or arg.name is None else arg.name
-        if not field.init or hint is Listener or tyro.conf.Suppress in marks:
+        if (
+            not field.init
+            or hint is Listener
+            or tyro.conf.Suppress in marks
+            or field.metadata == IN_PYTHON_ALONE
+        ):
             continue
         value = _default(field) if default is MISSING else getattr(default, field.name)
         text = texts.get(field.name, "")

@@ -10,10 +10,10 @@ neither torch nor numpy nor Pillow.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from vitkit.config import require_finite
+from vitkit.config import IN_PYTHON_ALONE, require_finite
 from vitkit.data.slices import WHOLE, parse_subset
 from vitkit.errors import VitkitError
 
@@ -32,7 +32,7 @@ MOST_CHANNELS = 1024
 class DecodeRule:
     """The rule by which an image file becomes pixels; it is saved with the model."""
 
-    apply_exif: bool = True
+    apply_exif: bool = field(default=True, metadata=IN_PYTHON_ALONE)
     """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures
     were made without."""
     background: tuple[int, int, int] = (255, 255, 255)
@@ -92,10 +92,10 @@ class Preprocessing:
     decode: DecodeRule = DEFAULT_RULE
     interpolation: Interpolation = "bilinear"
     """Pillow's filter for resizing. Without antialias only bilinear is available."""
-    crop_offset: Literal["even", "down"] = "even"
+    crop_offset: Literal["even", "down"] = field(default="even", metadata=IN_PYTHON_ALONE)
     """The place of the middle when an odd number of pixels is cut off: half of that number is rounded to the
     even number (torchvision, timm) or down (transformers; crop always rounds down)."""
-    border: tuple[int, int, int] = (0, 0, 0)
+    border: tuple[int, int, int] = field(default=(0, 0, 0), metadata=IN_PYTHON_ALONE)
     """Colour around an image that does not fill image_size: red, green, blue in 0..255."""
 
     def __post_init__(self) -> None:
@@ -227,7 +227,7 @@ class Splits:
     """Train on a part of the training images that the cuts leave: 0.1 for a tenth of every class, or a slice
     such as "[:500]" or "[-10%:]". The images are taken in an order that the seed draws and in which every
     class is spread evenly, so that a tenth is within every larger part. --subset is the same."""
-    subset_seed: int | None = None
+    subset_seed: int | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Seed of that order; left out, the seed of the cut. Another seed draws another part of the same training
     images."""
 

@@ -55,8 +55,7 @@ def fit_data(
 
     AdamW has a low rate, a higher one for a head of zeros, and lower rates for lower layers: no rate has to
     be searched for, as it has for the paper's SGD. The head does not train first: with a rate of its own that
-    gained nothing. Nor does it begin as the ridge solution, which gained 2.4 points on 200 photos, lost up to
-    2.8 on digits and tied elsewhere. The first screen of the run lists the departures from the paper.
+    gained nothing. The first screen of the run lists the departures from the paper.
     """
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)

@@ -144,7 +144,6 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
     if own.freeze == "nothing":
         pairs += [
             ("layer decay", own.layer_decay, 1.0),
-            ("steps of the head alone", own.head_first, 0),
             ("frozen layers", own.freeze_layers, 0),
         ]
     changes = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]

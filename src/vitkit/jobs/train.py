@@ -51,7 +51,6 @@ from vitkit.runs.processes import (
     take_threads,
 )
 from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
-from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.runs.start import take_start
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
@@ -231,15 +230,7 @@ def _complete(
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
     invite(world, parts, checkpoint, plan.device_name, sharding)
-    trainer, differences, parts = begin_steps(
-        parts,
-        checkpoint,
-        device,
-        world,
-        listener,
-        lambda parts: begin_head(parts, checkpoint, device, listener),
-        sharding,
-    )
+    trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
     step_seconds = None
@@ -370,9 +361,7 @@ def _refuse_run(plan: Plan, world: World = ALONE) -> None:
     if unfit:
         raise VitkitError(f"{run.model} {unfit}.")
     learning.learned(run.objective)  # refuses options of the loss that do not fit the task
-    refuse_ridge_head(run)
-    for evaluator in run.evaluators.values():
-        evaluator.check()
+    run.fewshot.check()
     if run.optimizer.freezes and not run.start.start:
         raise VitkitError(
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "

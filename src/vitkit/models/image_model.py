@@ -164,10 +164,10 @@ class ImageModel(nn.Module):
 
     @torch.no_grad()
     def init_head(self) -> None:
-        """Set the head to zero, as fine-tuning starts (paper 3.1); its bias to the configuration's value."""
+        """Set the head to zero, as fine-tuning starts (paper 3.1)."""
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)
-            nn.init.constant_(self.head.bias, self.config.head_bias_init)
+            nn.init.zeros_(self.head.bias)
 
     def normalize(self, images: Tensor, any_size: bool = False) -> Tensor:
         """Turn uint8 images into floats as the weights were trained on; floats are taken to be normalised.

@@ -41,7 +41,7 @@ FIELDS: Mapping[str, Collection[object] | None] = dict.fromkeys(
         *("backbone", "stem_channels", "stem_strides", "pool", "register_tokens", "class_token_position"),
         *("position", "rotary", "position_at", "attention", "extra_class_token", "layer_scale"),
         *("norm_before_blocks", "norm_after_pooling", "representation_size", "dropout", "attention_dropout"),
-        *("drop_path", "gelu", "norm_eps", "head_bias_init", "image_mean", "image_std"),
+        *("drop_path", "gelu", "norm_eps", "image_mean", "image_std"),
     ),
     ANY,
 ) | {"norm": ("layer",), "qk_norm": (False,), "qkv_bias": (True,)}

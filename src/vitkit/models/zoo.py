@@ -326,7 +326,7 @@ _NOT_SHAPES = (
         "gelu",
         "norm_eps",
     ),
-    *("head_bias_init", "image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
+    *("image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
 )
 
 

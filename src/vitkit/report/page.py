@@ -26,6 +26,7 @@ from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError
+from vitkit.evaluation.fewshot.tracking import SEEDS
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
@@ -491,14 +492,13 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         keys = dict.fromkeys(key for line in lines for key in line)
         names = [name for name in keys if name.endswith(("_shots", "_all"))]
         if names:
-            options = config.get("evaluators", {}).get(evaluator, {})
-            yield _fewshot_section(evaluator, lines, names, options)
+            yield _fewshot_section(evaluator, lines, names, str(config.get("fewshot", {}).get("data", "")))
 
 
 def _fewshot_section(
-    evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], options: Mapping[str, Any]
+    evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], data: str
 ) -> Section:
-    images = PurePath(str(options.get("data", ""))).name or "other images"
+    images = PurePath(data).name or "other images"
     curves = {_label(name): [_finite(line.get(name)) for line in lines] for name in names}
     steps = [int(line["step"]) for line in lines]
     rows = tuple(
@@ -507,7 +507,7 @@ def _fewshot_section(
     )
     last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
     alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
-    draws = options.get("seeds", 1)
+    draws = 1 if names[0].endswith("_all") else SEEDS
     return Section(
         evaluator,
         "Few-shot",
@@ -515,7 +515,7 @@ def _fewshot_section(
         (
             Plot(tracking_plot(steps, curves, images), evaluator, alt),
             Text(
-                f"{_ways(options)} on the model's features at that step, with the same images of each class "
+                f"{_ways(names)} on the model's features at that step, with the same images of each class "
                 f"at every step; the mean of {draws} draw{'s' * (draws != 1)}. It decided nothing in the "
                 "training.",
                 "caption",
@@ -525,14 +525,14 @@ def _fewshot_section(
     )
 
 
-def _ways(options: Mapping[str, Any]) -> str:
-    """Name the ways to learn from features, to begin a sentence."""
+def _ways(names: Sequence[str]) -> str:
+    """Name the ways to learn from features of which accuracies are named, to begin a sentence."""
     phrases = {
         "ridge": "least squares in closed form (the paper's few-shot accuracy)",
         "knn": "nearest neighbours by the cosine (knn)",
         "logistic": "logistic regression",
     }
-    methods = map(str, options.get("methods", ["ridge"]))
+    methods = dict.fromkeys(name.partition("_")[0] for name in names)
     named = join_names([phrases.get(method, method) for method in methods])
     return f"{named[0].upper()}{named[1:]}"
 

@@ -58,13 +58,9 @@ class Pace:
 
 
 def with_steps(run: Run, steps: int, num_images: int) -> Run:
-    """Give a run another number of steps; warm-up and the steps of the head alone stay the same fraction."""
+    """Give a run another number of steps; the warm-up stays the same fraction."""
     before = run.training.total_steps(num_images)
-    optimizer = replace(
-        run.optimizer,
-        warmup_steps=round(run.optimizer.warmup_steps * steps / before),
-        head_first=round(run.optimizer.head_first * steps / before),
-    )
+    optimizer = replace(run.optimizer, warmup_steps=round(run.optimizer.warmup_steps * steps / before))
     return replace(run, optimizer=optimizer, training=replace(run.training, steps=steps))
 
 
@@ -159,11 +155,10 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
         return guess
     # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.
     count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
-    # Steps after `head_first`, like most of a run: steps of the head alone are faster.
-    first, ends = run.optimizer.head_first, [time.monotonic()]
+    ends = [time.monotonic()]
     for number, batch in enumerate(trainer.loader.batches(0, count)):
         # Any learning rate would do: the time does not depend on it.
-        trainer.update(batch, first + number, learning_rate(run.optimizer, 0, 1))
+        trainer.update(batch, number, learning_rate(run.optimizer, 0, 1))
         ends.append(time.monotonic())
     # The first step is left out: it waits for memory and for the workers that decode.
     return float(np.median(np.diff(ends)[1:]))

@@ -1,6 +1,6 @@
 """Build the parts of a run from its configuration and its images: card, model, loader, trainer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ from vitkit.data.stream.memory_samples import (
     keep_in_memory,
     largest_decoding,
 )
+from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.listener import Listener
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
@@ -38,7 +40,7 @@ from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import FOLDER
-from vitkit.training.config import ObjectiveConfig, Sharding
+from vitkit.training.config import ClassificationConfig, ObjectiveConfig, Sharding
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
 from vitkit.training.parallel import divide, places_of
@@ -267,9 +269,17 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
     if "val" in parts.data.splits:
         evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device, world))
     own = card_of(parts.model).data
-    for name, config in run.evaluators.items():
-        measure = config.build(
+    followed: dict[str, tuple[FewShotTracking, Sequence[Method]]] = {}
+    if run.fewshot.data:
+        followed["fewshot"] = run.fewshot, ("ridge",)
+        if not isinstance(run.objective, ClassificationConfig):
+            # Without labels the features alone can be judged, so the methods that need no training do it.
+            followed["fewshot"] = run.fewshot, ("ridge", "knn")
+            followed["probe"] = linear_probe(run.fewshot.data), ("logistic",)
+    for name, (tracked, methods) in followed.items():
+        measure = tracked.build(
             run.preprocessing,
+            methods,
             device=device,
             precision=run.training.precision,
             batch_size=run.training.micro_batch_size or run.training.batch_size,
@@ -277,7 +287,7 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
             trained_on=() if own is None else (own,),
             world=world,
         )
-        evaluators[name] = Evaluator(measure, config.every, config.line, together=True)
+        evaluators[name] = Evaluator(measure, tracked.every, tracked.line, together=True)
     return evaluators
 
 

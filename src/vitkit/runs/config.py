@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from vitkit._version import __version__
-from vitkit.config import describe_value, difference, from_json, nearest, read_value, require_finite, to_json
+from vitkit.config import (
+    IN_PYTHON_ALONE,
+    describe_value,
+    difference,
+    from_json,
+    nearest,
+    read_value,
+    require_finite,
+    to_json,
+)
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.durable import read_json_once, replace_json
 from vitkit.errors import VitkitError
@@ -18,21 +27,19 @@ from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
-from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, NormKind, PositionKind
+from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,
-    VALIDATION,
     ClassificationConfig,
     ObjectiveConfig,
     OptimizerConfig,
     TrainingConfig,
 )
 
-EvaluatorConfig = FewShotTracking
-"""The configuration of an evaluator; another kind needs the methods of `FewShotTracking`."""
-
+PREFIXED = ("splits", "fewshot")
+"""Parts of a run whose options carry their name, which would not say without it what is cut or measured."""
 WHICH_IMAGES = (
     "Which images? Give data (--data): digits (built in), a folder of class folders or a .zip or .tar of "
     "one, a .csv of paths and labels, or a folder of .parquet files."
@@ -47,25 +54,18 @@ class Architecture:
     pool: ImagePoolKind | None = None
     """How the tokens become one vector: the class token (token), the mean or maximum of the patches (mean,
     max), or attention pooling (map)."""
-    extra_class_token: bool | None = None
+    extra_class_token: bool | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Give the encoder a class token although the pooling does not read it, as MAE's has one."""
-    stem_channels: tuple[int, ...] | None = None
+    stem_channels: tuple[int, ...] | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Channels of 3x3 convolutions before the patches, of which the last halve the image until a position is
     a patch. A name that ends in -conv chooses them."""
-    stem_strides: tuple[int, ...] | None = None
+    stem_strides: tuple[int, ...] | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Stride of each of these convolutions, 1 or 2, instead: 1 2 1 2 1 2 makes patches of 8 pixels, and keeps
     more of the computation where the map is large."""
-    register_tokens: int | None = None
-    """Number of learned tokens that are added to the class token and the patches."""
     position: PositionKind | None = None
     """Position embedding: learned (one vector for each patch), learned_2d (one for its row, one for its
     column), relative (offsets in the attention), sincos_2d (fixed sines), sincos_2d_mae (with the frequencies
     of MAE's authors), or none (paper, appendix D.4)."""
-    position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
-    """Where positions are added: before the first layer (stem), or before every layer, each with an embedding
-    of its own or with one that all share."""
-    mlp_dim: int | None = None
-    """Hidden width of the MLP in every block."""
     representation_size: int | None = None
     """Width of the tanh layer before the head, which the paper has in pre-training."""
     dropout: float | None = None
@@ -75,17 +75,11 @@ class Architecture:
     drop_path: float | None = None
     """Stochastic depth: fraction of the images that skip a branch of the last block in training, from 0 to
     below 1. In the blocks before it the fraction rises evenly from 0."""
-    norm: NormKind | None = None
-    """Kind of the norms: LayerNorm (layer), or RMSNorm (rms), which subtracts no mean and adds no shift."""
-    qk_norm: bool | None = None
-    """Normalise queries and keys before their product, so that attention logits cannot grow without bound."""
     layer_scale: float | None = None
     """First value of a learned factor for each channel of every branch (DeiT III): below 1, a new Transformer
     passes on what its stem made, and learns sooner."""
-    gelu: Literal["tanh", "erf"] | None = None
+    gelu: Literal["tanh", "erf"] | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
-    head_bias_init: float | None = None
-    """Initial bias of the head: for a sigmoid loss over many classes a value below 0, such as -10."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -121,10 +115,9 @@ class StartConfig:
     start_from: Literal["end", "best", "last"] = "end"
     """The weights taken from a run folder: its final model, or its best or last checkpoint. Of an unfinished
     run, "end" is its best checkpoint so far."""
-    head: Literal["new", "ridge", "keep"] = "new"
-    """new: a linear layer of zeros in place of the whole head (paper 3.1). ridge: the same, set to the ridge
-    solution on the features of the training images. keep: the head as it is, which needs the same classes,
-    matched by their names."""
+    head: Literal["new", "keep"] = "new"
+    """new: a linear layer of zeros in place of the whole head (paper 3.1). keep: the head as it is, which
+    needs the same classes, matched by their names."""
     position_interpolation: Interpolation | None = None
     """The library by whose rule position embeddings are resized for another image size; left out, the one
     that the start comes from (timm's is open_clip's and that of DINOv2 with registers too)."""
@@ -164,8 +157,7 @@ class Run:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     splits: Splits = field(default_factory=Splits)
     loading: Loading = field(default_factory=Loading)
-    evaluators: Mapping[str, EvaluatorConfig] = field(default_factory=dict)
-    """Measurements other than the validation while the model is trained, by name: they are only logged."""
+    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: str = ""
 
     def __post_init__(self) -> None:
@@ -180,19 +172,12 @@ class Run:
                 f"muon updates whole matrices, of which --sharding {self.training.sharding} gives each "
                 "process a part: choose --sharding replicas, or --optimizer adamw."
             )
-        if VALIDATION in self.evaluators:
-            raise VitkitError(f"{VALIDATION!r} is the name of the task's own evaluator: choose another name.")
 
     @classmethod
     def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Read the objective as that of the task; and the field `fewshot` of the time before evaluators."""
+        """Read the objective as that of the task."""
         task = data.get("task", "classification")
         kind = OBJECTIVES.get(task) if isinstance(task, str) else None
-        if "fewshot" in data:
-            tracked = from_json(FewShotTracking, data["fewshot"], f"{where}: fewshot")
-            data = {key: value for key, value in data.items() if key != "fewshot"}
-            # Without data nothing was measured.
-            data |= {"evaluators": {**({"fewshot": to_json(tracked)} if tracked.data else {})}}
         return data, {"objective": kind or ClassificationConfig}
 
 
@@ -306,9 +291,6 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     if None not in (there["training"]["steps"], here["training"]["steps"]):
         here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):
-        for name, config in {**run.evaluators, **recorded_run.evaluators}.items():
-            # An evaluator that measures nothing, so that the options of the other are listed one by one.
-            options["evaluators"].setdefault(name, to_json(type(config)()))
         del options["loading"]
         for name in ("micro_batch_size", "recompute", "sharding"):
             del options["training"][name]
@@ -380,7 +362,7 @@ def _paths(config: Any, prefix: str = "") -> Iterator[str]:
         value = getattr(config, part.name)
         if is_dataclass(value):
             yield from _paths(value, f"{prefix}{part.name}.")
-        elif not isinstance(value, Mapping):  # evaluators measure, and decide nothing
+        else:
             yield f"{prefix}{part.name}"
 
 
@@ -398,7 +380,7 @@ def _with_fields(config: Any, given: Mapping[tuple[str, ...], tuple[str, Any]]) 
 
 
 LENGTH = ("training.steps", "training.epochs", "training.minutes")
-FROM_LENGTH = ("optimizer.warmup_steps", "optimizer.head_first", "training.evaluate_every")
+FROM_LENGTH = ("optimizer.warmup_steps", "training.evaluate_every")
 """Fields that are a part of the length of a run where nobody gives them."""
 
 
@@ -425,8 +407,7 @@ def train_longer(changes: Sequence[str], folder: Path) -> str:
 
 
 def _option(name: str) -> str:
-    """Name the option of a field; options of splits and evaluators have their section's name before them."""
+    """Name the option of a field; options of splits and few-shot accuracy have their section's name first."""
     section, _, field_name = name.rpartition(".")
-    carries = section.startswith(("splits", "evaluators."))
-    prefix = f"{section.removeprefix('evaluators.')}." if carries else ""
+    prefix = f"{section}." if section in PREFIXED else ""
     return f"--{prefix}{field_name.replace('_', '-')}"

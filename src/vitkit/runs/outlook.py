@@ -274,8 +274,6 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
         )
     if optimizer.head_rate != 1:
         lines.append(f"the head at {optimizer.head_rate:g} times the learning rate")
-    if optimizer.head_first and not alone:
-        lines.append(f"the head alone in the first {pluralize(optimizer.head_first, 'step')}")
     return lines
 
 

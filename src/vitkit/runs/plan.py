@@ -193,10 +193,10 @@ def plan_run(
 
 
 def with_absolute_paths(run: Run) -> Run:
-    """Make the paths of images, start and evaluators absolute, so that they hold from any folder."""
-    evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
+    """Make the paths of all images and of the start absolute, so that they hold from any folder."""
+    fewshot = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
     start = replace(run.start, start=absolute_start(run.start.start))
-    return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
+    return replace(run, data=absolute_spec(run.data), fewshot=fewshot, start=start)
 
 
 def resolve_start(
@@ -285,10 +285,10 @@ def resolve_minutes(
     require_memory(config, named, place)  # before anything of the run is built
     pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)
     steps = choose_steps(run.training, pace, count, listener)
-    for evaluator in run.evaluators.values():
+    if run.fewshot.data:
         listener.note(
-            f"The {evaluator.describe()}, measured while the model is trained, is not counted in these "
-            "minutes: the run takes longer."
+            f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "
+            "counted in these minutes: the run takes longer."
         )
     return fit(run, steps, count)
 

@@ -167,7 +167,6 @@ def begin_steps(
     device: torch.device,
     world: World,
     listener: Listener = SILENT,
-    prepare: Callable[[Parts], None] = lambda parts: None,
     sharding: Sharding = "replicas",
 ) -> tuple[Trainer, list[str], Parts]:
     """Read the images of a run and build what trains it, in all processes alike.
@@ -178,7 +177,6 @@ def begin_steps(
         device: the device of this process.
         world: the processes.
         listener: hears the progress.
-        prepare: called once the images are read, before the trainer copies weights into an average.
         sharding: the division of the state among the processes.
 
     Returns:
@@ -188,7 +186,6 @@ def begin_steps(
     for _, heartbeat in _joined:
         heartbeat.step_timeout = parts.run.loading.step_timeout
     parts = read_images(parts, listener, world)
-    prepare(parts)
     if checkpoint is None:  # before the weights are divided
         world.share(list(parts.model.state_dict().values()))
     trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []

@@ -36,7 +36,7 @@ from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
 """Names of classes that an error lists: an error stays a few lines long."""
-FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
+FREE = ("dropout", "attention_dropout", "drop_path")
 """Fields of the architecture that are no property of the weights: a run may choose other values."""
 
 
@@ -155,8 +155,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     )
     config = with_image_size(before, run.preprocessing.image_size)
     if run.start.head != "keep":
-        # The start's initial bias goes with its head; the run may have an initial bias of its own.
-        config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
+        config = config.with_new_head(len(class_names))
     else:
         _class_order(start, class_names)  # for its error, before anything is built
     config = replace(config, **_changes(run, start.model, config))
@@ -214,8 +213,6 @@ def take_start(
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
-    if run.start.head != "keep":
-        model.init_head()  # after the weights are loaded, whose head has the start's initial bias
     model.card = with_start(card_of(model), written)
     replace_json(folder / START_FILE, to_json(written))
     return written
@@ -237,8 +234,6 @@ def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
                 f"The start decides the architecture: its {key} is {own[key]}, and its weights are worth "
                 f"nothing with {value}. Leave --{key.replace('_', '-')} out."
             )
-    if run.start.head == "keep":  # the bias is loaded, so that no initial value is used
-        changes.pop("head_bias_init", None)
     return changes
 
 
@@ -283,7 +278,7 @@ def _fit_tensors(run: Run, start: Start, config: ModelConfig, model: ImageModel)
         LoadOptions(
             num_classes=config.num_classes,
             image_size=config.image_size,
-            head="keep" if options.head == "keep" else "new",
+            head=options.head,
             position_interpolation=options.position_interpolation,
             image_mean=options.image_mean,
             image_std=options.image_std,
@@ -313,8 +308,7 @@ def _lines(
         former = f" of {before.num_classes:,} classes" if before.num_classes else ""
         former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
         former = f", in place of the head{former}" if former else ""
-        begun = "the ridge solution on its features" if run.start.head == "ridge" else "zeros"
-        lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{former}")
+        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         rule = INTERPOLATIONS[_interpolation(run, start)]

@@ -176,14 +176,10 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     """Decoupled weight decay: each step shrinks the kernels by the fraction learning_rate * weight_decay;
     biases and norms are not decayed."""
-    decay_all: bool = False
-    """Decay every parameter, biases and norms too."""
     beta1: float = 0.9
     """Decay of Adam's running mean of the gradients, from 0 to below 1."""
     beta2: float = 0.999
     """Decay of Adam's running mean of the squared gradients, from 0 to below 1."""
-    eps: float = 1e-8
-    """Small number that Adam adds to the denominator, so that it never divides by 0."""
     momentum: float = 0.9
     """Momentum of SGD, from 0 to below 1."""
     momentum_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -192,18 +188,16 @@ class OptimizerConfig:
     clip_norm: float | None = 1.0
     """Largest global norm of the gradients; larger gradients are scaled down to it. None does not clip."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Decay of the learning rate from its peak: by a cosine to 0, linearly to --linear-end, or not at all."""
+    """Decay of the learning rate from its peak: by a cosine to 0, linearly to 1e-5, or not at all."""
     warmup_steps: int = 0
     """Steps of linear warm-up from 0; the warm-up multiplies the decayed learning rate, as in the original
     code."""
-    linear_end: float = 1e-5
-    """Learning rate at which the linear schedule ends."""
     polyak: float | None = None
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
     freeze: Literal["nothing", "trunk"] = "nothing"
-    """Part of the model that is not trained. trunk: the head alone is trained, and freeze_layers, layer_decay
-    and head_first have nothing to act on."""
+    """Part of the model that is not trained. trunk: the head alone is trained, and freeze_layers and
+    layer_decay have nothing to act on."""
     freeze_layers: int = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
     layer_decay: float = 1.0
@@ -212,8 +206,6 @@ class OptimizerConfig:
     head_rate: float = 1.0
     """Factor of the head's learning rate: above 1, a new head learns faster than the trained layers below
     it."""
-    head_first: int = 0
-    """Number of first steps in which the head is trained alone (Kumar et al. 2022, arXiv 2202.10054)."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -233,10 +225,10 @@ class OptimizerConfig:
                 f"learning_rate {self.learning_rate}, weight_decay {self.weight_decay}, "
                 f"warmup_steps {self.warmup_steps}."
             )
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and 0 <= self.momentum < 1 and self.eps > 0):
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and 0 <= self.momentum < 1):
             raise VitkitError(
-                "beta1, beta2 and momentum are from 0 to below 1 and eps is above 0, found "
-                f"{self.beta1}, {self.beta2}, {self.momentum} and {self.eps}."
+                "beta1, beta2 and momentum are from 0 to below 1, found "
+                f"{self.beta1}, {self.beta2} and {self.momentum}."
             )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
@@ -246,11 +238,8 @@ class OptimizerConfig:
             raise VitkitError(f"layer_decay is above 0 and at most 1, found {self.layer_decay}.")
         if self.head_rate <= 0:
             raise VitkitError(f"head_rate is a factor above 0, found {self.head_rate}.")
-        if min(self.freeze_layers, self.head_first) < 0:
-            raise VitkitError(
-                f"freeze_layers and head_first are 0 or more, found {self.freeze_layers} and "
-                f"{self.head_first}."
-            )
+        if self.freeze_layers < 0:
+            raise VitkitError(f"freeze_layers is 0 or more, found {self.freeze_layers}.")
 
     @property
     def state_bytes(self) -> int:
@@ -261,8 +250,8 @@ class OptimizerConfig:
 
     @property
     def differs_by_layer(self) -> bool:
-        """Whether the layers of a model learn at different rates or times."""
-        return self.freezes or self.layer_decay != 1 or self.head_rate != 1 or self.head_first > 0
+        """Whether the layers of a model learn at different rates."""
+        return self.freezes or self.layer_decay != 1 or self.head_rate != 1
 
     @property
     def freezes(self) -> bool:
@@ -316,8 +305,6 @@ class TrainingConfig:
     """Steps between validations; left out, once per epoch, but at most 50 times in a run."""
     checkpoint_every: int | None = None
     """Steps between checkpoints; left out, a checkpoint is written at every validation."""
-    checkpoint_minutes: float = 10.0
-    """Minutes after which a checkpoint is written even before the next such step."""
     keep: int = 2
     """Number of latest checkpoints that are not removed, besides the best one."""
     patience: int | None = None

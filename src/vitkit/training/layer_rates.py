@@ -23,7 +23,10 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
         VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.
     """
     numbers = _layer_numbers(model)
-    depth, head = len(model.layers()), set(head_parameters(model))
+    depth, head = (
+        len(model.layers()),
+        {weights for name, weights in model.named_parameters() if name.startswith(HEAD)},
+    )
     refuse_layers(depth, config)
     if config.freeze == "trunk":
         if not head:
@@ -49,11 +52,6 @@ def refuse_layers(depth: int, config: OptimizerConfig) -> None:
             f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
             f"{config.freeze_layers}."
         )
-
-
-def head_parameters(model: ImageModel) -> list[nn.Parameter]:
-    """List the parameters of the head."""
-    return [parameter for name, parameter in model.named_parameters() if name.startswith(HEAD)]
 
 
 def _layer_numbers(model: ImageModel) -> dict[nn.Parameter, int]:

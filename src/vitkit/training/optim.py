@@ -15,6 +15,11 @@ from vitkit.models.image_model import ImageModel
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.sharding import collect, take_local
 
+EPS = 1e-8
+"""Number that Adam adds to the denominator, so that it never divides by 0 (optax's default)."""
+LINEAR_END = 1e-5
+"""Learning rate at which the linear schedule ends, as in the original code."""
+
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
     """Compute the learning rate of update number `step`, counted from 0: with warm-up the first one is 0.
@@ -31,7 +36,7 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     if config.schedule == "cosine":
         rate = peak * np.float32(0.5) * (np.float32(1) + np.cos(np.float32(np.pi) * progress))
     elif config.schedule == "linear":
-        end = np.float32(config.linear_end)
+        end = np.float32(LINEAR_END)
         rate = end + (peak - end) * (np.float32(1) - progress)
     elif config.schedule == "constant":
         rate = peak
@@ -48,11 +53,11 @@ def decay_groups(
     """Group parameters by whether they decay, and by the factor of their learning rate, the largest first.
 
     Only the kernels of dense layers and convolutions decay, as big_vision's mask `.*/kernel$` has it: no
-    bias, norm, position embedding or class token. With `decay_all` every parameter does.
+    bias, norm, position embedding or class token.
 
     Args:
         model: its parameters are grouped, in the order in which it lists them.
-        config: the weight decay, and whether every parameter decays.
+        config: the weight decay.
         scales: the `scale` of a parameter's group, the factor of its learning rate; 1 where it is left out.
             Parameters with factor 0 are in no group.
 
@@ -75,7 +80,7 @@ def decay_groups(
         undecayed: list[nn.Parameter] = []
         for parameter, factor in factors.items():
             if factor == scale:
-                (decayed if config.decay_all or id(parameter) in kernels else undecayed).append(parameter)
+                (decayed if id(parameter) in kernels else undecayed).append(parameter)
         groups.append({"params": decayed, "weight_decay": config.weight_decay, "scale": scale})
         groups.append({"params": undecayed, "weight_decay": 0.0, "scale": scale})
     return groups
@@ -104,12 +109,12 @@ def create_optimizer(
         case "sgd":
             return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
         case "muon":
-            return Muon(groups, hidden_matrices(model), betas=betas, eps=config.eps)
+            return Muon(groups, hidden_matrices(model), betas=betas, eps=EPS)
         case "adamw" | "adam":  # "adam" is the same with a weight decay of 0
             if config.momentum_dtype == "bfloat16":
-                return BFloat16AdamW(groups, betas=betas, eps=config.eps)
+                return BFloat16AdamW(groups, betas=betas, eps=EPS)
             # Fused: one kernel for all parameters of a group.
-            return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
+            return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=EPS, fused=True)
 
 
 def state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> set[str]:

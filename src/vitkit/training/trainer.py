@@ -42,7 +42,7 @@ from vitkit.training.checkpoint import (
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
-from vitkit.training.layer_rates import head_parameters, rate_scales
+from vitkit.training.layer_rates import rate_scales
 from vitkit.training.metrics_log import Log, MetricsLog, NoLog, repair_log
 from vitkit.training.objectives import AfterStep
 from vitkit.training.optim import (
@@ -62,6 +62,8 @@ MICRO_BATCH = "micro_batch_size"
 where a GPU's memory was too small for the micro-batch."""
 SHARDING = "sharding"
 """The entry with the division of the state among processes."""
+CHECKPOINT_SECONDS = 600.0
+"""Seconds after which a checkpoint is written even before the next such step: a kill loses no more work."""
 IDS_SHOWN = 5
 """Images of a batch that an error names: a few are enough to look at, and a batch may have thousands."""
 
@@ -283,11 +285,6 @@ class Trainer:
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
-        head = set(head_parameters(model)) if optimizer_config.head_first else set()
-        # The parameters that are not trained in the first `head_first` steps, which train the head alone.
-        self.waiting = [
-            weights for weights, scale in scales.items() if head and scale and weights not in head
-        ]
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
         self.environment = environment(self.device, world.size)
@@ -441,7 +438,7 @@ class Trainer:
         The clock decides only when a checkpoint is made, never its contents: no bits depend on it.
         """
         every = self.config.checkpoint_every or self.evaluate_every
-        return step % every == 0 or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
+        return step % every == 0 or time.monotonic() - saved_at > CHECKPOINT_SECONDS
 
     def _save(self, step: int, log: Log, finished: bool, at_once: bool) -> None:
         """Save a checkpoint after update number `step`; a large one in the background, unless `at_once`."""
@@ -485,17 +482,10 @@ class Trainer:
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         set_rate(optimizer, rate)
-        waits = step < self.optimizer_config.head_first
-        for parameter in self.waiting:
-            # FSDP2 looks at this once, before the first step. So in a sharded model these parameters always
-            # get gradients, which are thrown away below.
-            parameter.requires_grad_(self.skeleton is not None or not waits)
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
         if self.gradients.size < self.full_size:  # written down: a resumed run adds up as this one does
             self.environment[MICRO_BATCH] = self.gradients.size
-        for parameter in self.waiting if waits else ():
-            parameter.grad = None
         # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         numbers = send_numbers(totals, batch, step, rate)

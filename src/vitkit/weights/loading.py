@@ -483,7 +483,7 @@ def _fit_head(
     if num_classes:
         example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
         trunk["head.weight"] = example.new_zeros(num_classes, config.width)
-        trunk["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
+        trunk["head.bias"] = example.new_zeros(num_classes)
     return config, trunk
 
 

@@ -224,5 +224,5 @@ def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch
 def test_other_options_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     put(NAMES[0])
     monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
-    run = vitkit.finetune_run(StartConfig(head="ridge"), str(photos), image_size=16)
-    assert run.start == StartConfig(NAMES[0], head="ridge") and run.preprocessing.image_size == (16, 16)
+    run = vitkit.finetune_run(StartConfig(head="keep"), str(photos), image_size=16)
+    assert run.start == StartConfig(NAMES[0], head="keep") and run.preprocessing.image_size == (16, 16)

@@ -22,8 +22,7 @@ from vitkit.training.config import TrainingConfig
 def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: str, start: str) -> None:
     model = vitkit.load_model(start).train()
     preprocessing = Preprocessing(SIZE, antialias=False)
-    tracking = FewShotTracking(data, shots=(1, 5), methods=("ridge", "knn"))
-    evaluate = tracking.build(preprocessing)
+    evaluate = FewShotTracking(data, shots=(1, 5)).build(preprocessing, ("ridge", "knn"))
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
     measured = evaluate(model, torch.nn.Module())
     assert model.training
@@ -53,7 +52,7 @@ def training_run(data: str, followed: FewShotTracking | None = None) -> Run:
         preprocessing=Preprocessing(SIZE),
         training=TrainingConfig(steps=6, batch_size=4, evaluate_every=2),
         loading=Loading(workers=0),
-        evaluators={} if followed is None else {"fewshot": followed},
+        fewshot=followed or FewShotTracking(),
     )
 
 
@@ -63,7 +62,7 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
     other = str(class_folders(tmp_path / "other", {"x": 9, "y": 9}))
     hearing = Hearing()
     followed = vitkit.train(
-        training_run(data, FewShotTracking("other", 3, (2, 4), 2)), "followed", listener=hearing
+        training_run(data, FewShotTracking("other", 3, (2, 4))), "followed", listener=hearing
     )
     alone = vitkit.train(training_run(data), "alone")
     assert (followed / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()
@@ -80,7 +79,7 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
     for line in measured:
         assert f">{line['ridge_4_shots']:.1%}</td>" in page
     assert "Few-shot accuracy while" not in (alone / "report.html").read_text()
-    assert json.loads((followed / "config.json").read_text())["run"]["evaluators"]["fewshot"]["data"] == other
+    assert json.loads((followed / "config.json").read_text())["run"]["fewshot"]["data"] == other
     with pytest.raises(VitkitError, match="No data at"):
         vitkit.train(training_run(data, FewShotTracking("nowhere")), "nothing")
     assert not Path("nothing").exists()
@@ -89,16 +88,16 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
 def test_the_options_of_following_are_those_of_the_command(data: str, tmp_path: Path) -> None:
     class_folders(tmp_path / "other", {"x": 9, "y": 9})
     command = f"train --data {data} --model ViT-16x2x2/4 --image-size 8 12 --steps 2 --batch-size 4 --out run"
-    followed = "--fewshot.data other --fewshot.every 1 --fewshot.shots 1,3 --fewshot.seeds 1"
+    followed = "--fewshot.data other --fewshot.every 1 --fewshot.shots 1,3"
     assert run([*command.split(), *followed.split()]) == 0
-    recorded = json.loads(Path("run/config.json").read_text())["run"]["evaluators"]["fewshot"]
+    recorded = json.loads(Path("run/config.json").read_text())["run"]["fewshot"]
     other = str(tmp_path / "other")
-    assert recorded == {"data": other, "every": 1, "shots": [1, 3], "seeds": 1, "methods": ["ridge"]}
+    assert recorded == {"data": other, "every": 1, "shots": [1, 3]}
     log = Path("run/metrics.jsonl").read_text()
     assert log.count("ridge_3_shots") == 2
 
 
-@pytest.mark.parametrize("wrong", [{"shots": (0,)}, {"shots": ()}, {"seeds": 0}, {"every": 0}])
+@pytest.mark.parametrize("wrong", [{"shots": (0,)}, {"shots": ()}, {"every": 0}])
 def test_following_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(VitkitError, match="few-shot evaluation"):
         FewShotTracking(**wrong)

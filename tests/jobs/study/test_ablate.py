@@ -67,10 +67,10 @@ def test_the_value_of_the_base_need_not_be_listed() -> None:
 
 
 def test_values_that_make_the_same_run_are_one_arm() -> None:
-    # The name of the model stands for learned positions and an MLP of 64, which can be said otherwise too.
-    models = ["ViT-16x1x2/4", "ViT-16x2x2/4"]
-    design = designed({"position": ["learned", "none", "none"], "mlp_dim": [64, 32], "model": models})
-    assert labels(design) == ["the base", "position none", "mlp_dim 32", "model ViT-16x2x2/4"]
+    # The name of the model stands for learned positions, which can be said otherwise too.
+    models = ["ViT-16x1x2/4", "ViT-16x1x2x64/4", "ViT-16x1x2x32/4"]
+    design = designed({"position": ["learned", "none", "none"], "model": models})
+    assert labels(design) == ["the base", "position none", "model ViT-16x1x2x32/4"]
 
 
 def test_settings_can_be_joined_to_a_value() -> None:
@@ -233,8 +233,8 @@ def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
 
 
 def test_an_arm_that_cannot_be_trained_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    wide = replace(SMALL, architecture=Architecture(mlp_dim=32))
-    with pytest.raises(VitkitError, match="model BiT-R50x1: BiT-R50x1 has no mlp_dim"):
+    wide = replace(SMALL, architecture=Architecture(layer_scale=0.1))
+    with pytest.raises(VitkitError, match="model BiT-R50x1: BiT-R50x1 has no layer_scale"):
         vitkit.ablate(wide, {"model": ["BiT-R50x1"]}, out=tmp_path / "study")
     untested = replace(SMALL, splits=Splits(test_fraction=0.0))
     with pytest.raises(VitkitError, match=r"give --splits\.test-fraction"):

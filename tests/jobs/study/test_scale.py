@@ -27,7 +27,7 @@ from vitkit.listener import SILENT
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
-from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Request
 from vitkit.runs.series_options import SeriesOptions
@@ -134,7 +134,7 @@ def test_points_along_steps_are_trainings_of_their_own(paced: list[Run]) -> None
 
 
 def test_points_along_size_keep_the_shape_of_the_model(paced: list[Run]) -> None:
-    run = replace(SMALL, model="ViT-128x8x4/4", architecture=Architecture(mlp_dim=256))
+    run = replace(SMALL, model="ViT-128x8x4x256/4")
     made = plan(along="size", recipe=run)
     configs = [
         arm.run.architecture.build_config(arm.run.model, 10, arm.run.preprocessing) for arm in made.arms
@@ -142,7 +142,7 @@ def test_points_along_size_keep_the_shape_of_the_model(paced: list[Run]) -> None
     assert made.places == tuple(float(training_flops(config, 8 * 16)) for config in configs)
     assert configs[-2].width == 128  # the recipe's own is the last one that the law is fitted to
     assert made.arms[-2].run == job._with_length(
-        replace(made.arms[-2].run, model="ViT-128x8x4/4", architecture=run.architecture), 8, 8, 1257
+        replace(made.arms[-2].run, model="ViT-128x8x4x256/4"), 8, 8, 1257
     )
     targets = [made.places[-2] * factor for factor in (10**-1.5, 10**-1.125, 10**-0.75, 10**-0.375, 1, 3)]
     for place, target, config in zip(made.places, targets, configs, strict=True):

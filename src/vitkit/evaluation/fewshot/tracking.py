@@ -4,10 +4,9 @@ The command line reads the options without torch, which is imported where accura
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitkit.data.paths import absolute_spec
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Method, listed
 from vitkit.world import ALONE, World, prepared_together
@@ -35,40 +34,30 @@ class FewShotTracking:
     """Steps between two measurements; left out, as often as the validation."""
     shots: tuple[int, ...] = SHOTS
     """Numbers of images of each class to learn from, with commas between."""
-    seeds: int = 3
-    """Number of times the shots are drawn, each with another seed."""
-    methods: tuple[Method, ...] = ("ridge",)
-    """Ways to learn from the features: ridge (the paper's few-shot accuracy), knn (nearest neighbours),
-    logistic (regression), with commas between."""
 
     def __post_init__(self) -> None:
-        if not self.shots or min(self.shots) < 1 or self.seeds < 1:
+        if not self.shots or min(self.shots) < 1:
             raise VitkitError(
-                "The few-shot evaluation expects shots and seeds of 1 or more, found "
-                f"{listed(self.shots)} and {self.seeds}."
+                f"The few-shot evaluation expects shots of 1 or more, found {listed(self.shots)}."
             )
-        if not self.methods or not set(self.methods) <= set(METHODS):
-            raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
         if self.every is not None and self.every < 1:
             raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
 
-    def with_absolute_paths(self) -> "FewShotTracking":
-        """Write paths down so that they hold from any folder."""
-        return replace(self, data=absolute_spec(self.data))
-
     def check(self) -> None:
-        """Open the images, so that an error comes before anything is made.
+        """Open the images, if there are any, so that an error comes before anything is made.
 
         Raises:
             VitkitError: the images are not there, or leave nothing to test on.
         """
         from vitkit.evaluation.fewshot.data import open_fewshot_data
 
-        open_fewshot_data(self.data)
+        if self.data:
+            open_fewshot_data(self.data)
 
     def build(
         self,
         preprocessing: "Preprocessing",
+        methods: Sequence[Method] = ("ridge",),
         *,
         device: "torch.device | str" = "cpu",
         precision: "Precision" = "auto",
@@ -84,6 +73,7 @@ class FewShotTracking:
 
         Args:
             preprocessing: from an image to the model's input, as in training.
+            methods: ways to learn from the features.
             device: where the model is.
             precision: of its arithmetic.
             batch_size: images at a time.
@@ -107,7 +97,7 @@ class FewShotTracking:
 
         shots = sorted(set(self.shots))
         opened = open_fewshot_data(self.data, trained_on, world).decoded_by(preprocessing.decode)
-        draws = opened.draws(self.seeds)
+        draws = opened.draws(SEEDS if max(shots) != ALL_SHOTS else 1)  # all images are the same every time
 
         def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
             if not isinstance(model, ImageModel):
@@ -129,7 +119,7 @@ class FewShotTracking:
                 scores = measure(
                     draws,
                     shots,
-                    self.methods,
+                    methods,
                     drawn.features,
                     test,
                     opened.classes,
@@ -142,26 +132,22 @@ class FewShotTracking:
     def line(self, measured: Mapping[str, float]) -> str:
         """Write the accuracy of the most shots in short: "25 shots 43.2%", of several methods "25 shots
         43.2% knn 40.1%"."""
-        first, *others = self.methods
-        accuracies = [f"{measured[_name(method, max(self.shots))]:.1%}" for method in self.methods]
-        beside = "".join(f" {method} {value}" for method, value in zip(others, accuracies[1:], strict=True))
-        if max(self.shots) == ALL_SHOTS:
-            return f"{'linear probe' if first == 'logistic' else first} {accuracies[0]}{beside}"
-        return f"{max(self.shots)} shots {accuracies[0]}{beside}"
-
-    def describe(self) -> str:
-        """Name the measurement, for a sentence: "few-shot accuracy on digits"."""
-        return f"few-shot accuracy on {self.data}"
+        most = max(self.shots)
+        first, *others = (method for method in METHODS if _name(method, most) in measured)
+        beside = "".join(f" {method} {measured[_name(method, most)]:.1%}" for method in others)
+        label = "linear probe" if most == ALL_SHOTS else f"{most} shots"
+        return f"{label} {measured[_name(first, most)]:.1%}{beside}"
 
 
+SEEDS = 3
+"""Number of times the shots are drawn, each with another seed."""
 AT_THE_END = 10**12
 """More steps than any run has: after the last step every evaluator measures."""
 
 
 def linear_probe(data: str) -> FewShotTracking:
-    """Measure logistic regression on the features of all training images of `data`, once, after the last
-    step."""
-    return FewShotTracking(data, every=AT_THE_END, shots=(ALL_SHOTS,), seeds=1, methods=("logistic",))
+    """Measure a classifier on the features of all training images of `data`, once, after the last step."""
+    return FewShotTracking(data, every=AT_THE_END, shots=(ALL_SHOTS,))
 
 
 def _name(method: Method, shots: int) -> str:

@@ -47,14 +47,12 @@ def base_of(run: Run, num_classes: int, num_images: int, tested: float, folder: 
         VitkitError: it is no ViT, or one with another stem, pooling or position than a plain one.
     """
     shape = vit_config(run.model, num_classes, run.preprocessing.image_size)
-    shape = replace(shape, mlp_dim=run.architecture.mlp_dim or shape.mlp_dim)
     if changed_name(named(shape), shape) != named(shape):
         raise VitkitError(
             f"The base of a study is a plain ViT, which the arms change, found {run.model}: give a --recipe "
             "with a ViT such as ViT-64x4x4/4."
         )
-    plain = replace(run, model=named(shape), architecture=replace(run.architecture, mlp_dim=None))
-    return Base(plain, num_classes, num_images, tested, folder)
+    return Base(replace(run, model=named(shape)), num_classes, num_images, tested, folder)
 
 
 @dataclass(frozen=True)
@@ -331,13 +329,18 @@ def _multiples(run: Run, factors: Sequence[float]) -> tuple[float, ...]:
 def positions(base: Base) -> Design:
     """Make Table 8: kinds of position embedding, and places where they are added."""
     kinds = {"learned": "1-D", "none": "none", "learned_2d": "2-D", "relative": "relative"}
-    places = {"stem": "stem", "every_layer": "every layer", "every_layer_shared": "every layer, shared"}
+    # The place, with its label and what the name of such a model ends in.
+    places = {
+        "stem": ("stem", ""),
+        "every_layer": ("every layer", "-everylayer"),
+        "every_layer_shared": ("every layer, shared", "-shared"),
+    }
     variants = []
     for kind, kind_label in kinds.items():
-        for place, place_label in places.items():
+        for place, (place_label, ending) in places.items():
             if place != "stem" and kind in ("none", "relative"):  # which are added nowhere
                 continue
-            run = with_options(base.run, {"position": kind, "position_at": place})
+            run = with_options(base.run, {"position": kind, "model": base.run.model + ending})
             label = kind_label if kind in ("none", "relative") else f"{kind_label}, {place_label}"
             name = kind if place == "stem" else f"{kind}-{place}"
             variants.append(Variant(name, label, run, name))

@@ -406,12 +406,12 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         num_heads = max(1, round(width * vit.num_heads / vit.width))
         multiple = 4 * num_heads  # sines and cosines of two coordinates need a width that 4 divides
         width = max(1, round(width / multiple)) * multiple
-        mlp_dim = max(1, round(width * (architecture.mlp_dim or vit.mlp_dim) / vit.width))
+        mlp_dim = max(1, round(width * vit.mlp_dim / vit.width))
         grown = replace(vit, width=width, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim)
         # The new name has the width of the MLP. The layer before the head, where there is one, stays as wide
         # as the model.
         before_head = None if architecture.representation_size is None else width
-        architecture = replace(architecture, mlp_dim=None, representation_size=before_head)
+        architecture = replace(architecture, representation_size=before_head)
         run = replace(run, model=changed_name(run.model, grown), architecture=architecture)
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 

@@ -302,13 +302,9 @@ def task_run(options: VtabOptions, task: TaskData) -> Run:
     )
     training, optimizer = run.training, run.optimizer
     if options.steps is not None:
-        # Warm-up and the steps of the head alone stay the same fractions of all steps.
+        # The warm-up stays the same fraction of all steps.
         factor = options.steps / training.total_steps(NUM_TRAINING)
-        optimizer = replace(
-            optimizer,
-            warmup_steps=round(optimizer.warmup_steps * factor),
-            head_first=round(optimizer.head_first * factor),
-        )
+        optimizer = replace(optimizer, warmup_steps=round(optimizer.warmup_steps * factor))
     training = replace(
         training,
         steps=options.steps or training.steps,

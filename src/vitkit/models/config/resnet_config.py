@@ -94,7 +94,6 @@ class ResNetConfig:
     """In w / sqrt(var + eps)."""
     max_pool_padding: Literal["zeros", "lowest"] = "zeros"
     """The padding of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
-    head_bias_init: float = 0.0
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 

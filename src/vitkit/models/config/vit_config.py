@@ -164,7 +164,6 @@ class ViTConfig:
     blocks rise to it evenly, from 0 in the first (after Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
     gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
-    head_bias_init: float = 0.0
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Mean of pixels in [0, 1] by channel; it and `image_std` bring uint8 images to the weights' range."""
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
