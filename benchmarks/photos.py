@@ -169,7 +169,7 @@ class Bench:
         """Return the start in timm's format, for the image size, after timm's own model agreed with ours."""
         folder = self.out / f"start-timm-{self.image_size}"
         if not folder.exists():
-            made = vitkit.convert(self.start, folder, "timm", image_size=self.image_size, against="timm")
+            made = vitkit.convert(self.start, folder, to="timm", image_size=self.image_size, against="timm")
             print(f"the start in timm's own model: {made.beside_library}", file=sys.stderr, flush=True)
         return folder
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tyro
 from PIL import Image
 
 from vitkit import durable, load_model, save_model
+from vitkit.cli import options
 from vitkit.cli.main import run as command
 from vitkit.data import sources
 from vitkit.data.layouts import repeats
@@ -85,7 +85,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         return outline(config)
 
     monkeypatch.setattr(measure, "_outline", functools.lru_cache(build_outline))
-    wrap([tyro], "cli", "parse", lambda *rest, **more: "")
+    wrap([options], "parse_words", "parse", lambda *rest, **more: "")
     wrap([durable], "read_chunks", "file", lambda path: Path(path).resolve())
     return counted
 

@@ -7,7 +7,7 @@ from vitkit.cli.options import parse
 from vitkit.jobs.recipes import RECIPES, describe_recipe, recipe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """List the recipes: named run configurations, every option of which can be changed on the command
     line."""

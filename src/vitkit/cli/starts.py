@@ -14,7 +14,7 @@ DESCRIBED = 5
 UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, StartsOptions):
     """List published checkpoints: their names stand wherever a command takes a checkpoint.
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
     options = parse(Command, arguments, "starts")
     listed = starts(*options.patterns, model=options.model, data=options.data)
-    if options.json_output:
+    if options.json:
         console.print_json(
             [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
         )

@@ -333,8 +333,9 @@ def with_options(run: Run, values: Mapping[str, Any]) -> Run:
     Args:
         run: the run.
         values: of options by their names, as `vitkit train` has them, with "-" or "_": "position",
-            "learning-rate", "splits.val-fraction" (as a name in Python "splits_val_fraction"). Each is of the
-            option's type, or a text that is read as one.
+            "learning-rate", "splits.val-fraction" (as a name in Python "splits_val_fraction"); or by the path
+            of its field, "optimizer.learning_rate". Each is of the option's type, or a text that is read as
+            one.
 
     Raises:
         VitkitError: no such option (the nearest one is named), or a value that it does not take.
@@ -374,7 +375,7 @@ def _path(run: Run, name: str) -> tuple[str, ...]:
     """Find the field of an option: "steps" is `steps` of `training`."""
     paths = {_option(path).removeprefix("--"): path for path in _paths(run)}
     in_python = {option.replace("-", "_").replace(".", "_"): path for option, path in paths.items()}
-    path = paths.get(name.replace("_", "-")) or in_python.get(name)
+    path = name if name in paths.values() else paths.get(name.replace("_", "-")) or in_python.get(name)
     if path is None:
         # The suggestion is spelled as in Python, unless the option was spelled as on the command line.
         hint = nearest(name, paths) if "-" in name else nearest(name, in_python)

@@ -41,13 +41,13 @@ MODEL = "ViT-32x3x2/8"
     ],
 )
 def test_sizes_are_a_list_or_those_of_the_paper_in_a_range(sizes: str, expected: tuple[int, ...]) -> None:
-    assert BenchOptions(("m",), sizes).image_sizes == expected
+    assert BenchOptions(("m",), sizes=sizes).image_sizes == expected
 
 
 @pytest.mark.parametrize("sizes", ["x", "64-128", "64,", "0", "-64", "300..350", "64...512", "512..64", "²"])
 def test_sizes_that_are_none_are_refused(sizes: str) -> None:
     with pytest.raises(VitkitError, match="sizes"):
-        BenchOptions(("m",), sizes)
+        BenchOptions(("m",), sizes=sizes)
 
 
 @pytest.mark.parametrize(

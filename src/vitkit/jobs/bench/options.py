@@ -1,6 +1,6 @@
 """The options of a benchmark. They need no torch."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from vitkit.errors import VitkitError
@@ -18,6 +18,7 @@ class BenchOptions(JobOptions):
 
     models: tuple[str, ...]
     """names (ViT-S/16), run folders or checkpoints; only their shapes matter."""
+    _: KW_ONLY
     sizes: str = ""
     """pixels a side: 224, or 64,128,224, or 64..512 for the paper's sizes between these; left out, 224 or the
     checkpoint's own."""
