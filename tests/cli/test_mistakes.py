@@ -38,8 +38,8 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         (
             "train --data digits --lr 0.001 --batch 32 --imgsz 224 --epochs x --pretrained",
             "vitkit train has no options --lr, --batch, --imgsz. Here they are --learning-rate, "
-            "--batch-size, --image-size. It has no option --pretrained. Trained weights stand first: vitkit finetune "
-            "START DATA; vitkit starts lists them. --epochs is a number, found x.",
+            "--batch-size, --image-size. It has no option --pretrained. Trained weights stand first: "
+            "vitkit finetune START DATA; vitkit starts lists them. --epochs is a number, found x.",
         ),
         # Misspelt: of the verb that was called, with the options of training that a study takes too.
         ("train --epochz 3", "Did you mean --epochs?"),
@@ -85,8 +85,8 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("data", "After 'vitkit data' comes 'check PATH' or 'show PATH', found nothing."),
         ("finetune weights photos more", "vitkit finetune takes no further argument, found more."),
         ("train my photos", "vitkit train takes no further argument, found photos."),
-        ("bench ViT-Ti/16 --image-size 32", "has no option --image-size. vitkit bench has --sizes for it."),
-        ("export m x --format onnx", "has no option --format. vitkit export chooses by --engine"),
+        ("bench ViT-Ti/16 --sizes 32", "vitkit bench has no option --sizes. Here it is --image-size."),
+        ("export m x --format tflite", "--format is one of openvino, onnx, found tflite."),
         ("val", "no command is named 'val'. Here it is 'evaluate'."),
     ],
 )

@@ -71,7 +71,7 @@ def _print_costs(costs: "list[Cost]", options: CostOptions) -> None:
             f"Days are an estimate: at {options.utilization:.0%} (assumed) of an H100's "
             f"{H100_FLOPS / 1e12:.0f} TFLOP/s."
         )
-    following = "vitkit train --model NAME --data PATH"
+    following = "vitkit train PATH --model NAME"
     if all(is_checkpoint(name) for name in options.models):
         following = f"vitkit card {shlex.quote(options.models[0])}"
     console.print_next(following)

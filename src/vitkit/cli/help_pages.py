@@ -48,8 +48,8 @@ PAGES = {
     ),
     "bench": HelpPage(
         "MODEL... [OPTIONS]",
-        "--peers --minutes --batch-size --sizes --training --precision --device --threads --out --json",
-        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --sizes 224,384"),
+        "--peers --minutes --batch-size --image-size --training --precision --device --threads --out --json",
+        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --image-size 224,384"),
     ),
     "card": HelpPage(
         "CHECKPOINT [OPTIONS]",
@@ -117,10 +117,10 @@ PAGES = {
     ),
     "export": HelpPage(
         "CHECKPOINT OUT [OPTIONS]",
-        "--engine --precision --calibration --calibration-images --check-images "
+        "--format --precision --calibration --calibration-images --check-images "
         "--accept-change --image-size --num-heads",
         (
-            "vitkit export runs/digits digits_graph --engine onnxruntime",
+            "vitkit export runs/digits digits_graph --format onnx",
             "vitkit export runs/mine mine_int8 --precision int8",
         ),
     ),

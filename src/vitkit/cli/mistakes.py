@@ -19,7 +19,8 @@ OTHER_NAMES = {
     "--epochs": ("epoch", "e", "n-epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-iter"),
     "--steps": ("iters", "iterations", "max-steps", "num-steps", "total-steps", "n-steps"),
     "--image-size": (
-        "imgsz", "img", "img-size", "input-size", "imsize", "resolution", "crop-size", "size", "height",
+        "imgsz", "img", "img-size", "input-size", "imsize", "resolution", "crop-size", "size", "sizes",
+        "height",
     ),
     "--optimizer": ("opt", "optim", "solver", "optimiser"),
     "--schedule": ("sched", "lr-scheduler", "lr-scheduler-type", "scheduler"),
@@ -76,8 +77,6 @@ OTHER_NAMES = {
 MEANT = {
     "pretrained": "Trained weights stand first: vitkit finetune START DATA; vitkit starts lists them.",
     "num-classes": "The number of classes follows from the images.",
-    "format": "vitkit export chooses by --engine, vitkit convert by --to.",
-    "image-size": "vitkit bench has --sizes for it.",
     "patch-size": "The patch size is a part of the model's name: --model ViT-S/8.",
     "momentum-decay": "The decay of Adam's means is --beta1 and --beta2.",
     "warmup-epochs": "The learning rate is warmed up for a number of steps: --warmup-steps.",

@@ -28,6 +28,6 @@ def main(arguments: list[str]) -> None:
     )
     console.print_next(
         "vitkit cost NAME",
-        "vitkit train --model NAME --data PATH",
+        "vitkit train PATH --model NAME",
         "vitkit.create_model(NAME)   (from Python)",
     )

@@ -26,5 +26,5 @@ def main(arguments: list[str]) -> None:
         rows.append((name, model, str(height), length, str(training.batch_size), describe_recipe(name)))
     console.print_table(("recipe", "model", "pixels", "length", "batch", ""), rows, text=(0, 1, 5))
     console.print_next(
-        "vitkit train --recipe NAME --data PATH", "vitkit finetune START --recipe NAME --data PATH"
+        "vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME"
     )

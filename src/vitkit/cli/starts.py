@@ -71,4 +71,4 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"
     addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
-    console.print_next(*addresses, f"vitkit finetune {name} --data PATH")
+    console.print_next(*addresses, f"vitkit finetune {name} PATH")

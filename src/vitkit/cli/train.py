@@ -250,7 +250,7 @@ def _choose_start(
         or options.yes
         or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
     ):
-        raise chosen.refusal(f"{command} --yes", f"vitkit finetune START --data {shlex.quote(line.run.data)}")
+        raise chosen.refusal(f"{command} --yes", f"vitkit finetune START {shlex.quote(line.run.data)}")
     return replace(line, run=replace(line.run, start=replace(line.run.start, start=chosen.start.name)))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
-from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine
+from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, GraphFormat
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
@@ -132,7 +132,7 @@ class DeviceOptions:
     """The device of a computation."""
 
     device: str = "auto"
-    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
+    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -559,8 +559,9 @@ class ExportOptions(LoadingOptions, JobOptions, SourceOptions):
     out: StrPath
     """folder of the graph, which must not exist yet."""
     _: KW_ONLY
-    engine: GraphEngine = "openvino"
-    """engine that will compute it: openvino or onnxruntime, extras of the same names."""
+    format: GraphFormat = "openvino"
+    """format of the graph, and so the engine that computes it: openvino (the extra openvino), or onnx (the
+    extra onnxruntime)."""
     precision: EnginePrecision = "float32"
     """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
     images."""
@@ -573,6 +574,11 @@ class ExportOptions(LoadingOptions, JobOptions, SourceOptions):
     """most other images to compare the result with float32 on."""
     accept_change: bool = False
     """keep a result that answers otherwise than float32 on more than 1 % of the images."""
+
+    @property
+    def engine(self) -> GraphEngine:
+        """Return the engine that computes the graph."""
+        return "onnxruntime" if self.format == "onnx" else self.format
 
     def __post_init__(self) -> None:
         if min(self.calibration_images, self.check_images) < FEWEST_IMAGES:

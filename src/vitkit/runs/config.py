@@ -19,7 +19,7 @@ from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, NormKind, PositionKind
-from vitkit.models.zoo import ModelConfig, changed_name, model_config
+from vitkit.models.zoo import ModelConfig, changed_name, model_config, zoo_name
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,
@@ -175,6 +175,7 @@ class Run:
     recipe: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", zoo_name(self.model))
         expected = OBJECTIVES.get(self.task, ClassificationConfig)
         if not isinstance(self.objective, expected):
             raise VitkitError(

@@ -76,7 +76,7 @@ class ScaleOptions(StudyOptions):
     """The options of the scale lab; the texts below the fields are their help."""
 
     data: StrPath
-    """images, as for vitkit train --data: digits (built in), a folder of class folders, a .csv, .parquet."""
+    """images, as for vitkit train: digits (built in), a folder of class folders, a .csv, .parquet."""
     _: KW_ONLY
     recipe: Recipe = ""
     """recipe of each point, as vitkit recipes lists them; left out, the recipe that vitkit data check
