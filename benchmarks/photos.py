@@ -7,7 +7,7 @@ Draws folders of photos from the training images of the data, stratified, each w
 fine-tunes START on each and measures the test photos once. START is a plain ViT, which timm can hold too; it
 gets the same weights and as many steps of as many images. The sides:
 
-    default   vitkit finetune START --data FOLDER --image-size 64, nothing else: a tenth of the photos chooses
+    default   vitkit finetune START FOLDER --image-size 64, nothing else: a tenth of the photos chooses
               the weights
     swept     the same with the rate that was best on a held-out tenth, then on all photos, last weights
     timm      timm's model, transforms, AdamW and cosine schedule in a plain loop (photos_timm.py), the rate
@@ -169,7 +169,7 @@ class Bench:
         """Return the start in timm's format, for the image size, after timm's own model agreed with ours."""
         folder = self.out / f"start-timm-{self.image_size}"
         if not folder.exists():
-            made = vitkit.convert(self.start, folder, "timm", image_size=self.image_size, against="timm")
+            made = vitkit.convert(self.start, folder, to="timm", image_size=self.image_size, against="timm")
             print(f"the start in timm's own model: {made.beside_library}", file=sys.stderr, flush=True)
         return folder
 

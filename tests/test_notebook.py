@@ -104,7 +104,7 @@ JOBS: dict[str, Callable[[Path], object]] = {
         vitkit.SeriesOptions(runs=2),
     ),
     "list_runs": lambda run: vitkit.list_runs(run.parent),
-    "convert": lambda run: vitkit.convert(run, run.parent / "converted", "timm"),
+    "convert": lambda run: vitkit.convert(run, run.parent / "converted", to="timm"),
 }
 
 

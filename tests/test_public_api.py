@@ -87,7 +87,7 @@ def test_looking_does_not_import_torch(command: list[str]) -> None:
         [sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=True
     )
     imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
-    assert not imported & {"torch", "numpy", "PIL", "tyro", "rich", "matplotlib"}
+    assert not imported & {"torch", "numpy", "PIL", "rich", "matplotlib"}
 
 
 USE = """

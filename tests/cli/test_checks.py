@@ -38,7 +38,7 @@ WRONG = {
     "vtab": [["nowhere", "--root", "."], ["file", "--root", "nowhere"]],
     "scale": [["nowhere"], ["digits", "--start", "nowhere"]],
     "predict": [["nowhere", "a.png"]],
-    "embed": [["nowhere", "file"], ["digits", "nowhere"]],
+    "embed": [["file", "nowhere"], ["nowhere", "digits"]],
     "report": [["nowhere"]],
     "inspect": [["nowhere"]],
     "data": [["check", "nowhere"], ["show", "nowhere"], ["show", "digits", "--start", "nowhere"]],

@@ -201,7 +201,7 @@ def test_a_folder_of_both_is_asked_about(
     assert run(["finetune", str(photos), *QUICK]) == 1
     said = " ".join(capsys.readouterr().err.split())
     quoted = shlex.quote(str(photos))
-    assert f"To begin from its weights: vitkit finetune {quoted} --data PATH." in said
+    assert f"To begin from its weights: vitkit finetune {quoted} PATH." in said
     assert f"To train on its images: vitkit finetune --data {quoted}." in said
     # Both commands that it names are understood.
     assert run(["finetune", str(photos), "--data", str(photos), "--out", "one", *QUICK]) == 0

@@ -108,5 +108,5 @@ def test_a_start_that_would_be_chosen_is_shown_and_not_fetched(
     said = capsys.readouterr().out
     assert "chosen    vit-b16-augreg-in21k: ViT-B/16 at 224 pixels" in said and "about 1 min" in said
     assert "train 28 · val 4 · test 8 images" in said and "10 steps of" in said
-    assert command_of(said) == ["finetune", "--data", "photos", *QUICK, "--yes"]
+    assert command_of(said) == ["finetune", "photos", *QUICK, "--yes"]
     assert names(home) == before

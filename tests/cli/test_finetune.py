@@ -93,12 +93,6 @@ def test_the_recipes_of_the_paper_can_be_changed_like_any(
     assert "preprocessing: other than the start's in resize: 'crop' -> 'stretch'" in said
 
 
-def test_images_without_their_option_are_told_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["finetune", "start", "my photos", "--epochs", "3"]) == 2
-    said = capsys.readouterr().err
-    assert "The images are given with --data: vitkit finetune start --data 'my photos'." in said
-
-
 def test_what_is_neither_weights_nor_images_is_told_so(
     tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

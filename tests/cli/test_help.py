@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 import vitkit
-from tests.helpers.verbs import COMMANDS
+from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.help import WIDTH, usage
 from vitkit.cli.help_pages import PAGES
 from vitkit.cli.main import VERBS, run
-from vitkit.cli.mistakes import find_mistake
+from vitkit.cli.parser import parse_words, read
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
-from vitkit.cli.verb_options import describe
-from vitkit.models.config.card import TaskName
 
 
 def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -31,11 +29,9 @@ def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_help_is_short_and_the_other_one_whole(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command, page = COMMANDS[verb]
+    _, page = COMMANDS[verb]
     short, whole = pages(verb, capsys)
-    task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
-    own = describe_training(verb, task) if verb in TRAINING_PAGES else describe(command)
-    options = (*page.before, *own)
+    options = options_of(verb)
     for text in (short, whole):
         assert max(len(line) for line in text.splitlines()) <= WIDTH
         line = " ".join(text.split("\n\n")[0].split())
@@ -60,8 +56,7 @@ def test_help_is_in_words(verb: str, capsys: pytest.CaptureFixture[str]) -> None
     """No types of the parser, no empty defaults, and no option without a text."""
     for text in pages(verb, capsys):
         assert not re.search(r"\{None\}|\bFLOAT\b|\bINT\b|\bSTR\b|default: \]|\(default|default: None", text)
-    command, _ = COMMANDS[verb]
-    assert [option.name for option in describe(command) if not option.text] == []
+    assert [option.name for option in options_of(verb) if not option.text] == []
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
@@ -71,13 +66,11 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
     for example in page.examples:
         program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
         name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
-        of_verb = COMMANDS[name][0], COMMANDS[name][1]
-        options = [*of_verb[1].before, *describe(of_verb[0])]
-        if name in ("ablate", "scale"):
-            options += describe_training()
+        options = options_of(name) + (describe_training() if name in ("ablate", "scale") else ())
         assert program == "vitkit"
-        wrong = find_mistake(name, arguments[len(name.split()) :], options, "")
-        assert wrong is None or arguments[-1] in ("--help", "--list"), wrong
+        if arguments[-1] not in ("--help", "--list"):
+            places = [option for option in options if option.is_positional]
+            parse_words(name, read(arguments[len(name.split()) :], options), places, options, "")
 
 
 def test_what_the_images_decide_has_no_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

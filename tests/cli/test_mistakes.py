@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.helpers.verbs import COMMANDS
+from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.main import run
 from vitkit.cli.mistakes import MEANT, OTHER_NAMES
-from vitkit.cli.verb_options import describe
 
 
 def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -27,7 +26,7 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("train --imgsz 224", "Here it is --image-size."),
         ("finetune START --data digits --output_dir x", "Here it is --out."),
         ("train --val-split 0.1", "Here it is --splits.val-fraction."),
-        ("train --pretrained --data digits", "vitkit finetune START --data PATH"),
+        ("train --pretrained --data digits", "vitkit finetune START DATA"),
         ("evaluate m --n-jobs 4", "Here it is --processes."),
         ("predict m x --topk 3", "Here it is --top."),
         ("predict --source x", "vitkit predict has no option --source. IMAGE is given without an option."),
@@ -35,6 +34,13 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("convert m --output x", "OUT is given without an option."),
         ("train --warmup-epochs 5", "for a number of steps: --warmup-steps."),
         ("train --accum-steps 5", "in parts of --micro-batch-size images."),
+        # All at once.
+        (
+            "train --data digits --lr 0.001 --batch 32 --imgsz 224 --epochs x --pretrained",
+            "vitkit train has no options --lr, --batch, --imgsz. Here they are --learning-rate, "
+            "--batch-size, --image-size. It has no option --pretrained. Trained weights stand first: "
+            "vitkit finetune START DATA; vitkit starts lists them. --epochs is a number, found x.",
+        ),
         # Misspelt: of the verb that was called, with the options of training that a study takes too.
         ("train --epochz 3", "Did you mean --epochs?"),
         ("train --recepie digits", "Did you mean --recipe?"),
@@ -69,20 +75,18 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("predict m x --json=1", "--json is a switch: give --json or --no-json, without a value."),
         # Words.
         ("predict", "MODEL is missing: a run folder"),
-        ("evaluate --data digits", "Usage: vitkit evaluate MODEL [OPTIONS]"),
+        ("evaluate --data digits", "Usage: vitkit evaluate MODEL [DATA] [OPTIONS]"),
         ("convert m", "OUT is missing: file or folder to write"),
         ("report", "RUN is missing"),
         ("evaluate m epochs=3", "Options are written with two hyphens: --epochs 3"),
-        ("evaluate m n", "vitkit evaluate takes no further argument, found n."),
+        ("evaluate m n o", "vitkit evaluate takes no further argument, found o."),
         ("reproduce table80", "Did you mean table8?"),
         ("trian", "no command is named 'trian'"),
         ("data", "After 'vitkit data' comes 'check PATH' or 'show PATH', found nothing."),
-        (
-            "finetune weights photos",
-            "The images are given with --data: vitkit finetune weights --data photos",
-        ),
-        ("bench ViT-Ti/16 --image-size 32", "has no option --image-size. vitkit bench has --sizes for it."),
-        ("export m x --format onnx", "has no option --format. vitkit export chooses by --engine"),
+        ("finetune weights photos more", "vitkit finetune takes no further argument, found more."),
+        ("train my photos", "vitkit train takes no further argument, found photos."),
+        ("bench ViT-Ti/16 --sizes 32", "vitkit bench has no option --sizes. Here it is --image-size."),
+        ("export m x --format tflite", "--format is one of openvino, onnx, found tflite."),
         ("val", "no command is named 'val'. Here it is 'evaluate'."),
     ],
 )
@@ -93,8 +97,7 @@ def test_what_is_wrong_is_told_with_what_was_meant(
 
 
 def test_the_words_of_others_lead_to_options_that_are_there() -> None:
-    options = [option for command, page in COMMANDS.values() for option in (*describe(command), *page.before)]
-    there = {name for option in options for name in option.names}
+    there = {name for verb in COMMANDS for option in options_of(verb) for name in option.names}
     assert set(OTHER_NAMES) <= there
     others = [name for names in OTHER_NAMES.values() for name in names]
     assert sorted(others) == sorted(set(others))

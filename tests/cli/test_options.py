@@ -1,26 +1,29 @@
 """How a command line becomes the options of a job."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import pytest
-import tyro
 
-from tests.helpers.verbs import COMMANDS
+from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.main import run
 from vitkit.cli.mistakes import WrongCommandLine
-from vitkit.cli.options import CONSTRUCTORS, parse, read_names, spell_out
+from vitkit.cli.options import parse, read_names
+from vitkit.cli.parser import read
+from vitkit.cli.training_options import parse_line
 from vitkit.cli.verb_options import Option, describe
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
+from vitkit.runs.config import Run
+from vitkit.runs.series_options import SeriesOptions
 
 
 @dataclass(frozen=True)
 class Options:
     model: str
     images: tuple[str, ...]
+    _: KW_ONLY
     image_size: Size | None = None
     rates: tuple[float, ...] = ()
     seed: int = 0
@@ -30,14 +33,17 @@ class Options:
     ("arguments", "expected"),
     [
         (["m", "a.png"], Options("m", ("a.png",))),
-        (["m", "--image-size", "32", "a.png"], Options("m", ("a.png",), (32, 32))),
-        (["m", "--image-size=32", "a.png"], Options("m", ("a.png",), (32, 32))),
-        (["--image-size", "32", "48", "m", "a.png", "b.png"], Options("m", ("a.png", "b.png"), (32, 48))),
-        (["m", "a.png", "--image-size", "32"], Options("m", ("a.png",), (32, 32))),
-        (["m", "--image-size", "32x48", "9"], Options("m", ("9",), (32, 48))),
-        (["m", "--image-size=32,48", "9"], Options("m", ("9",), (32, 48))),
+        (["m", "--image-size", "32", "a.png"], Options("m", ("a.png",), image_size=(32, 32))),
+        (["m", "--image-size=32", "a.png"], Options("m", ("a.png",), image_size=(32, 32))),
+        (
+            ["--image-size", "32", "48", "m", "a.png", "b.png"],
+            Options("m", ("a.png", "b.png"), image_size=(32, 48)),
+        ),
+        (["m", "a.png", "--image-size", "32"], Options("m", ("a.png",), image_size=(32, 32))),
+        (["m", "--image-size", "32x48", "9"], Options("m", ("9",), image_size=(32, 48))),
+        (["m", "--image-size=32,48", "9"], Options("m", ("9",), image_size=(32, 48))),
         (["m", "--image-size", "None", "a"], Options("m", ("a",))),
-        (["m", "--rates", "1", "2", "a"], Options("m", ("a",), None, (1.0, 2.0))),
+        (["m", "--rates", "1", "2", "a"], Options("m", ("a",), rates=(1.0, 2.0))),
     ],
 )
 def test_an_image_size_is_one_number_or_two_and_takes_no_names(
@@ -53,24 +59,41 @@ def test_an_image_size_that_is_no_size_is_refused(sizes: list[str]) -> None:
 
 
 def test_numbers_that_follow_one_another_are_one_list() -> None:
-    options = describe(Options)
+    def reading(line: str) -> tuple[dict[str, Any], list[str]]:
+        result = read(line.split(), describe(Options))
+        assert not result.wrong
+        return result.given, result.rest
 
-    def spelt(line: str) -> str:
-        return " ".join(spell_out(line.split(), lambda: options))
+    assert reading("--image-size 32 48 9") == ({"image_size": (32, 48)}, ["9"])
+    assert reading("--image_size 32 48 --rates .1 2e-3 x 5") == (
+        {"image_size": (32, 48), "rates": (0.1, 0.002)},
+        ["x", "5"],
+    )
+    assert reading("--image-size 32 a.png") == ({"image_size": (32, 32)}, ["a.png"])
+    assert reading("--image-size=32 48 9") == ({"image_size": (32, 32)}, ["48", "9"])
+    assert reading("--seed 1 2 3") == ({"seed": 1}, ["2", "3"])  # a single number, and words that follow it
+    assert reading("--other --seed -1 -- --seed 3") == ({"seed": -1}, ["--other", "--", "--seed", "3"])
 
-    assert spelt("--image-size 32 48 9") == "--image-size 32,48 9"
-    assert spelt("--image_size 32 48 --rates .1 2e-3 x 5") == "--image_size 32,48 --rates .1,2e-3 x 5"
-    assert spelt("--image-size 32 a.png") == "--image-size 32 a.png"
-    assert spelt("--image-size=32 48 9") == "--image-size=32 48 9"
-    assert spelt("--seed 1 2 3") == "--seed 1 2 3"  # a single number, and words that follow it
-    assert spelt("--subset 0.1 --subset=[:10%]") == "--splits.subset 0.1 --splits.subset=[:10%]"
 
+def test_words_go_to_their_places_wherever_options_stand() -> None:
+    @dataclass(frozen=True)
+    class Places:
+        first: str
+        several: tuple[str, ...]
+        data: str
+        last: str = "unset"
 
-def test_options_are_described_only_where_numbers_follow_one_another() -> None:
-    def describe_options() -> tuple[Option, ...]:
-        raise AssertionError
+    def places(line: str) -> Places:
+        return parse(Places, line.split(), "verb")
 
-    assert spell_out(["m", "1", "2", "--image-size", "32", "9.png"], describe_options)[-1] == "9.png"
+    assert places("a b c d") == Places("a", ("b", "c"), "d")
+    assert places("--data d a b c") == places("a --data d b c") == Places("a", ("b", "c"), "d")
+    assert places("a b --data=d --last l c") == Places("a", ("b", "c"), "d", "l")
+    assert places("-- -a - -c") == Places("-a", ("-",), "-c")
+    with pytest.raises(WrongCommandLine, match="DATA is missing"):
+        places("a b")
+    with pytest.raises(WrongCommandLine, match="FIRST is missing"):
+        places("--data d")
 
 
 def required(options: Sequence[Option]) -> list[str]:
@@ -81,45 +104,21 @@ def required(options: Sequence[Option]) -> list[str]:
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_every_list_takes_commas_and_every_list_of_numbers_spaces(verb: str) -> None:
     """The options are found by their types. What a dataclass refuses of the values is its own affair."""
-    command, page = COMMANDS[verb]
-    options = describe(command)
+    options = options_of(verb)
     for option in options:
         if not option.is_list:
             continue
         values = [str(choice) for choice in option.choices[:2]] or ["0.25", "0.5", "0.75"][: option.most]
         values = ["32", "48", "64"][: option.most] if option.number is int else values
         forms = [[",".join(values)], *([values] if option.number else [])]
-        read = []
+        readings = []
         for form in forms:
             # After the words, and before another option: nothing is taken that does not belong to it.
             line = [*required(options), option.name, *form]
-            spelt = spell_out(line, lambda: options)
-            assert spelt[-1] == ",".join(values), option.name
-            try:
-                read.append(parse(command, line, verb, page))
-            except WrongCommandLine as error:
-                pytest.fail(f"{option.name}: {error}")
-            except VitkitError:
-                read.append(None)
-        assert all(command_line == read[0] for command_line in read)
-
-
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_what_is_described_is_what_the_parser_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command, _ = COMMANDS[verb]
-    with pytest.raises(SystemExit):
-        tyro.cli(
-            command,
-            args=["--help"],
-            prog="x",
-            registry=CONSTRUCTORS,
-            config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
-        )
-    # Names begin at the left edge of a box, and texts further to the right.
-    heads = re.findall(r"^[│| ] (-.*)$", capsys.readouterr().out, re.MULTILINE)
-    taken = {name for head in heads for name in re.findall(r"--[a-z][a-z0-9.-]*", head.split("  ")[0])}
-    described = {name for option in describe(command) if not option.is_positional for name in option.names}
-    assert described == taken - {"--help"}
+            reading = read(line, options)
+            assert not reading.wrong and reading.rest == line[: -len(form) - 1], option.name
+            readings.append(reading.given)
+        assert all(values == readings[0] for values in readings)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,13 @@ def test_a_subset_is_refused_where_there_are_no_splits(
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])
 def test_every_verb_takes_one_number_for_a_square(verb: str) -> None:
-    command, page = COMMANDS[verb]
-    read: Any = parse(command, [*required(describe(command)), "--image-size", "32"], verb, page)
-    assert (read.run.preprocessing if verb == "train" else read).image_size == (32, 32)
+    if verb == "train":
+        line = parse_line(["--image-size", "32"], Run(), verb, SeriesOptions())
+        assert line.run.preprocessing.image_size == (32, 32)
+        return
+    command, _ = COMMANDS[verb]
+    options: Any = parse(command, [*required(describe(command)), "--image-size", "32"], verb)
+    assert options.image_size == (32, 32)
 
 
 def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:

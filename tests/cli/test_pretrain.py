@@ -99,8 +99,7 @@ def test_finetuning_on_the_same_images_cuts_a_test_split_and_says_that_the_start
     ("arguments", "sentence"),
     [
         ([], "Give a folder or file first"),
-        (["photos", "runs/x"], "--start runs/x"),
-        (["digits", "--objective", "classification"], "needs no labels"),
+        (["digits", "--task", "classification"], "needs no labels"),
         (["digits", "--recipe", "mae", "--objective", "simmim"], "learns mae"),
         (["digits", "--recipe", "photos"], "needs no labels"),
         (["nowhere"], "No data at"),

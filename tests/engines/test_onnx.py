@@ -60,7 +60,7 @@ def test_the_example_of_the_page_on_graphs_predicts_without_vitkit(
     assert "import vitkit" not in example
     model = small()
     model.card = replace(card_of(model), preprocessing=Preprocessing((16, 24)))
-    vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "mine-onnx", "onnxruntime")
+    vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "mine-onnx", format="onnx")
     pixels = np.random.default_rng(1).integers(0, 256, (30, 50, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "new_photo.jpg", quality=95)
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = small()
     with monkeypatch.context() as patch:
         fake_engines(patch, model)
-        vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "out", "onnxruntime")
+        vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "out", format="onnx")
     packages = tmp_path / "packages"
     packages.mkdir()
     (packages / "onnxruntime.py").write_text(RUNTIME)

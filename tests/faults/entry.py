@@ -174,7 +174,7 @@ def save(model: Any, path: Path, layout: Any) -> Path:
 
 def export(checkpoint: Path, out: Path, engine: Any) -> None:
     """Write a checkpoint as the graph of an engine."""
-    vitkit.export(checkpoint, out, engine)
+    vitkit.export(checkpoint, out, format="onnx" if engine == "onnxruntime" else engine)
 
 
 def logits_of_export(folder: Path) -> list[list[float]]:

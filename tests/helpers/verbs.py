@@ -6,8 +6,10 @@ from typing import Any
 
 from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
-from vitkit.cli.training_options import TRAINING_PAGES, PretrainCommand
-from vitkit.cli.training_options import Command as TrainCommand
+from vitkit.cli.training_options import COMMANDS as TRAINING_COMMANDS
+from vitkit.cli.training_options import TRAINING_PAGES, describe_training
+from vitkit.cli.verb_options import Option, describe
+from vitkit.runs.config import Run, with_task
 
 
 def commands() -> Iterator[tuple[str, type[Any], HelpPage]]:
@@ -15,14 +17,19 @@ def commands() -> Iterator[tuple[str, type[Any], HelpPage]]:
     for verb, (_, name) in VERBS.items():
         module = importlib.import_module(name)
         if verb in TRAINING_PAGES:
-            yield (
-                verb,
-                PretrainCommand if verb == "pretrain" else TrainCommand,
-                TRAINING_PAGES[verb],
-            )
+            yield verb, TRAINING_COMMANDS[verb], TRAINING_PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
             yield named, module.Command, PAGES[named]
 
 
 COMMANDS = {verb: (command, page) for verb, command, page in commands()}
+
+
+def options_of(verb: str) -> tuple[Option, ...]:
+    """Describe the options of a verb, of training too where it trains one run by them."""
+    command, page = COMMANDS[verb]
+    if verb not in TRAINING_PAGES:
+        return describe(command)
+    run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
+    return (*page.before, *describe_training(verb, run))

@@ -47,7 +47,7 @@ def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> Im
 def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")
-    result = convert(tmp_path / "model", tmp_path / "out", to)
+    result = convert(tmp_path / "model", tmp_path / "out", to=to)
     assert result.path.is_dir() == find_format(to).is_folder
     assert result.parity.agreement == 1 and result.parity.within(1e-5)
     again = load_model(result.path, num_heads=2)
@@ -84,7 +84,7 @@ def test_around_all_libraries_and_back_to_the_same_bits(tmp_path: Path) -> None:
     first = load_model(path)
     steps: tuple[Format, ...] = ("timm", "huggingface", "big_vision", "official", "vitkit")
     for step in steps:
-        path = convert(path, tmp_path / step, step).path
+        path = convert(path, tmp_path / step, to=step).path
     last = load_model(path)
     state = last.state_dict()
     for key, value in first.state_dict().items():
@@ -98,9 +98,9 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
     before = path.read_bytes()
     with pytest.raises(VitkitError, match="is there already"):
-        convert(path, path, "official")
+        convert(path, path, to="official")
     with pytest.raises(VitkitError, match="is there already"):  # the suffix is added to the name given
-        convert(path, tmp_path / "model", "official")
+        convert(path, tmp_path / "model", to="official")
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
@@ -109,10 +109,10 @@ def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
 ) -> None:
     save_model(random_model(PLAIN, gelu="erf"), tmp_path / "erf")
     with pytest.raises(VitkitError, match=r"cannot store: GELU.*--accept-change"):
-        convert(tmp_path / "erf", tmp_path / "out.npz", "official")
+        convert(tmp_path / "erf", tmp_path / "out.npz", to="official")
     assert not (tmp_path / "out.npz").exists()
     with caplog.at_level(logging.ERROR, "vitkit"):
-        result = convert(tmp_path / "erf", tmp_path / "out.npz", "official", accept_change=True)
+        result = convert(tmp_path / "erf", tmp_path / "out.npz", to="official", accept_change=True)
     assert not result.parity.within(1e-5) and any("GELU" in sentence for sentence in result.lost)
 
 
@@ -127,7 +127,7 @@ def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(convert_module, "save", damaging)
     with pytest.raises(VitkitError, match=r"differs from the source: logits .* differ"):
-        convert(tmp_path / "model", tmp_path / "out", "official")
+        convert(tmp_path / "model", tmp_path / "out", to="official")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -161,9 +161,9 @@ def test_a_loss_that_no_format_knows_is_said_to_be_lost(tmp_path: Path) -> None:
     model = random_model(PLAIN)
     model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss="sigmoid"))
     save_model(model, tmp_path / "model")
-    result = convert(tmp_path / "model", tmp_path / "out", "timm")
+    result = convert(tmp_path / "model", tmp_path / "out", to="timm")
     assert any("sigmoid loss" in sentence for sentence in result.lost)
-    assert not convert(tmp_path / "model", tmp_path / "same", "vitkit").lost
+    assert not convert(tmp_path / "model", tmp_path / "same", to="vitkit").lost
 
 
 def test_preprocessing_that_a_format_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_preprocessing_that_a_format_cannot_say_is_said_to_be_lost(tmp_path: Pat
     save_model(model, tmp_path / "model")
 
     def lost(to: Format) -> str:
-        return "; ".join(convert(tmp_path / "model", tmp_path / to, to).lost)
+        return "; ".join(convert(tmp_path / "model", tmp_path / to, to=to).lost)
 
     assert lost("vitkit") == ""
     assert lost("timm") == "preprocessing's decode.apply_exif: False -> True"
@@ -202,7 +202,7 @@ def test_pixel_statistics_that_a_file_does_not_say_are_given(
 def test_nothing_is_left_after_a_refusal_or_a_signal(tmp_path: Path) -> None:
     save_model(random_model(PLAIN, register_tokens=1), tmp_path / "model")
     with pytest.raises(VitkitError, match="no place for register_tokens"):
-        convert(tmp_path / "model", tmp_path / "new" / "folders" / "out.npz", "official")
+        convert(tmp_path / "model", tmp_path / "new" / "folders" / "out.npz", to="official")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
     script = (
@@ -224,7 +224,7 @@ def test_places_that_cannot_be_are_explained(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="file is a file, and"):
         convert(tmp_path / "model", tmp_path / "file" / "out")
     with pytest.raises(VitkitError, match=r"timm format is a folder.*\.safetensors"):
-        convert(tmp_path / "model", tmp_path / "out.safetensors", "timm")
+        convert(tmp_path / "model", tmp_path / "out.safetensors", to="timm")
 
 
 def test_a_new_head_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +263,7 @@ def test_another_size_and_head_on_the_way(tmp_path: Path) -> None:
 def test_a_library_that_has_no_part_in_it_is_refused(tmp_path: Path) -> None:
     save_model(random_model(PLAIN), tmp_path / "model")
     with pytest.raises(VitkitError, match="neither the source"):
-        convert(tmp_path / "model", tmp_path / "out", "official", against="timm")
+        convert(tmp_path / "model", tmp_path / "out", to="official", against="timm")
 
 
 def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("vitkit.weights.peers.import_module", absent)
     save_model(random_model(PLAIN), tmp_path / "model")
     with pytest.raises(VitkitError, match="pip install timm"):
-        convert(tmp_path / "model", tmp_path / "out", "timm", against="timm")
+        convert(tmp_path / "model", tmp_path / "out", to="timm", against="timm")
     assert not (tmp_path / "out").exists()
 
 
@@ -286,11 +286,11 @@ def test_the_library_is_held_against_ours(tmp_path: Path, monkeypatch: pytest.Mo
             return model(images)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(convert_module, "library_logits", honest)
-    result = convert(tmp_path / "model", tmp_path / "good", "timm", against="timm")
+    result = convert(tmp_path / "model", tmp_path / "good", to="timm", against="timm")
     assert result.beside_library is not None and result.beside_library.within(1e-5)
     monkeypatch.setattr(convert_module, "library_logits", lambda *a: honest(*a) + 0.01)
     with pytest.raises(VitkitError, match="logits differ from vitkit's"):
-        convert(tmp_path / "model", tmp_path / "bad", "timm", against="timm")
+        convert(tmp_path / "model", tmp_path / "bad", to="timm", against="timm")
     assert not (tmp_path / "bad").exists()
 
 

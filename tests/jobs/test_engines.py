@@ -115,6 +115,9 @@ def test_an_engine_predicts_what_pytorch_does_for_any_number_of_images(engine: A
         assert np.abs(engine_probabilities - expected[:count]).max() < 1e-5
 
 
+FORMATS: dict[str, Any] = {"openvino": "openvino", "onnxruntime": "onnx"}
+
+
 def require(engine: str) -> None:
     packages = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
     for package in packages[engine]:
@@ -124,7 +127,7 @@ def require(engine: str) -> None:
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
 def test_an_exported_folder_predicts_the_same_without_torch(engine: Any, tmp_path: Path) -> None:
     require(engine)
-    out = vitkit.export(saved(tmp_path), tmp_path / "out", engine).path
+    out = vitkit.export(saved(tmp_path), tmp_path / "out", format=FORMATS[engine]).path
     images = sorted(photos(tmp_path / "photos", 3).glob("[0-9]*.png"))
     command = ("-m", "vitkit", "predict", str(out), *map(str, images), "--json")
     lines = run_without_torch(tmp_path, *command).splitlines()
@@ -144,7 +147,9 @@ def test_an_exported_folder_predicts_and_evaluates_and_does_nothing_else(
 ) -> None:
     require(engine)
     model, out, folder = saved(tmp_path), tmp_path / "out", photos(tmp_path / "photos")
-    assert run(["export", str(model), str(out), "--engine", engine, "--calibration", str(folder)]) == 0
+    assert (
+        run(["export", str(model), str(out), "--format", FORMATS[engine], "--calibration", str(folder)]) == 0
+    )
     said = capsys.readouterr().out
     assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
     assert kind_of(out).kind == "exported model" and kind_of(model).kind == "checkpoint"
@@ -159,7 +164,7 @@ def test_an_exported_folder_predicts_and_evaluates_and_does_nothing_else(
     with pytest.raises(vitkit.VitkitError, match="whose engine is"):
         vitkit.Predictor(out, engine="torch")
     with pytest.raises(vitkit.VitkitError, match="is there already"):
-        vitkit.export(model, out, engine)
+        vitkit.export(model, out, format=FORMATS[engine])
 
 
 def test_an_export_is_evaluated_as_its_run_is(tmp_path: Path) -> None:
@@ -361,7 +366,7 @@ def test_another_graph_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch
     model = small()
     fake_engines(monkeypatch, model, lambda logits: logits * np.float32(1.001))
     with pytest.raises(vitkit.VitkitError, match="onnxruntime computes other logits of this model"):
-        vitkit.export(saved(tmp_path, model), tmp_path / "out", "onnxruntime")
+        vitkit.export(saved(tmp_path, model), tmp_path / "out", format="onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -383,7 +388,7 @@ def test_relative_positions_are_refused_before_an_export(
     model = small("ViT-32x2x4/8-relative")
     runner = fake_engines(monkeypatch, model)
     with pytest.raises(vitkit.VitkitError, match="no operation for the relative positions"):
-        vitkit.export(saved(tmp_path, model), tmp_path / "out", "onnxruntime")
+        vitkit.export(saved(tmp_path, model), tmp_path / "out", format="onnx")
     assert runner.batches == []
 
 

@@ -61,7 +61,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
     vitkit.evaluate(copy)
     for listener in (SILENT, heard):
         evaluation = vitkit.evaluate(copy, batch_size=4, listener=listener)
-        vitkit.inspect(copy, images, tmp_path / "pictures", listener=listener)
+        vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=listener)
         vitkit.write_report(copy, listener=listener)
         options = PredictOptions(copy, images=images, listener=listener)
         paths = [predicted.path.name for predicted in predict_images(options)]

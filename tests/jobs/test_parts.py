@@ -79,7 +79,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_features_are_those_of_the_model(photos: Path, model: Path, tmp_path: Path) -> None:
-    made = vitkit.embed(photos, model, tmp_path / "features", batch_size=3)
+    made = vitkit.embed(model, photos, tmp_path / "features", batch_size=3)
     assert (made.images, made.width, made.continued) == (IMAGES, 16, 0)
     assert list(made.rejects) == ["cats/07.png"]
     files = sorted(path.name for path in made.out.glob("*.parquet"))
@@ -100,8 +100,8 @@ def test_features_are_those_of_the_model(photos: Path, model: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.npy"])
 def test_features_in_one_file(photos: Path, model: Path, tmp_path: Path, name: str) -> None:
-    several = vitkit.embed(photos, model, tmp_path / "several", batch_size=3)
-    single = vitkit.embed(photos, model, tmp_path / name, batch_size=3)
+    several = vitkit.embed(model, photos, tmp_path / "several", batch_size=3)
+    single = vitkit.embed(model, photos, tmp_path / name, batch_size=3)
     table = rows(several.out)
     left = sorted(path.name for path in tmp_path.iterdir())
     if name == "all.parquet":
@@ -120,20 +120,20 @@ def test_features_in_one_file(photos: Path, model: Path, tmp_path: Path, name: s
         assert [line.split(",")[0] for line in lines[1:]] == [row["image"] for row in table]
         assert left == ["all.names.csv", "all.npy", "several"]
     with pytest.raises(VitkitError, match="is there already"):
-        vitkit.embed(photos, model, tmp_path / name)
+        vitkit.embed(model, photos, tmp_path / name)
     (tmp_path / "mine.names.csv").write_text("not ours")
     with pytest.raises(VitkitError, match=r"mine\.names\.csv is there already"):
-        vitkit.embed(photos, model, tmp_path / "mine.npy")
+        vitkit.embed(model, photos, tmp_path / "mine.npy")
     assert (tmp_path / "mine.names.csv").read_text() == "not ours"
 
 
 def test_what_is_missing_or_damaged_is_computed_again(photos: Path, model: Path, tmp_path: Path) -> None:
-    out = vitkit.embed(photos, model, tmp_path / "features", batch_size=3).out
+    out = vitkit.embed(model, photos, tmp_path / "features", batch_size=3).out
     whole = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
     (out / "part-00001.parquet").unlink()
     (out / "part-00002.parquet").write_bytes(whole["part-00002.parquet"][:100])
     times = {name: (out / name).stat().st_mtime_ns for name in ("part-00000.parquet", "part-00003.parquet")}
-    assert vitkit.embed(photos, model, out, batch_size=3).continued == 2
+    assert vitkit.embed(model, photos, out, batch_size=3).continued == 2
     assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == whole
     assert {name: (out / name).stat().st_mtime_ns for name in times} == times
 
@@ -145,7 +145,7 @@ def test_what_is_missing_or_damaged_is_computed_again(photos: Path, model: Path,
 def test_a_part_that_is_not_as_it_was_written_is_computed_again(
     damage: str, photos: Path, model: Path, tmp_path: Path
 ) -> None:
-    out = vitkit.embed(photos, model, tmp_path / "features", batch_size=3).out
+    out = vitkit.embed(model, photos, tmp_path / "features", batch_size=3).out
     path, record = out / "part-00001.parquet", out / "_parts.json"
     whole, facts = path.read_bytes(), record.read_bytes()
     table = pq.read_table(path)
@@ -174,7 +174,7 @@ def test_a_part_that_is_not_as_it_was_written_is_computed_again(
             os.truncate(path, 6 << 30)
         case _:
             record.write_text(json.dumps({**json.loads(facts), "finished": {}}))
-    assert vitkit.embed(photos, model, out, batch_size=3).continued == (0 if damage == "no checksum" else 3)
+    assert vitkit.embed(model, photos, out, batch_size=3).continued == (0 if damage == "no checksum" else 3)
     assert path.read_bytes() == whole and json.loads(record.read_bytes()) == json.loads(facts)
 
 
@@ -199,7 +199,7 @@ def test_a_record_of_another_number_of_rows_is_refused(
 
 
 def test_another_model_and_other_images_are_refused(photos: Path, model: Path, tmp_path: Path) -> None:
-    out = vitkit.embed(photos, model, tmp_path / "features", batch_size=3).out
+    out = vitkit.embed(model, photos, tmp_path / "features", batch_size=3).out
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     other = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
     vitkit.save_model(other, tmp_path / "other")
@@ -211,11 +211,11 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
         (photos, tmp_path / "other", 4, "another model\n  batch_size 3"),
     ):
         with pytest.raises(VitkitError, match=rf"holds another table:\n  {word}\nGive another --out"):
-            vitkit.embed(data, start, out, batch_size=size)
+            vitkit.embed(start, data, out, batch_size=size)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(VitkitError, match="is there already and holds no table"):
-        vitkit.embed(photos, model, tmp_path / "mine")
+        vitkit.embed(model, photos, tmp_path / "mine")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -232,7 +232,7 @@ def test_features_that_cannot_be(
     arguments: list[str], message: str, photos: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [argument.format(photos=photos) for argument in arguments]
-    assert run(["embed", str(photos), str(model), *given]) == 1
+    assert run(["embed", str(model), str(photos), *given]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -241,7 +241,7 @@ def test_folders_of_features_and_predictions_are_no_images(
 ) -> None:
     monkeypatch.chdir(working / "photos")
     for again in ("", "; 4 parts were there already"):
-        assert run(["embed", ".", str(model), "--batch-size", "3"]) == 0
+        assert run(["embed", str(model), ".", "--batch-size", "3"]) == 0
         printed = capsys.readouterr().out
         assert f"Features of {IMAGES} images, 16 of each, in features/images-model{again}." in printed
         arguments = ["predict", str(model), ".", "--out", "cats/named", "--batch-size", "3"]
@@ -258,7 +258,7 @@ def test_folders_of_features_and_predictions_are_no_images(
 def test_a_file_is_written_by_one_command_at_a_time(
     photos: Path, model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = (photos, model, tmp_path / name)
+    arguments = (model, photos, tmp_path / name)
     others: list[VitkitError] = []
     join, remove = embed._join, parts.remove_parts
 
@@ -281,7 +281,7 @@ def test_images_that_were_mended_are_read_again(
     mended = shutil.copytree(photos, tmp_path / "photos")
     for name in ("features", "all.npy"):
         (mended / "cats" / "07.png").write_bytes(b"no image")
-        arguments = ["embed", str(mended), str(model), "--out", str(tmp_path / name), "--batch-size", "3"]
+        arguments = ["embed", str(model), str(mended), "--out", str(tmp_path / name), "--batch-size", "3"]
         assert run(arguments) == 0
         said = re.search(r"To read them again, mend them, remove (.+) and give", capsys.readouterr().out)
         assert said is not None
@@ -305,17 +305,17 @@ def test_models_without_features_are_refused(photos: Path, tmp_path: Path) -> No
     config: Any = vitkit.model_config("ViT-16x1x2/4", num_classes=0, image_size=8)
     vitkit.save_model(vitkit.build_model(replace(config, pool="none")), tmp_path / "model")
     with pytest.raises(VitkitError, match="has no pooling"):
-        vitkit.embed(photos, tmp_path / "model", tmp_path / "out")
+        vitkit.embed(tmp_path / "model", photos, tmp_path / "out")
 
 
 def test_the_command_says_what_it_made(working: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["embed", "photos", "model"]) == 0
+    assert run(["embed", "model", "photos"]) == 0
     printed = capsys.readouterr().out
     out = "features/photos-model"
     assert f"Features of {IMAGES} images, 16 of each, in {out}." in printed
     assert "Images that could not be read and have no features (1):" in printed
     assert f"read_parquet('{out}')" in printed
-    assert run(["embed", "digits", "model", "--out", "digits.npy"]) == 0
+    assert run(["embed", "model", "digits", "--out", "digits.npy"]) == 0
     assert np.load("digits.npy").shape == (1797, 16)
 
 
@@ -385,9 +385,9 @@ sys.exit(run(sys.argv[1:]))
 
 
 def test_a_command_that_was_killed_goes_on(photos: Path, model: Path, tmp_path: Path) -> None:
-    whole = vitkit.embed(photos, model, tmp_path / "whole", batch_size=3).out
+    whole = vitkit.embed(model, photos, tmp_path / "whole", batch_size=3).out
     out = tmp_path / "killed"
-    arguments = ["embed", str(photos), str(model), "--out", str(out), "--batch-size", "3"]
+    arguments = ["embed", str(model), str(photos), "--out", str(out), "--batch-size", "3"]
     process = subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.DEVNULL)
     end = time.monotonic() + 600
     while not (out / "part-00001.parquet").exists():
@@ -465,9 +465,9 @@ def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_a
     sockets: str, model: Path, tmp_path: Path
 ) -> None:
     """Three hundred parts, so that most are missing whenever a process is killed."""
-    here = vitkit.embed("digits", model, tmp_path / "here", batch_size=3).out
+    here = vitkit.embed(model, "digits", tmp_path / "here", batch_size=3).out
     there = tmp_path / "there"
-    arguments = ("embed", "digits", str(model), "--out", str(there), "--batch-size", "3")
+    arguments = ("embed", str(model), "digits", "--out", str(there), "--batch-size", "3")
     process = on_ray(sockets, *arguments)
     wait_until(actors, process)
     for number in actors():  # Ray starts others
@@ -497,7 +497,7 @@ def test_a_cluster_predicts_as_one_process_does(sockets: str, working: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_command_on_a_cluster_ends_in_a_sentence(sockets: str, working: Path) -> None:
-    process = on_ray(sockets, "embed", "photos", "none", "--out", "out")
+    process = on_ray(sockets, "embed", "none", "photos", "--out", "out")
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1 and "none" in err and "Traceback" not in err
 
@@ -507,7 +507,7 @@ def test_a_cluster_is_refused_without_ray(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(VitkitError, match=r'pip install "vitkit\[ray\]"'):
-        vitkit.embed(photos, model, tmp_path / "out", on="ray")
+        vitkit.embed(model, photos, tmp_path / "out", on="ray")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,8 @@ from vitkit.models.build import build_model, create_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.measure import count_parameters
 from vitkit.models.other_names import name_here
-from vitkit.models.zoo import NAMES, changed_name, list_models, model_config, name_of, vit_config
+from vitkit.models.zoo import NAMES, changed_name, list_models, model_config, name_of, vit_config, zoo_name
+from vitkit.runs.folder import is_checkpoint
 
 
 def test_names_of_the_paper_and_of_the_files_are_the_same() -> None:
@@ -178,12 +179,8 @@ def test_heads_that_do_not_divide_the_width() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("vit-b/16", "Did you mean 'ViT-B/16'?"),
-        ("VIT_L_32", "Did you mean 'ViT-L/32'?"),
         ("vit-b/32", "Did you mean 'ViT-b/32' or 'ViT-B/32'?"),
-        ("bit-r50X1", "Did you mean 'BiT-R50x1'?"),
         ("vit_base_patch16_224.augreg_in21k", "called 'ViT-B/16'"),
-        ("deit_small_patch16_224", "called 'ViT-S/16'"),
         ("vit_base_patch16_224_in21k", "called 'ViT-B/16'"),
         ("google/vit-base-patch16-224-in21k", "called 'ViT-B/16'"),
         ("vit_tiny_patch16_clip_224", "reads its weights from hf:timm/vit_tiny_patch16_clip_224.TAG."),
@@ -191,16 +188,38 @@ def test_heads_that_do_not_divide_the_width() -> None:
         ("vit_small_patch14_dinov2.lvd142m", "from hf:timm/vit_small_patch14_dinov2.lvd142m."),
         ("deit3_small_patch16_224", "from hf:timm/deit3_small_patch16_224.TAG."),
         ("google/vit-large-patch32-384", "called 'ViT-L/32'"),
-        ("vit_tiny_r_s16_p8_224", "called 'R+ViT-Ti/16'"),
         ("vit_base_r50_s16_384", "called 'R50+ViT-B/16'"),
-        ("resnetv2_101x3_bitm", "called 'BiT-R101x3'"),
         ("VTI-B/16", "Did you mean 'ViT-B/16'?"),
         ("resnet18", "vitkit models lists the names."),
     ],
 )
-def test_a_name_in_other_letters_or_of_another_library_is_understood(name: str, meant: str) -> None:
+def test_a_name_that_says_more_or_less_than_an_architecture_is_refused(name: str, meant: str) -> None:
     with pytest.raises(VitkitError, match=re.escape(meant)):
         model_config(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("vit-b/16", "ViT-B/16"),
+        ("VIT_L_32", "ViT-L/32"),
+        ("bit-r50X1", "BiT-R50x1"),
+        ("vit_b_32", "ViT-B/32"),
+        ("vit_base_patch16_224", "ViT-B/16"),
+        ("deit_small_patch16_224", "ViT-S/16"),
+        ("google/vit-base-patch16-224", "ViT-B/16"),
+        ("vit_tiny_r_s16_p8_224", "R+ViT-Ti/16"),
+        ("resnetv2_101x3_bitm", "BiT-R101x3"),
+        ("ViT-B_16", "ViT-B_16"),
+        ("ViT-b/16", "ViT-b/16"),
+        ("vit-b/32", "vit-b/32"),
+    ],
+)
+def test_a_name_in_other_letters_or_of_another_library_is_taken(name: str, here: str) -> None:
+    assert zoo_name(name) == here
+    if name != "vit-b/32":
+        assert model_config(name, 10, 64) == model_config(here, 10, 64)
+        assert is_checkpoint(name) is False
 
 
 @pytest.mark.parametrize(

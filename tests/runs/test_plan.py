@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tyro
 from PIL import Image
 
 from vitkit import durable, load_model, save_model
+from vitkit.cli import options
 from vitkit.cli.main import run as command
 from vitkit.data import sources
 from vitkit.data.layouts import repeats
@@ -90,7 +90,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     wrap([native], "verify", "hash", lambda path, expected: path.resolve())
     wrap([sources], "decode", "decode", lambda file, rule: file if isinstance(file, Path) else "")
     wrap([ViT], "init_weights", "draw", lambda model, *rest: "")
-    wrap([tyro], "cli", "parse", lambda *rest, **more: "")
+    wrap([options], "parse_words", "parse", lambda *rest, **more: "")
     wrap([durable], "read_chunks", "file", lambda path: Path(path).resolve())
     return counted
 

@@ -125,7 +125,7 @@ def test_what_it_makes_fine_tunes_converts_and_predicts_like_all_others(
     assert run(["finetune", str(trained), *options.split()]) == 0
     assert run(["predict", str(tmp_path / "tuned"), str(tmp_path / "classes/a/0.png")]) == 0
     assert run(["convert", str(trained), str(tmp_path / "timm"), "--to", "timm"]) == 0
-    assert run(["embed", str(tmp_path / "classes"), str(trained), "--out", str(tmp_path / "f.npy")]) == 0
+    assert run(["embed", str(trained), str(tmp_path / "classes"), "--out", str(tmp_path / "f.npy")]) == 0
     assert np.load(tmp_path / "f.npy").shape == (12, 16)
     capsys.readouterr()
     card = json.loads((trained / "model.json").read_text())

@@ -105,7 +105,7 @@ def test_images_of_any_size_are_placed_by_the_rule_of_the_weights() -> None:
 
 def test_a_conversion_says_that_another_library_resizes_by_another_rule(tmp_path: Path) -> None:
     def lost(source: Path, name: str, to: Format, **options: Any) -> list[str]:
-        converted = convert(source, tmp_path / name, to, **options)
+        converted = convert(source, tmp_path / name, to=to, **options)
         return [phrase for phrase in converted.lost if "resizing positions" in phrase]
 
     timms = written(tmp_path, "timm")

@@ -1,28 +1,25 @@
 """`vitkit ablate`: train variants of a recipe with the same seeds, and compare them on the same images."""
 
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
-from vitkit.cli.options import JsonOption, importing, parse_study
+from vitkit.cli.options import JsonOption, importing, parse_study, require_first
 from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_training
-from vitkit.jobs.functions import read_field_texts
+from vitkit.cli.training_options import describe_training, with_named_task
+from vitkit.cli.verb_options import Option
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.options import AblateOptions
+from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
     from vitkit.jobs.study.ablate import Ablation, Expected
 
-TEXTS = read_field_texts(AblateOptions)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, AblateOptions):
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
@@ -30,9 +27,7 @@ class Command(JsonOption, AblateOptions):
     All options of vitkit train (vitkit train --help-all) may follow, such as --data, --start or --steps:
     they change the base, and all arms with it. Stopped anywhere, the same command goes on."""
 
-    # On a command line both are texts: a run is made of the recipe and the options of training.
-    recipe: Annotated[str, tyro.conf.arg(help=TEXTS["recipe"])]
-    vary: Annotated[tuple[str, ...], tyro.conf.arg(help=TEXTS["vary"]), tyro.conf.UseAppendAction] = ()
+    vary: Vary = field(default_factory=dict)  # by name alone on a command line
     plan: bool = False
     """list the arms, their runs and the time they take, and train nothing."""
 
@@ -40,21 +35,25 @@ class Command(JsonOption, AblateOptions):
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the arms, and print their table and the conclusions."""
     line = shlex.join(["vitkit", "ablate", *arguments])
-    question = "Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none."
-    command, of_training = parse_study(Command, arguments, "ablate", describe_training, question)
-    base = recipe(command.recipe)
-    run = study_base(
-        of_training, command.recipe, base, "an ablation", "--seeds and --rates", command.listener
+    require_first(
+        arguments, "Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none."
     )
+
+    def training(_: object) -> Sequence[Option]:
+        return describe_training(default=with_named_task(recipe(arguments[0]), arguments))
+
+    command, given = parse_study(Command, arguments, "ablate", training)
+    name = str(command.recipe)
+    run = study_base(given, name, recipe(name), "an ablation", "--seeds and --rates", command.listener)
     options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
     with importing():
         from vitkit.jobs.study.ablate import plan_ablation, run_ablate
 
     if command.plan:
-        _print_plan(plan_ablation(options), command.json_output)
+        _print_plan(plan_ablation(options), command.json)
         return
     ablation = run_ablate(options, line)
-    console.print_result(ablation, command.json_output, _print)
+    console.print_result(ablation, command.json, _print)
 
 
 def _print_plan(expected: "list[Expected]", as_json: bool) -> None:

@@ -3,34 +3,31 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.markup import escape
 from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.data.config import DecodeRule, Splits
+from vitkit.data.config import Splits
 from vitkit.jobs.advice.options import AdviseOptions
-from vitkit.jobs.options import MachineOptions, StrPaths, as_arguments, as_names
+from vitkit.jobs.options import MachineOptions, as_arguments, as_names
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from vitkit.jobs.advice.choice import Advice, Option
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, MachineOptions, AdviseOptions):
     """Say what to do with images and what to expect, before anyone waits for a run.
 
     Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
     probed on training images. --go trains as advised."""
 
-    starts: tyro.conf.Positional[StrPaths] = ()
     splits: Splits = field(default_factory=Splits)
-    decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
     go: bool = False
     """train as advised, and compare the expectation with the result."""
     out: str | None = None
@@ -55,12 +52,12 @@ def main(arguments: list[str]) -> None:
         torch.set_num_threads(options.threads)
     console.download(*starts)
     advice = run_advise(options)
-    console.print_result(advice, options.json_output, _print)
+    console.print_result(advice, options.json, _print)
     if options.go:
         machine = as_arguments(MachineOptions, options)
         folder = follow(advice, options.out, command=line, listener=options.listener, **machine)
         console.print_next(f"open {folder / 'report.html'} in a browser")
-    elif not options.json_output:
+    elif not options.json:
         if advice.can_go:
             following = f"{shlex.join(['vitkit', 'advise', options.data, *starts])} --go   (trains so)"
         elif advice.default:

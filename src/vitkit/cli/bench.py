@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NOT_MEASURED = "not measured"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, BenchOptions):
     """Time models: images per second, latency, memory and largest batch, also beside other libraries.
 
@@ -51,14 +51,14 @@ def main(arguments: list[str]) -> None:
             records.append(record)  # noqa: PERF402 (Ctrl-C leaves the records so far, which are printed)
         is_complete = True
     finally:
-        if options.json_output and is_complete:
+        if options.json and is_complete:
             console.print_json(Bench(machine, tuple(records)).to_json())
         elif records:  # with --json, the object with the error stands alone on standard output
-            _print(machine, records, console.err if options.json_output else console.out)
+            _print(machine, records, console.err if options.json else console.out)
         if options.out is not None and records:
             for path in keep(Bench(machine, tuple(records)), Path(options.out)):
                 console.err.print(str(path), markup=False, soft_wrap=True)
-    if not options.json_output and not options.peers:
+    if not options.json and not options.peers:
         console.print_next(f"vitkit bench {shlex.join(options.models)} --peers   (beside other libraries)")
 
 

@@ -10,7 +10,7 @@ from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import CardOptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, CardOptions):
     """Describe a checkpoint: architecture, numerics, preprocessing, class names, origin."""
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
 
     console.download(options.source)
     identity = read_card(options)
-    if options.json_output:
+    if options.json:
         console.print_json(record(identity))
         return
     TerminalListener().show(summary(identity))

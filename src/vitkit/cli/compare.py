@@ -19,14 +19,12 @@ CLASSES_SHOWN = 6
 """Classes whose accuracy changed most that are printed; the page has all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, CompareOptions):
     """Compare two models on the same images: vitkit compare runs/one runs/other.
 
     Evaluations that two runs hold of the same test images are read; otherwise, or with --data, both are
     evaluated. Stopped anywhere, the same command goes on."""
-
-    data: str | None = None
 
 
 def main(arguments: list[str]) -> None:
@@ -39,7 +37,7 @@ def main(arguments: list[str]) -> None:
 
     console.download(options.first, options.second)
     comparison = run_compare(options)
-    console.print_result(comparison, options.json_output, _print)
+    console.print_result(comparison, options.json, _print)
 
 
 def _print(comparison: "ModelComparison") -> None:

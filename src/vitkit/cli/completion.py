@@ -10,7 +10,7 @@ from vitkit.cli.help import ASKING
 from vitkit.cli.options import parse
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
-from vitkit.models.config.card import TaskName
+from vitkit.runs.config import Run, with_task
 
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -51,8 +51,8 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         module: the module of its `main`.
     """
     if verb in TRAINING_PAGES:
-        task: TaskName = "masked-patches" if verb == "pretrain" else "classification"
-        options = (*TRAINING_PAGES[verb].before, *describe_training(verb, task))
+        run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
+        options = (*TRAINING_PAGES[verb].before, *describe_training(verb, run))
     else:
         home = importlib.import_module(module)
         options = describe(home.Command)

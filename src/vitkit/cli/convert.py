@@ -20,7 +20,7 @@ NAMES_SHOWN = 5
 """Class names of the old head that are printed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(ConvertOptions):
     """Write a checkpoint in another library's format, read it back and compare the two."""
 

@@ -3,9 +3,7 @@
 import difflib
 import shlex
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_models
@@ -19,11 +17,11 @@ if TYPE_CHECKING:
     from vitkit.jobs.cost import Cost, Table6Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, CostOptions):
     """Say what models need: parameters, FLOPs, memory of a batch, compute of a whole training."""
 
-    table6: Annotated[bool, tyro.conf.arg(name="table6")] = False
+    table6: bool = False
     """print the pre-training compute of the paper's Table 6 beside ours."""
 
 
@@ -35,7 +33,7 @@ def main(arguments: list[str]) -> None:
             from vitkit.jobs.cost import table6
 
         rows = table6()
-        if command.json_output:
+        if command.json:
             console.print_json([{**asdict(row), "ratio": row.ratio} for row in rows])
         else:
             _print_table6(rows)
@@ -46,7 +44,7 @@ def main(arguments: list[str]) -> None:
 
     console.download(*command.models)
     costs = count_costs(command)
-    if command.json_output:
+    if command.json:
         console.print_json([record(cost) for cost in costs])
     else:
         _print_costs(costs, command)
@@ -73,7 +71,7 @@ def _print_costs(costs: "list[Cost]", options: CostOptions) -> None:
             f"Days are an estimate: at {options.utilization:.0%} (assumed) of an H100's "
             f"{H100_FLOPS / 1e12:.0f} TFLOP/s."
         )
-    following = "vitkit train --model NAME --data PATH"
+    following = "vitkit train PATH --model NAME"
     if all(is_checkpoint(name) for name in options.models):
         following = f"vitkit card {shlex.quote(options.models[0])}"
     console.print_next(following)

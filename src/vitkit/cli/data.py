@@ -1,10 +1,10 @@
 """`vitkit data`: `check` reads every image of a data set, `show` draws some as a model sees them."""
 
 import shlex
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import tyro
 from rich.markup import escape
 
 from vitkit.cli import console
@@ -13,8 +13,8 @@ from vitkit.cli.help import ASKING
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import JsonOption, importing, parse, parse_study
 from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_training
-from vitkit.data.config import DecodeRule
+from vitkit.cli.training_options import describe_training, with_named_task
+from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import AUGMENTATION
 from vitkit.jobs.options import DataCheckOptions, DataShowOptions
@@ -29,14 +29,12 @@ SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, DataCheckOptions):
     """Read every image once and say what is there: counts, sizes, bad files, duplicates."""
 
-    decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Show(DataShowOptions):
     """Draw training images beside augmented versions of each, as a model sees them.
 
@@ -58,7 +56,7 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.data_check import check
 
     checked = check(options)
-    if options.json_output:
+    if options.json:
         console.print_json(checked.to_json())
         raise SystemExit(int(bool(checked.problems)))  # they are in the one object that is printed
     print_check(checked, options)
@@ -68,12 +66,16 @@ def main(arguments: list[str]) -> None:
 
 def _show(arguments: list[str]) -> None:
     """Draw images as a training with the options of the command line sees them."""
-    command, of_training = parse_study(Show, arguments, "data show", describe_training)
+
+    def training(own: Mapping[str, Any]) -> Sequence[Option]:
+        return describe_training(default=with_named_task(_base(own.get("recipe", "")), arguments))
+
+    command, given = parse_study(Show, arguments, "data show", training)
     require_images(command.path)
     require_checkpoints(command.start)
-    of_training += ["--data", command.path, *(["--start", command.start] if command.start else [])]
-    base = recipe(command.recipe) if command.recipe else Run(augmentation=AUGMENTATION)
-    run = study_base(of_training, command.recipe, base, "data show", "nothing", command.listener)
+    given |= {"data": command.path} | ({"start.start": command.start} if command.start else {})
+    name = command.recipe
+    run = study_base(given, name, _base(name), "data show", "nothing", command.listener)
     with importing():
         from vitkit.jobs.data_show import describe_augmentation, run_show
 
@@ -85,6 +87,11 @@ def _show(arguments: list[str]) -> None:
     quoted = shlex.quote(command.path)
     following = "vitkit train --recipe digits" if command.path == "digits" else f"vitkit finetune {quoted}"
     console.print_next(f"open {out} in a browser", following)
+
+
+def _base(name: str) -> Run:
+    """Return the run of a recipe, or by default one with the augmentation of fine-tuning."""
+    return recipe(name) if name else Run(augmentation=AUGMENTATION)
 
 
 def print_check(data: "DataCheck", options: DataCheckOptions) -> None:

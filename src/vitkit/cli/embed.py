@@ -10,7 +10,7 @@ from vitkit.jobs.options import EmbedOptions
 from vitkit.text import join_names, pluralize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(EmbedOptions):
     """Compute the features of images by a frozen model, and keep them in files."""
 
@@ -39,5 +39,5 @@ def main(arguments: list[str]) -> None:
     model, data = shlex.quote(str(options.path)), shlex.quote(str(options.data))
     console.print_next(
         f"{'pandas.read_parquet' if made.names is None else 'numpy.load'}({out!r}) in Python",
-        f"vitkit fewshot {model} --data {data}   (how well classes are learned from features)",
+        f"vitkit fewshot {model} {data}   (how well classes are learned from features)",
     )

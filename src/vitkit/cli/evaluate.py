@@ -26,7 +26,7 @@ WORST_SHOWN = 10
 """Classes with the lowest accuracy by a protocol that are printed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, ProtocolFiles, EvaluateOptions):
     """Evaluate a model on images it was not trained on."""
 
@@ -49,7 +49,6 @@ class Command(JsonOption, ProtocolFiles, EvaluateOptions):
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, and print the numbers."""
-    arguments = list(arguments)
     if start_several("evaluate", arguments):
         return
     options = parse(Command, arguments, "evaluate")
@@ -63,14 +62,14 @@ def main(arguments: list[str]) -> None:
     console.download(options.path)
     if options.protocol is not None:
         result, rejects = run_protocol(ProtocolOptions(**as_arguments(ProtocolOptions, options)))
-        if options.json_output:
+        if options.json:
             console.print_json({"rejects": rejects, **result.to_json()})
         else:
             _print_protocol(result, rejects)
         return
     evaluation = run_evaluate(options)
     path = keep_evaluation(options, evaluation)
-    if options.json_output:
+    if options.json:
         record = {
             "model": str(evaluation.model.path),
             "data": evaluation.data.name,

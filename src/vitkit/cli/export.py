@@ -11,7 +11,7 @@ from vitkit.jobs.options import ExportOptions
 from vitkit.runs.destination import refuse_taken
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(ExportOptions):
     """Write a model for an inference engine, OpenVINO or ONNX Runtime, into a folder that predict and
     evaluate read."""

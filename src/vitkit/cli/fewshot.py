@@ -24,7 +24,7 @@ DRAWS_SHOWN = 5
 """Accuracies of single draws that the table has room for."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, FewShotOptions):
     """Measure how well classes are learned from a few images, by the features of frozen checkpoints."""
 
@@ -37,7 +37,6 @@ class Command(JsonOption, FewShotOptions):
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    arguments = list(arguments)
     if start_several("fewshot", arguments):
         return
     options = parse(Command, arguments, "fewshot")
@@ -51,7 +50,7 @@ def main(arguments: list[str]) -> None:
     console.download(*options.checkpoints)
     measured = run_fewshot(options)
     paths = keep_fewshot(options, measured, options.out)
-    if options.json_output:
+    if options.json:
         console.print_json(measured.to_json())
         return
     if len(measured.models) == 1:
@@ -63,7 +62,7 @@ def main(arguments: list[str]) -> None:
     size = height_and_width(options.image_size)
     of_size = "" if size is None else f" --image-size {size[0]} {size[1]}"
     starts, data = shlex.join(options.checkpoints), shlex.quote(options.data)
-    console.print_next(f"vitkit fewshot {starts} ANOTHER --data {data}{of_size}   (to compare them)")
+    console.print_next(f"vitkit fewshot {starts} ANOTHER {data}{of_size}   (to compare them)")
 
 
 def compute_part(arguments: list[str]) -> None:

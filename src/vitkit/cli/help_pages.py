@@ -48,8 +48,8 @@ PAGES = {
     ),
     "bench": HelpPage(
         "MODEL... [OPTIONS]",
-        "--peers --minutes --batch-size --sizes --training --precision --device --threads --out --json",
-        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --sizes 224,384"),
+        "--peers --minutes --batch-size --image-size --training --precision --device --threads --out --json",
+        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --image-size 224,384"),
     ),
     "card": HelpPage(
         "CHECKPOINT [OPTIONS]",
@@ -57,11 +57,11 @@ PAGES = {
         ("vitkit card runs/digits", "vitkit card vit-ti16-augreg-in21k --json"),
     ),
     "compare": HelpPage(
-        "FIRST SECOND [OPTIONS]",
+        "FIRST SECOND [DATA] [OPTIONS]",
         "--data --split --out --speed-seconds --threads --device --batch-size --json",
         (
             "vitkit compare runs/digits-seed0 runs/digits-seed1",
-            "vitkit compare runs/photos runs/my_photos --data new_photos/",
+            "vitkit compare runs/photos runs/my_photos new_photos/",
         ),
     ),
     "completion": HelpPage(
@@ -99,45 +99,45 @@ PAGES = {
         ("vitkit data show my_photos/", "vitkit data show my_photos/ --crop-area 0.05,1 --out views.png"),
     ),
     "embed": HelpPage(
-        "DATA MODEL [OPTIONS]",
+        "MODEL DATA [OUT] [OPTIONS]",
         "--out --batch-size --image-size --precision --device --workers --on --processes --num-heads",
         (
-            "vitkit embed my_photos/ vit-ti16-augreg-in21k",
-            "vitkit embed digits runs/digits --out features.npy",
+            "vitkit embed vit-ti16-augreg-in21k my_photos/",
+            "vitkit embed runs/digits digits --out features.npy",
         ),
     ),
     "evaluate": HelpPage(
-        "MODEL [OPTIONS]",
+        "MODEL [DATA] [OPTIONS]",
         "--data --split --protocol --batch-size --image-size --precision --device "
         "--workers --processes --json",
         (
             "vitkit evaluate runs/digits",
-            "vitkit evaluate runs/my_photos --data new_photos/ --json",
+            "vitkit evaluate runs/my_photos new_photos/ --json",
         ),
     ),
     "export": HelpPage(
         "CHECKPOINT OUT [OPTIONS]",
-        "--engine --precision --calibration --calibration-images --check-images "
+        "--format --precision --calibration --calibration-images --check-images "
         "--accept-change --image-size --num-heads",
         (
-            "vitkit export runs/digits digits_graph --engine onnxruntime",
+            "vitkit export runs/digits digits_graph --format onnx",
             "vitkit export runs/mine mine_int8 --precision int8",
         ),
     ),
     "fewshot": HelpPage(
-        "START... --data DATA [OPTIONS]",
+        "START... DATA [OPTIONS]",
         "--data --shots --seeds --methods --image-size --out --batch-size --device --processes --json",
         (
-            "vitkit fewshot vit-ti16-augreg-in21k --data my_photos/",
-            "vitkit fewshot runs/a runs/b --data digits --shots 1,5",
+            "vitkit fewshot vit-ti16-augreg-in21k my_photos/",
+            "vitkit fewshot runs/a runs/b digits --shots 1,5",
         ),
     ),
     "inspect": HelpPage(
-        "MODEL [OPTIONS]",
+        "MODEL [IMAGE...] [OPTIONS]",
         "--images --out --image-size --position-interpolation --num-heads --quiet",
         (
             "vitkit inspect runs/digits",
-            "vitkit inspect vit-ti16-augreg-in21k --images photo.jpg --out pictures/",
+            "vitkit inspect vit-ti16-augreg-in21k photo.jpg --out pictures/",
         ),
     ),
     "models": HelpPage(
@@ -170,7 +170,7 @@ PAGES = {
     ),
     "runs": HelpPage(
         "[FOLDER] [OPTIONS]",
-        "--json --quiet",
+        "--folder --json --quiet",
         ("vitkit runs", "vitkit runs my_runs/ --json"),
     ),
     "scale": HelpPage(
@@ -184,11 +184,11 @@ PAGES = {
         ("vitkit starts 'vit-b16*'", "vitkit starts --model ViT-Ti/16"),
     ),
     "vtab": HelpPage(
-        "START --root FOLDER [OPTIONS]",
+        "START FOLDER [OPTIONS]",
         "--root --tasks --protocol --sweep --steps --batch-size --micro-batch-size --out --device --json",
         (
-            "vitkit vtab vit-b16-augreg-in21k --root vtab/",
-            "vitkit vtab runs/mine --root vtab/ --tasks dtd,svhn --protocol finetune",
+            "vitkit vtab vit-b16-augreg-in21k vtab/",
+            "vitkit vtab runs/mine vtab/ --tasks dtd,svhn --protocol finetune",
         ),
     ),
 }

@@ -12,7 +12,7 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(InspectOptions):
     """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG."""
 

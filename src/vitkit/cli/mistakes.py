@@ -1,12 +1,5 @@
-"""Say what is wrong with a command line, and which command was probably meant."""
+"""The error of a wrong command line, and what our options are called elsewhere."""
 
-import difflib
-import re
-import shlex
-from collections.abc import Sequence
-from pathlib import Path
-
-from vitkit.cli.verb_options import ANY_NUMBER, NUMBER, Option
 from vitkit.errors import VitkitError
 
 
@@ -26,7 +19,8 @@ OTHER_NAMES = {
     "--epochs": ("epoch", "e", "n-epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-iter"),
     "--steps": ("iters", "iterations", "max-steps", "num-steps", "total-steps", "n-steps"),
     "--image-size": (
-        "imgsz", "img", "img-size", "input-size", "imsize", "resolution", "crop-size", "size", "height",
+        "imgsz", "img", "img-size", "input-size", "imsize", "resolution", "crop-size", "size", "sizes",
+        "height",
     ),
     "--optimizer": ("opt", "optim", "solver", "optimiser"),
     "--schedule": ("sched", "lr-scheduler", "lr-scheduler-type", "scheduler"),
@@ -81,10 +75,8 @@ OTHER_NAMES = {
 """Our options, and their names in timm, ultralytics, Hugging Face, scikit-learn and the original code."""
 
 MEANT = {
-    "pretrained": "Trained weights stand first: vitkit finetune START --data PATH; vitkit starts lists them.",
+    "pretrained": "Trained weights stand first: vitkit finetune START DATA; vitkit starts lists them.",
     "num-classes": "The number of classes follows from the images.",
-    "format": "vitkit export chooses by --engine, vitkit convert by --to.",
-    "image-size": "vitkit bench has --sizes for it.",
     "patch-size": "The patch size is a part of the model's name: --model ViT-S/8.",
     "momentum-decay": "The decay of Adam's means is --beta1 and --beta2.",
     "warmup-epochs": "The learning rate is warmed up for a number of steps: --warmup-steps.",
@@ -112,143 +104,3 @@ MEANT |= {
     "gradient-accumulation-steps": MEANT["accum-steps"],
     "accumulate-grad-batches": MEANT["accum-steps"],
 }
-
-
-def find_mistake(verb: str, arguments: Sequence[str], options: Sequence[Option], usage: str) -> str | None:
-    """Say what is wrong with the arguments of a verb; None where no mistake can be seen without the parser.
-
-    Args:
-        verb: as it follows vitkit.
-        arguments: the command line after the verb.
-        options: all options of the verb.
-        usage: the form of its command line.
-    """
-    by_name = {name: option for option in options for name in option.names}
-    waiting, positional = list(arguments), []
-    unknown: list[str] = []
-    wrong: str | None = None
-    while waiting:
-        argument = waiting.pop(0)
-        if argument == "--":
-            positional += waiting
-            break
-        if not argument.startswith("-") or _is_value(argument):
-            positional.append(argument)
-            continue
-        written, equals, value = argument.partition("=")
-        option = by_name.get(written.replace("_", "-"))
-        if option is None:
-            unknown.append(written)
-            if not equals and waiting and not waiting[0].startswith("-"):
-                waiting.pop(0)  # its value, probably
-            continue
-        if option.is_switch:
-            if equals:
-                wrong = wrong or f"{written} is a switch: give {' or '.join(option.names)}, without a value."
-            continue
-        if not equals:
-            if not waiting or (waiting[0].startswith("-") and not _is_value(waiting[0])):
-                wrong = wrong or f"{written} needs a value: {written} {option.value}."
-                continue
-            value = waiting.pop(0)
-        wrong = wrong or _refuse_value(written, option, value)
-        if option.most > 1 and not option.is_list:
-            while waiting and not waiting[0].startswith("-"):
-                waiting.pop(0)
-    if unknown:
-        return " ".join(_unknown_option(verb, written, options) for written in unknown)
-    return wrong or _refuse_positional(verb, positional, options, usage)
-
-
-def _unknown_option(verb: str, written: str, options: Sequence[Option]) -> str:
-    """Say that a verb has no such option, and which option does the same."""
-    names = [option_name for option in options for option_name in option.names]
-    name = written.lstrip("-").replace("_", "-").lower()
-    positional = {
-        f"--{label}": option.name
-        for option in options
-        if option.is_positional
-        for label in (option.field, option.name.lower())
-    }
-    ours = next(
-        (
-            ours
-            for ours, others in OTHER_NAMES.items()
-            if name in (ours[2:], *others) and ours in (*names, *positional)
-        ),
-        "",
-    )
-    hint = f"Here it is {ours}." if ours else MEANT.get(name)
-    if ours in positional:
-        hint = f"{positional[ours]} is given without an option."
-    if hint is None:
-        bare = {long.removeprefix("--").rpartition(".")[2]: long for long in reversed(names)}
-        near = difflib.get_close_matches(name, bare, n=1, cutoff=0.7)
-        hint = f"Did you mean {bare[near[0]]}?" if near else f"vitkit {verb} --help-all lists all."
-    return f"vitkit {verb} has no option {written}. {hint}"
-
-
-def _refuse_value(written: str, option: Option, value: str) -> str | None:
-    """Say why a text is no value of an option; None where it is a value."""
-    if option.default is None and value == "None":
-        return None
-    parts = [part.strip() for part in value.split(",")] if option.is_list else [value]
-    if option.value == "SIZE":
-        parts = re.split("[x,]", value)
-    for part in parts:
-        if option.number is not None and not _is_number(part, option.number):
-            kind = "a whole number" if option.number is int else "a number"
-            several = " or several with commas between them" if option.is_list else ""
-            several = ", or height and width such as 224,320" if option.value == "SIZE" else several
-            return f"{written} is {kind}{several}, found {_shown(value)}."
-        if option.choices and part not in option.choices:
-            near = difflib.get_close_matches(part, option.choices, n=1, cutoff=0.6)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            return f"{written} is one of {', '.join(option.choices)}, found {_shown(part)}.{hint}"
-    is_square = option.value == "SIZE" and len(parts) == 1
-    if option.is_list and len(parts) != option.most < ANY_NUMBER and not is_square:
-        return f"{written} takes {option.most} numbers, found {len(parts)} in {_shown(value)}."
-    return None
-
-
-def _refuse_positional(
-    verb: str, arguments: Sequence[str], options: Sequence[Option], usage: str
-) -> str | None:
-    """Say which of the positional arguments is missing, wrong or one too many."""
-    places = [option for option in options if option.is_positional]
-    needed = [option for option in places if option.is_required and option.most == 1]
-    if len(arguments) < len(needed):
-        missing = needed[len(arguments)]
-        text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", missing.text, maxsplit=1)[0].rstrip(".")
-        return f"{missing.name} is missing: {text}. Usage: {usage}"
-    for option, argument in zip(places, arguments, strict=False):
-        wrong = _refuse_value(option.name, option, argument) if option.choices else None
-        if wrong:
-            return wrong
-    if len(arguments) > len(places) and not any(option.most > 1 for option in places):
-        argument = arguments[len(places)]
-        assigned = re.fullmatch(r"([A-Za-z][\w.-]*)=(.*)", argument)
-        if assigned:
-            return f"Options are written with two hyphens: --{assigned[1].replace('_', '-')} {assigned[2]}"
-        if Path(spaced := " ".join(arguments)).exists():
-            return f"A path with blanks is put into quotes: {shlex.quote(spaced)}"
-        return f"vitkit {verb} takes no further argument, found {_shown(argument)}. Usage: {usage}"
-    return None
-
-
-def _is_value(argument: str) -> bool:
-    """Whether an argument that begins with a hyphen is a value: a negative number, or standard input."""
-    return argument == "-" or NUMBER.fullmatch(argument) is not None
-
-
-def _is_number(text: str, kind: type) -> bool:
-    """Whether the parser reads a text as a number."""
-    try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _shown(text: str) -> str:
-    return shlex.quote(text if len(text) <= 80 else f"{text[:77]}...")

@@ -8,7 +8,7 @@ from vitkit.jobs.options import ModelsOptions
 from vitkit.text import format_count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(ModelsOptions):
     """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap."""
 
@@ -28,6 +28,6 @@ def main(arguments: list[str]) -> None:
     )
     console.print_next(
         "vitkit cost NAME",
-        "vitkit train --model NAME --data PATH",
+        "vitkit train PATH --model NAME",
         "vitkit.create_model(NAME)   (from Python)",
     )

@@ -4,9 +4,8 @@ import base64
 import os
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.text import Text
 
 from vitkit.cli import console
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 class Command(PredictOptions):
     """Name what is in images."""
 
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    json: bool = False
     """one line of JSON for each image; image_base64 holds a name that is not UTF-8."""
-    csv_output: Annotated[bool, tyro.conf.arg(name="csv")] = False
+    csv: bool = False
     """one line of CSV for each image: path, class, probability, then the next ones of --top, and the reason
     where an image cannot be read."""
 
@@ -34,7 +33,7 @@ class Command(PredictOptions):
 def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
     options = parse(Command, arguments, "predict")
-    json_output, csv_output = options.json_output, options.csv_output
+    json_output, csv_output = options.json, options.csv
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     if options.out is not None and (json_output or csv_output):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.cli.help import ASKING
-from vitkit.cli.options import take_option
+from vitkit.cli.parser import read
+from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.world import World, world_of_environment
 
@@ -24,7 +25,7 @@ def start_several(verb: str, arguments: list[str]) -> bool:
 
     Args:
         verb: the command.
-        arguments: its arguments, from which --processes is removed.
+        arguments: its arguments.
 
     Returns:
         Whether the command ran so; else it is still to be run, by this process alone.
@@ -33,10 +34,10 @@ def start_several(verb: str, arguments: list[str]) -> bool:
         VitkitError: --processes is no number of processes, or this is one of several already.
         SystemExit: the processes did not all end well, and have said why.
     """
-    count = take_option(arguments, "--processes")
-    if count in (None, "1") or {*ASKING} & {*arguments}:
+    reading = read(arguments, [Option("--processes", "processes", "NUMBER")])
+    count = reading.given.get("processes", "1")
+    if count == "1" or {*ASKING} & {*arguments}:
         return False
-    assert count is not None
     if world_of_environment().size > 1:
         raise VitkitError("torchrun has started several processes already: leave --processes out.")
     if not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_PROCESSES:
@@ -58,7 +59,7 @@ def start_several(verb: str, arguments: list[str]) -> bool:
             "-m",
             "vitkit",
             verb,
-            *arguments,
+            *reading.rest,
         ]
     )
     try:

@@ -7,7 +7,7 @@ from vitkit.cli.options import parse
 from vitkit.jobs.recipes import RECIPES, describe_recipe, recipe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """List the recipes: named run configurations, every option of which can be changed on the command
     line."""
@@ -25,6 +25,4 @@ def main(arguments: list[str]) -> None:
         model = run.model or "START's"
         rows.append((name, model, str(height), length, str(training.batch_size), describe_recipe(name)))
     console.print_table(("recipe", "model", "pixels", "length", "batch", ""), rows, text=(0, 1, 5))
-    console.print_next(
-        "vitkit train --recipe NAME --data PATH", "vitkit finetune START --recipe NAME --data PATH"
-    )
+    console.print_next("vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME")

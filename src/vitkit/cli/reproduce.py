@@ -2,14 +2,11 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.text import format_duration
@@ -17,18 +14,15 @@ from vitkit.text import format_duration
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.reproduce import Planned, Reproduction
 
-TEXTS = read_field_texts(ReproduceOptions)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, ReproduceOptions):
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
     Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
     size. Stopped anywhere, the same command goes on. vitkit reproduce --list says what there is."""
 
-    recipe: Annotated[str | None, tyro.conf.arg(help=TEXTS["recipe"])] = None
-    list_items: Annotated[bool, tyro.conf.arg(name="list")] = False
+    list: bool = False
     """list the figures and tables: what each is, what it needs, how long it takes here and at the paper's
     size."""
     plan: bool = False
@@ -51,11 +45,11 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.reproduce.reproduce import plan_reproduction, run_reproduce
 
     if command.plan:
-        _print_plan(options, plan_reproduction(options), command.json_output)
+        _print_plan(options, plan_reproduction(options), command.json)
         return
     console.download(*options.starts)
     reproduction = run_reproduce(options, shlex.join(["vitkit", "reproduce", *arguments]))
-    console.print_result(reproduction, command.json_output, _print)
+    console.print_result(reproduction, command.json, _print)
 
 
 def _print_list(as_json: bool) -> None:

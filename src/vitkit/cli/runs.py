@@ -2,13 +2,10 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.functions import read_field_texts
 from vitkit.jobs.options import RunsOptions
 from vitkit.text import format_duration
 
@@ -16,14 +13,9 @@ if TYPE_CHECKING:
     from vitkit.jobs.list_runs import RunSummary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, RunsOptions):
     """List runs, series of runs and studies in the order of their last change."""
-
-    # For the parser, a field with a default is an option unless it is marked.
-    folder: Annotated[
-        str, tyro.conf.Positional, tyro.conf.arg(help=read_field_texts(RunsOptions)["folder"])
-    ] = "runs"
 
 
 def main(arguments: list[str]) -> None:
@@ -33,7 +25,7 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.list_runs import run_list_runs
 
     rows = run_list_runs(options)
-    if options.json_output:
+    if options.json:
         console.print_json([row.to_json() for row in rows])
         return
     if rows:

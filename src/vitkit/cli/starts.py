@@ -14,7 +14,7 @@ DESCRIBED = 5
 UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, StartsOptions):
     """List published checkpoints: their names stand wherever a command takes a checkpoint.
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
     options = parse(Command, arguments, "starts")
     listed = starts(*options.patterns, model=options.model, data=options.data)
-    if options.json_output:
+    if options.json:
         console.print_json(
             [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
         )
@@ -71,4 +71,4 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"
     addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
-    console.print_next(*addresses, f"vitkit finetune {name} --data PATH")
+    console.print_next(*addresses, f"vitkit finetune {name} PATH")

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,16 @@ from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine
-from vitkit.cli.options import importing, option_names, take_option
+from vitkit.cli.options import importing
+from vitkit.cli.parser import read
 from vitkit.cli.processes import start_several
-from vitkit.cli.training_options import CommandLine, parse_line
+from vitkit.cli.training_options import RECIPE, RESUME, CommandLine, describe_training, make_line, parse_line
+from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import MachineOptions, as_arguments
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener, hushed
-from vitkit.runs.config import WHICH_IMAGES, Run, StartConfig, full_name, new_model_config
+from vitkit.runs.config import WHICH_IMAGES, Run, StartConfig, full_name, new_model_config, with_task
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
@@ -26,6 +29,12 @@ from vitkit.training.config import ClassificationConfig
 if TYPE_CHECKING:
     from vitkit.runs.plan import Request
     from vitkit.runs.series_record import Series
+
+FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
+"""The options that are read before all others, because they choose the defaults."""
+WHICH_UNLABELLED = (
+    "Which images to learn from? Give a folder or file first: vitkit pretrain DATA. They need no labels."
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -44,14 +53,14 @@ def run_verb(arguments: list[str], verb: str) -> None:
         verb: "train"; "finetune", which has defaults of its own for a finished run too, and chooses a start
             where none is given; or "pretrain", whose images need no labels.
     """
-    typed, arguments = ["vitkit", verb, *arguments], list(arguments)
+    typed = ["vitkit", verb, *arguments]
     command = shlex.join(typed)
     if start_several(verb, arguments):
         return
-    recipe_name, resume = take_option(arguments, "--recipe") or "", take_option(arguments, "--resume")
+    first = read(arguments, FIRST).given
+    recipe_name, resume = first.get("recipe", ""), first.get("resume")
     _refuse_mistakes(arguments, recipe_name, resume)
-    start_name = take_option(list(arguments), "--start")
-    resumed, start = (None if path is None else kind_of(path) for path in (resume, start_name))
+    resumed, start = (None if path is None else kind_of(path) for path in (resume, first.get("start")))
     series = _read_series(resumed.path) if resumed is not None and resumed.kind == "series" else None
     is_longer = False
     if resumed is not None:
@@ -62,12 +71,12 @@ def run_verb(arguments: list[str], verb: str) -> None:
         default, is_longer = _trained_for_longer(start), True
     else:
         # Without labels the size of the images chooses the model, once they are looked at.
-        default = Run(model="") if verb == "pretrain" else Run()
+        default = with_task(Run(model=""), "masked-patches") if verb == "pretrain" else Run()
     line = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
     options, out = line.options, resume or line.options.out
 
     if not line.run.data and resume is None:
-        raise VitkitError(WHICH_IMAGES)
+        raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
     if options.out is not None:
         require_folder(Path(options.out))
     _require_inputs(line, resume)
@@ -127,17 +136,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
 
 
 def _refuse_mistakes(arguments: list[str], recipe_name: str, resume: str | None) -> None:
-    """Refuse options that contradict one another, a second recipe or run, and images without an option."""
-    names = option_names(arguments)
+    """Refuse options that contradict one another, and a second recipe or run."""
+    names = [argument.partition("=")[0] for argument in arguments]
     if recipe_name and resume is not None:
         raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
     if resume is not None and "--out" in names:
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
-    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
-        data = shlex.quote(arguments[0])
-        raise WrongCommandLine(f"What to train on is given with --data: vitkit train --data {data}")
-    for name in {"--recipe", "--resume"} & names:
-        raise WrongCommandLine(f"{name} is given twice: once is enough.")
+    for name in ("--recipe", "--resume"):
+        if names.count(name) > 1:
+            raise WrongCommandLine(f"{name} is given twice: once is enough.")
 
 
 def _require_inputs(line: CommandLine, resume: str | None = None) -> None:
@@ -240,7 +247,7 @@ def _choose_start(
         or options.yes
         or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
     ):
-        raise chosen.refusal(f"{command} --yes", f"vitkit finetune START --data {shlex.quote(line.run.data)}")
+        raise chosen.refusal(f"{command} --yes", f"vitkit finetune START {shlex.quote(line.run.data)}")
     return replace(line, run=replace(line.run, start=replace(line.run.start, start=chosen.start.name)))
 
 
@@ -276,7 +283,7 @@ def _fit_pretraining(
     console.download(line.run.start.start)
     suited = fit_pretraining(replace(line.run, recipe=recipe_name), request, listener)
     run = line.over(suited).run
-    given = {option.removeprefix("--").replace("-", "_") for option in line.given}
+    given = {path.rpartition(".")[2] for path in line.given}
     run = fit_batch_and_length(run, suited, given, len(request.images(run).splits["train"]))
     return replace(line, run=run), suited
 
@@ -291,9 +298,9 @@ def _fit_minutes(line: CommandLine, default: Run, request: "Request", listener: 
         listener: hears the progress.
     """
     options = line.options
-    for length in ("--steps", "--epochs"):
-        if length in line.given:
-            raise VitkitError(f"--minutes chooses the number of steps: give it without {length}.")
+    for length in ("steps", "epochs"):
+        if f"training.{length}" in line.given:
+            raise VitkitError(f"--minutes chooses the number of steps: give it without --{length}.")
     with importing():
         from vitkit.jobs.series.series import recorded_run
         from vitkit.runs.budget import with_steps
@@ -413,12 +420,12 @@ def _print_series(folder: Path, series: "Series") -> None:
 
 
 def study_base(
-    arguments: list[str], recipe_name: str, default: Run, study: str, instead: str, listener: Listener
+    given: Mapping[str, Any], recipe_name: str, default: Run, study: str, instead: str, listener: Listener
 ) -> Run:
     """Make the run that a study changes: a recipe with options of training over it, suited to its start.
 
     Args:
-        arguments: the options of training.
+        given: the options of training that are given.
         recipe_name: "" where there is none.
         default: the run of the recipe.
         study: the name of the study in a sentence: "an ablation".
@@ -428,9 +435,10 @@ def study_base(
     Raises:
         VitkitError: an option belongs to a series of runs or to several processes.
     """
-    line = parse_line(arguments, default, "train", SeriesOptions())
-    refused = {"--processes", "--from-scratch", "--log", "--dry-run"}
-    if line.options.series != SeriesOptions() or refused & line.given:
+    default = with_task(default, given.get("task", default.task))
+    line = make_line(given, default, "train", SeriesOptions(), describe_training(default=default))
+    refused = {"processes", "from_scratch", "hearing.log", "dry_run"}
+    if line.options.series != SeriesOptions() or refused & {*given}:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
             f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "

@@ -1,80 +1,46 @@
-"""The options of training on a command line, and the run that they are read into."""
+"""The options of training on a command line, and the run that they stand for."""
 
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, cast, get_args
-
-import tyro
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_args
 
 from vitkit.cli.help_pages import HelpPage
-from vitkit.cli.options import option_names, parse, spell_out, take_option
+from vitkit.cli.options import in_options, parse_given, with_given
+from vitkit.cli.parser import read
 from vitkit.cli.verb_options import Option, describe
-from vitkit.data.config import Augmentation, Loading, Preprocessing
-from vitkit.jobs.options import HearingOptions, MachineOptions, as_arguments
+from vitkit.jobs.finetune_options import sort_out
+from vitkit.jobs.options import HearingOptions, MachineOptions
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import PREFIXED, Architecture, Run, StartConfig, with_task
+from vitkit.runs.config import Run, with_options, with_task
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.training.config import (
-    ClassificationConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    TrainingConfig,
-)
+
+UNGROUPED = {"group": ""}
+"""Metadata of a field whose options stand among the verb's own in the help."""
 
 
-# A run with marks for the option parser, which no run imports. The union of objectives has
-# the options of its default, which is the task's. The recipe is set by --recipe.
-@dataclass(frozen=True)
-class RunOptions(Run):
-    """Options of training; by default the recipe's."""
-
-    start: Annotated[StartConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=StartConfig)
-    architecture: Annotated[Architecture, tyro.conf.OmitArgPrefixes] = field(default_factory=Architecture)
-    preprocessing: Annotated[Preprocessing, tyro.conf.OmitArgPrefixes] = field(
-        default_factory=lambda: Run().preprocessing
-    )
-    augmentation: Annotated[Augmentation, tyro.conf.OmitArgPrefixes] = field(default_factory=Augmentation)
-    objective: Annotated[ObjectiveConfig, tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands] = field(
-        default_factory=ClassificationConfig
-    )
-    optimizer: Annotated[OptimizerConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=OptimizerConfig)
-    training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=TrainingConfig)
-    loading: Annotated[Loading, tyro.conf.OmitArgPrefixes] = field(default_factory=Loading)
-    recipe: Annotated[str, tyro.conf.Suppress] = ""
-
-    @classmethod
-    def from_run(cls, run: Run) -> "RunOptions":
-        """Make options that have the values of a run as their defaults."""
-        return cls(**as_arguments(Run, run))
-
-    def run(self) -> Run:
-        """Return the run that the options stand for."""
-        return Run(**as_arguments(Run, self))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
-    """The options of `vitkit train`."""
+    """The options of `vitkit train` beside those of the run."""
 
-    run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
     out: str | None = None
     """run folder to write; left out, runs/DATA-MODEL. The same command again continues there."""
-    machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = field(default_factory=MachineOptions)
+    machine: MachineOptions = field(default_factory=MachineOptions, metadata=UNGROUPED)
     processes: int = 1
     """processes that train together on this machine, one for each GPU or some for its processors; the result
     is the same but for rounding. On several machines: torchrun ... -m vitkit."""
     from_scratch: bool = False
     """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
-    series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = field(default_factory=SeriesOptions)
-    hearing: Annotated[HearingOptions, tyro.conf.arg(name="")] = field(default_factory=HearingOptions)
+    series: SeriesOptions = field(default_factory=SeriesOptions, metadata=UNGROUPED)
+    hearing: HearingOptions = field(default_factory=HearingOptions, metadata=UNGROUPED)
     dry_run: bool = False
     """show data, splits, start, model, length, time, memory and folder, train nothing and write nothing."""
     # The two verbs below make options of these.
-    yes: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = False
-    then: Annotated[ThenOptions, tyro.conf.Fixed, tyro.conf.Suppress] = field(default_factory=ThenOptions)
+    yes: bool = field(default=False, init=False)
+    then: ThenOptions = field(default_factory=ThenOptions, init=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuneCommand(Command):
     """The options of `vitkit finetune`, which may choose its start."""
 
@@ -82,56 +48,60 @@ class FinetuneCommand(Command):
     """fetch the start that is chosen where none is given, without asking."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PretrainCommand(Command):
     """The options of `vitkit pretrain`, which may fine-tune with and without the result."""
 
-    then: Annotated[ThenOptions, tyro.conf.arg(name="")] = field(default_factory=ThenOptions)
+    then: ThenOptions = field(default_factory=ThenOptions, metadata=UNGROUPED)
 
 
+COMMANDS = {"train": Command, "finetune": FinetuneCommand, "pretrain": PretrainCommand}
 RECIPE = Option(
     "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
 )
 RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
 START = Option(
     "START",
-    "start",
+    "start.start",
     "START",
     "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
     "address (hf:org/name, https://...). Where the images stand alone, a published start is chosen by the "
     "speed of this machine, and you are asked before it is fetched.",
     is_positional=True,
 )
-IMAGES = Option(
-    "PATH",
+DATA = Option(
+    "DATA",
     "data",
-    "PATH",
-    "images to learn from: a folder of images in any depth, a .csv or .parquet files. They need no labels.",
+    "DATA",
+    "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files.",
     is_positional=True,
+)
+UNLABELLED = replace(
+    DATA, text="images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
 )
 TRAINING_PAGES = {
     "train": HelpPage(
-        "--data DATA [OPTIONS]",
-        "--data --recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out --resume",
+        "DATA [OPTIONS]",
+        "--recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out --resume",
         (
             "vitkit train --recipe digits                    # built in, no download",
-            "vitkit train --recipe photos --data my_photos/  # folders of classes",
+            "vitkit train my_photos/ --recipe photos         # folders of classes",
         ),
-        (RECIPE, RESUME),
+        (DATA, RECIPE, RESUME),
         description="""Train a Vision Transformer on your images, evaluate it, and write a report.
 
 --start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
 trains with three seeds.""",
     ),
     "finetune": HelpPage(
-        "[START --data] DATA [OPTIONS]",
-        "--yes --dry-run --data --recipe --head --image-size --epochs --minutes --batch-size "
+        "[START] DATA [OPTIONS]",
+        "--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
         "--learning-rate --out --resume",
         (
             "vitkit finetune my_photos/  # from a published start that suits them",
-            "vitkit finetune runs/digits --data my_photos/ --minutes 20",
+            "vitkit finetune runs/digits my_photos/ --minutes 20",
         ),
-        (START, RECIPE, RESUME),
+        (START, DATA, RECIPE, RESUME),
         has_defaults=False,
         description="""Train a model that is there already on your images.
 
@@ -139,7 +109,7 @@ Its head is replaced by a new one. Options left out suit the start and the numbe
 is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
     ),
     "pretrain": HelpPage(
-        "PATH [OPTIONS]",
+        "DATA [OPTIONS]",
         "--objective --then --fewshot.data --model --image-size --epochs --minutes --batch-size --out "
         "--resume",
         (
@@ -147,7 +117,7 @@ is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 tra
             "vitkit pretrain my_photos/ --then labelled/  # does it help?",
         ),
         (
-            IMAGES,
+            UNLABELLED,
             Option(
                 "--objective",
                 "task",
@@ -169,54 +139,75 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
 """The help of each verb, and the arguments that it reads before the parser does."""
 
 
+TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name in ("--task", "--objective"))
+"""The options that name the task, which decides what other options there are."""
+
+
 @dataclass(frozen=True)
 class CommandLine:
     """A command line of training, read."""
 
+    given: Mapping[str, Any]
+    """The values of the options that are not left out, by the path of their field."""
     run: Run
-    given: frozenset[str]
-    """The names of the options that are not left out."""
     options: Command
-    """The values of all options, the ones of the run among them as they were typed."""
+    """The options beside those of the run."""
 
     def over(self, base: Run) -> "CommandLine":
         """Return the same command line with another run under it: the options left out have its values."""
-        options = _overlaid(RunOptions.from_run(base), RunOptions.from_run(self.run), self.given)
-        return replace(self, run=options.run())
+        return replace(self, run=with_given_options(base, self.given))
 
 
-def _overlaid(base: Any, run: Any, given: frozenset[str], prefix: str = "") -> Any:
-    """Replace the fields of a run, or of a part of it, whose options are given by another run's."""
-    changes = {}
-    for name in (part.name for part in fields(base)):
-        old, new = getattr(base, name), getattr(run, name)
-        if is_dataclass(old):
-            within = f"{name}." if name in PREFIXED else prefix
-            is_same = type(old) is type(new)  # else it is the objective of another task
-            changes[name] = _overlaid(old, new, given, within) if is_same else new
-        elif given & {f"--{prefix}{switch}{name.replace('_', '-')}" for switch in ("", "no-")}:
-            changes[name] = new
-    return replace(base, **changes)
-
-
-def parse_line(arguments: list[str], defaults: Run, verb: str, series: SeriesOptions) -> CommandLine:
+def parse_line(arguments: list[str], default: Run, verb: str, series: SeriesOptions) -> CommandLine:
     """Read a command line of training; options that are left out have the values of a run and a series."""
-    command, default = _command(arguments, defaults, verb, series)
-    options = parse(command, arguments, verb, TRAINING_PAGES[verb], default)
-    return CommandLine(options.run.run(), option_names(spell_out(arguments, tuple)), options)
+    page, default = TRAINING_PAGES[verb], with_named_task(default, arguments)
+    options = (*page.before, *describe_training(verb, default, series))
+    given = parse_given(COMMANDS[verb], options, arguments, verb, page)
+    if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
+        start, data = sort_out(given.pop("start.start"))  # it stands alone
+        given |= {"start.start": start} if start else {"data": data}
+    return make_line(given, default, verb, series, options)
 
 
-def describe_training(verb: str = "train", task: TaskName = "classification") -> tuple[Option, ...]:
-    """Describe the options of training by a verb, the options of a task's objective among them."""
-    return describe(*_command(["--task", task], Run(), verb, SeriesOptions()))
+def make_line(
+    given: Mapping[str, Any], default: Run, verb: str, series: SeriesOptions, options: Sequence[Option]
+) -> CommandLine:
+    """Make a command line of the options that are given.
+
+    Args:
+        given: their values.
+        default, verb, series: as for `parse_line`.
+        options: all options, by which a refusal names what is wrong.
+    """
+    with in_options(options, given):
+        run = with_given_options(default, given)
+        return CommandLine(given, run, with_given(COMMANDS[verb](series=series), given))
 
 
-def _command(
-    arguments: list[str], defaults: Run, verb: str, series: SeriesOptions
-) -> tuple[type[Command], Command]:
-    """Return the class of a verb's options, and their defaults for the task on the command line."""
-    name = take_option(list(arguments), "--task")
-    # The parser refuses names of no task.
-    task = cast("TaskName", name) if name in get_args(TaskName) else defaults.task
-    command = {"pretrain": PretrainCommand, "finetune": FinetuneCommand}.get(verb, Command)
-    return command, command(run=RunOptions.from_run(with_task(defaults, task)), series=series)
+def with_given_options(run: Run, given: Mapping[str, Any]) -> Run:
+    """Give a run the options of a command line."""
+    names = {part.name for part in fields(Run)} - {"recipe"}
+    return with_options(run, {path: given[path] for path in given if path.split(".")[0] in names})
+
+
+def with_named_task(run: Run, arguments: Sequence[str]) -> Run:
+    """Give a run the task that a command line names."""
+    return with_task(run, read(arguments, TASKS).given.get("task", run.task))
+
+
+def describe_training(
+    verb: str = "train", default: Run | None = None, series: SeriesOptions | None = None
+) -> tuple[Option, ...]:
+    """Describe the options of training by a verb, without those that come before on its page.
+
+    Args:
+        verb: the verb.
+        default: the run whose values are the defaults, and whose task decides the options of the objective.
+        series: the defaults of a series of runs.
+    """
+    run = default or Run()
+    options = (
+        *describe(Run, run, without=("recipe",), by_position=False),
+        *describe(COMMANDS[verb], COMMANDS[verb](series=series or SeriesOptions())),
+    )
+    return tuple(sorted(options, key=lambda option: bool(option.group)))

@@ -1,6 +1,6 @@
-"""Describe the options of a verb by the dataclass that its command line is parsed into.
+"""The options of a verb: one table, which the parser, help, messages on mistakes and completion read.
 
-Help, messages about mistakes and completion read here which options there are, their types and their texts.
+`describe` makes it of a dataclass.
 """
 
 import re
@@ -9,18 +9,15 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from vitkit.config import IN_PYTHON_ALONE
 from vitkit.jobs.functions import read_field_texts
 from vitkit.listener import Listener
+from vitkit.runs.config import PREFIXED
 
 ANY_NUMBER = 10**6
 """More values than any list has."""
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
-_ARG: Any = type(tyro.conf.arg(name=""))
 
 VALUES = {
     "against": "LIBRARY",
@@ -32,6 +29,7 @@ VALUES = {
     "first": "FIRST",
     "folder": "FOLDER",
     "group": "PATTERN",
+    "image_size": "SIZES",
     "images": "IMAGE",
     "item": "ITEM",
     "model": "MODEL",
@@ -46,7 +44,6 @@ VALUES = {
     "run": "RUN",
     "second": "SECOND",
     "shell": "SHELL",
-    "sizes": "SIZES",
     "source": "CHECKPOINT",
     "split": "SPLIT",
     "start": "START",
@@ -65,8 +62,8 @@ class Option:
 
     name: str
     """The name as it is written, "--batch-size"; "MODEL" for a positional argument."""
-    field: str
-    """The name of the field, in Python: "batch_size"."""
+    path: str
+    """The name of the field that it fills, after those of the fields that this one is in: "splits.seed"."""
     value: str = ""
     """The placeholder of its value in the help: NUMBER; empty for a switch, which has none."""
     text: str = ""
@@ -81,6 +78,15 @@ class Option:
     """The largest number of values that it takes."""
     is_positional: bool = False
     is_required: bool = False
+    is_list: bool = False
+    """Whether it takes several numbers or names in one argument, with commas between them."""
+    is_optional: bool = False
+    """Whether None is a value."""
+
+    @property
+    def field(self) -> str:
+        """Return the name of the field that it fills: "seed"."""
+        return self.path.rpartition(".")[2]
 
     @property
     def is_switch(self) -> bool:
@@ -97,77 +103,72 @@ class Option:
         return (self.name, opposite)
 
     @property
-    def is_list(self) -> bool:
-        """Whether it takes several numbers or names, with commas between them."""
-        return self.most > 1 and not self.is_positional and (self.number is not None or bool(self.choices))
-
-    @property
     def default_text(self) -> str:
         """Return the default as it is typed; "" for a switch and for a default that is empty."""
         value = self.default
-        if value in (None, "", (), MISSING) or isinstance(value, bool) or self.is_positional:
+        if value in (None, "", (), {}, MISSING) or isinstance(value, bool) or self.is_positional:
             return ""
         if isinstance(value, tuple | list):
             return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def describe(command: Any, default: Any = MISSING) -> tuple[Option, ...]:
-    """Describe all options of a command: first its own, then the options of the dataclasses in its fields.
+def describe(
+    command: Any,
+    default: Any = MISSING,
+    without: Sequence[str] = (),
+    path: str = "",
+    by_position: bool = True,
+) -> tuple[Option, ...]:
+    """Describe all options of a dataclass: first its own, then the options of the dataclasses in its fields.
+
+    A field that may be given by position in Python is an argument by position here. Images, and a field with
+    a default, may also be given by name.
 
     Args:
-        command: a dataclass, as `vitkit.cli.options.parse` takes it.
+        command: the dataclass. A field whose metadata has a "group" names the heading of the options in it.
         default: an instance that holds the defaults; left out, the fields' own defaults.
+        without: fields that are no options.
+        path: the name of the dataclass, where it is a group of options itself.
+        by_position: whether there are arguments by position.
     """
-    return tuple(sorted(_walk(command, default, "", "", False), key=lambda option: bool(option.group)))
+    group = _first_sentence(command) if path else ""
+    options = _walk(command, default, without, f"{path}." if path else "", group, by_position)
+    return tuple(sorted(options, key=lambda option: bool(option.group)))
 
 
-def _walk(command: Any, default: Any, prefix: str, group: str, bare_names: bool) -> Iterator[Option]:
+def _walk(
+    command: Any, default: Any, without: Sequence[str], path: str, group: str, by_position: bool
+) -> Iterator[Option]:
     """Yield the options of a dataclass and of the dataclasses that are its fields."""
-    hints, texts = typing.get_type_hints(command, include_extras=True), read_field_texts(command)
+    hints, texts = typing.get_type_hints(command), read_field_texts(command)
     for field in fields(command):
-        hint, marks = _without_marks(hints[field.name])
-        arg = next((mark for mark in marks if isinstance(mark, _ARG)), None)
-        name = field.name if arg is None or arg.name is None else arg.name
-        if (
-            not field.init
-            or hint is Listener
-            or tyro.conf.Suppress in marks
-            or field.metadata == IN_PYTHON_ALONE
-        ):
+        hint = hints[field.name]
+        if not field.init or hint is Listener or field.name in without or field.metadata == IN_PYTHON_ALONE:
             continue
         value = _default(field) if default is MISSING else getattr(default, field.name)
-        text = texts.get(field.name, "")
-        nested = type(value) if tyro.conf.AvoidSubcommands in marks else hint
+        text, place = texts.get(field.name, ""), f"{path}{field.name}"
+        nested = type(value) if is_dataclass(value) else hint
         if is_dataclass(nested):
-            bare = bare_names or tyro.conf.OmitArgPrefixes in marks
-            # The options of a part without a name belong to the command itself.
-            heading = group if arg is not None and not name else text or _first_sentence(nested)
-            yield from _walk(nested, value, prefix if bare or not name else f"{prefix}{name}.", heading, bare)
+            heading = field.metadata.get("group", text or _first_sentence(nested))
+            yield from _walk(nested, value, (), f"{place}.", heading, False)
             continue
-        yield _option(
-            field.name,
-            hint,
-            f"--{prefix}{name.replace('_', '-')}",
-            (arg.help if arg is not None else None) or text,
-            value,
-            group,
-            is_positional=tyro.conf.Positional in marks,
-        )
+        is_positional = by_position and not field.kw_only
+        if is_positional:
+            yield _option(place, hint, text, value, group, is_positional=True)
+        if not is_positional or value is not MISSING or field.name == "data":
+            yield _option(place, hint, text, value, group, is_positional=False)
 
 
-def _option(
-    field: str, hint: Any, name: str, text: str, default: Any, group: str, is_positional: bool
-) -> Option:
-    """Make the option of a field; one without a default is positional, and required."""
-    is_required = default is MISSING
-    is_positional = is_positional or is_required
+def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positional: bool) -> Option:
+    """Make the option of a field."""
+    section, _, field = path.rpartition(".")
     item, most = value_type(hint)
+    is_optional = type(None) in typing.get_args(hint)
     choices = tuple(str(choice) for choice in typing.get_args(item)) if _is_literal(item) else ()
     number = item if item in (int, float) else None
     if item is bool and most == 1:
-        optional = type(None) in typing.get_args(hint)
-        choices, value = (("True", "False"), "True|False") if optional else ((), "")
+        choices, value = (("True", "False"), "True|False") if is_optional else ((), "")
     elif choices:
         value = "|".join(choices) if most == 1 else "NAME,..."
     elif number is not None:
@@ -178,16 +179,31 @@ def _option(
         value = placeholder or ("PATH" if item == str | Path else "TEXT")
     if is_positional:
         name = "OUT" if field == "out" else VALUES.get(field, value) if choices else value
-    text = " ".join(text.split())
-    return Option(name, field, value, text, default, group, choices, number, most, is_positional, is_required)
+    else:
+        prefix = f"{section}." if section in PREFIXED else ""
+        name = f"--{prefix}{field.replace('_', '-')}"
+    return Option(
+        name,
+        path,
+        value,
+        " ".join(text.split()),
+        default,
+        group,
+        choices,
+        number,
+        most,
+        is_positional,
+        is_required=default is MISSING,
+        # Files are several arguments: a comma may be a part of a name.
+        is_list=most > 1
+        and not is_positional
+        and (bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)),
+        is_optional=is_optional,
+    )
 
 
 def value_type(hint: Any) -> tuple[Any, int]:
-    """Return the type of a single value of an option, and how many of them there are at most.
-
-    Args:
-        hint: the type of the field, without marks for the parser.
-    """
+    """Return the type of a single value of an option, and how many of them there are at most."""
     members = [member for member in typing.get_args(hint) if member is not type(None)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         several = [member for member in members if _is_sequence(member)]
@@ -207,14 +223,6 @@ def _is_sequence(hint: Any) -> bool:
 
 def _is_literal(hint: Any) -> bool:
     return typing.get_origin(hint) is Literal
-
-
-def _without_marks(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Separate a type from the marks that it has for the parser."""
-    if typing.get_origin(hint) is Annotated:
-        inner, marks = _without_marks(hint.__origin__)
-        return inner, (*marks, *hint.__metadata__)
-    return hint, ()
 
 
 def _default(field: Any) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.vtab.result import Vtab
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command(JsonOption, VtabOptions):
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     console.download(options.start)
     vtab = run_vtab(options)
     folder = vtab_folder(options)
-    if command.json_output:
+    if command.json:
         console.print_json(vtab.to_json())
         return
     _print_scores(vtab)

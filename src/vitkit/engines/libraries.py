@@ -16,6 +16,9 @@ from vitkit.text import visible
 GraphEngine = Literal["openvino", "onnxruntime"]
 """The engines that are handed a graph: each is an extra of the same name, and computes on the processor."""
 
+GraphFormat = Literal["openvino", "onnx"]
+"""The formats of a graph: that of OpenVINO, and that of ONNX Runtime."""
+
 Engine = Literal["torch", "openvino", "onnxruntime"]
 """The programs that compute a model's logits."""
 

@@ -187,7 +187,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
                 for name, content in self._files.items():
                     (Path(folder) / name).write_bytes(content)
-                self._predictor = Predictor(folder, self.device)
+                self._predictor = Predictor(folder, device=self.device)
         return self._predictor
 
     def __getstate__(self) -> dict[str, Any]:

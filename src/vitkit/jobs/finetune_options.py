@@ -61,7 +61,7 @@ def sort_out(given: str) -> tuple[str, str]:
     if contents == "both":
         raise VitkitError(
             f"{given} holds weights and class folders of images: expected one of them. To begin from its "
-            f"weights: vitkit finetune {quoted} --data PATH. To train on its images: vitkit finetune --data "
+            f"weights: vitkit finetune {quoted} PATH. To train on its images: vitkit finetune --data "
             f"{quoted}."
         )
     if contents == "nothing":

@@ -44,7 +44,7 @@ MULTIPLES = (0.1, 0.3, 1.0, 3.0)
 def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, val_fraction: float) -> Run:
     """Make a row of the paper's Table 4: SGD, batch 512, 384 pixels, and the last weights.
 
-    Command: vitkit finetune START --recipe finetune-cifar10 --data PATH
+    Command: vitkit finetune START PATH --recipe finetune-cifar10
     Cost and result: not measured here; the paper's are its Tables 2 and 5.
     """
     return Run(
@@ -70,7 +70,7 @@ def paper() -> Run:
     Steps by BiT-HyperRule (big_transfer `bit_hyperrule.py`): 500 for fewer than 20,000 training images,
     10,000 for fewer than 500,000, else 20,000. This run has the fewest; `vitkit finetune` fits them.
 
-    Command: vitkit finetune START --recipe paper --data PATH
+    Command: vitkit finetune START PATH --recipe paper
     Cost and result: not measured here; the paper's are its Tables 2 and 5.
     """
     return replace(finetune_as_in_paper(*_rule(0), val_fraction=0.1), splits=Splits())

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
 from vitkit.data.imagenet_config import ProtocolName
-from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine
+from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, GraphFormat
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
@@ -131,7 +131,7 @@ class DeviceOptions:
     """The device of a computation."""
 
     device: str = "auto"
-    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
+    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +205,7 @@ class StartsOptions:
 
     patterns: tuple[str, ...]
     """short names, or patterns such as 'vit-b16*'; left out, all are listed."""
+    _: KW_ONLY
     model: str | None = None
     """a model of vitkit models, or a pattern: ViT-B/16, 'BiT-*'."""
     data: str | None = None
@@ -218,6 +219,7 @@ class ModelsOptions(SizeOptions):
 
     patterns: tuple[str, ...]
     """patterns such as 'ViT-B*', or parts of names; left out, all models are listed."""
+    _: KW_ONLY
     num_classes: int = 1000
     """number of classes of the head."""
 
@@ -243,6 +245,7 @@ class CostOptions(CheckpointOptions):
 
     models: tuple[str, ...]
     """model names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints."""
+    _: KW_ONLY
     batch_size: int = 128
     """images of the batch whose memory is counted."""
     num_classes: int | None = None
@@ -281,9 +284,9 @@ class ConvertOptions(LoadingOptions, JobOptions, SourceOptions):
 
     out: StrPath
     """file or folder to write; it must not exist yet."""
+    _: KW_ONLY
     to: Format | None = None
     """format to write; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""
-    _: KW_ONLY
     num_classes: int | None = None
     """number of classes of a new head of zeros, which replaces the old one, as the original code
     fine-tunes."""
@@ -311,6 +314,7 @@ class DataCheckOptions(JobOptions):
     path: str
     """images to check: digits (built in), a folder of class folders or a .zip or .tar of one, a .csv, or a
     folder of .parquet files."""
+    _: KW_ONLY
     splits: Splits = field(default_factory=Splits)
     """how missing splits would be made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
@@ -371,6 +375,7 @@ class EvaluateOptions(MeasuringOptions):
     data: str | None = None
     """other images than the model's own: digits, a folder, a .csv or .parquet files. Classes are matched by
     name."""
+    _: KW_ONLY
     split: str | None = None
     """images to evaluate on: test, val or train, or a part of them such as "test[:10%]" or "train[-500:]",
     which has the same fraction of every class; left out, test if there is one."""
@@ -418,13 +423,6 @@ class ClusterOptions:
             raise VitkitError("Several --processes compute on Ray: give --on ray, or leave them out.")
 
 
-@dataclass(frozen=True)
-class PredictingOptions(ModelOptions):
-    """The options of the model of a prediction."""
-
-    device: str = "auto"  # repeated here, so that it may be given by position too
-
-
 class BuiltModel(Protocol):
     """A model of `vitkit.create_model` or `vitkit.load_model`, whose class this file does not import."""
 
@@ -433,7 +431,7 @@ class BuiltModel(Protocol):
 
 
 @dataclass(frozen=True)
-class PredictorOptions(PredictingOptions):
+class PredictorOptions(ModelOptions):
     """The options of `vitkit.Predictor`."""
 
     path: StrPath | BuiltModel  # type: ignore[assignment] # a wider type than the command line's
@@ -448,13 +446,14 @@ SINGLE_FILES = (".parquet", ".npy")
 """Endings of a file that holds the features of all images."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
+@dataclass(frozen=True)
+class PredictOptions(ModelOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
     images: Sequence[StrPath]
     """image files, folders, .zip or .tar files, Parquet files, a .csv of paths; or - for a list of paths on
     standard input."""
+    _: KW_ONLY
     top: int = 5
     """number of classes to name for each image; a multi-label model always names all labels."""
     batch_size: int = 32
@@ -480,18 +479,18 @@ class PredictOptions(PredictingOptions, ClusterOptions, JobOptions):
 
 
 @dataclass(frozen=True)
-class ImagesAndModel:
-    """Images and a model to compute."""
+class ModelAndImages:
+    """A model, and images to compute."""
 
-    data: StrPath
-    """images: digits (built in), a folder of images, a .csv, or .parquet files."""
     path: StrPath
     """the model: a run folder, or a checkpoint of any library."""
+    data: StrPath
+    """images: digits (built in), a folder of images, a .csv, or .parquet files."""
 
 
 @dataclass(frozen=True)
 class EmbedOptions(
-    LoadingOptions, PrecisionOptions, ClusterOptions, BatchOptions, JobOptions, ImagesAndModel
+    LoadingOptions, PrecisionOptions, ClusterOptions, BatchOptions, JobOptions, ModelAndImages
 ):
     """The options of features in files; the texts below the fields are their help."""
 
@@ -501,7 +500,7 @@ class EmbedOptions(
 
     def __post_init__(self) -> None:
         if not self.data or not self.path:
-            raise VitkitError("Features need images and a model: vitkit embed DATA MODEL.")
+            raise VitkitError("Features need a model and images: vitkit embed MODEL DATA.")
         for name, least in (("batch_size", 1), ("workers", 0), ("processes", 1)):
             if getattr(self, name) < least:
                 raise VitkitError(f"{name} is {least} or more, found {getattr(self, name)}.")
@@ -532,6 +531,7 @@ class InspectOptions(LoadingOptions, JobOptions):
     images: Sequence[StrPath] | None = None
     """image files, folders, or what vitkit predict takes, for the attention pictures; left out, test images
     of the run."""
+    _: KW_ONLY
     out: StrPath | None = None
     """folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint."""
 
@@ -556,12 +556,13 @@ class ExportOptions(LoadingOptions, JobOptions, SourceOptions):
 
     out: StrPath
     """folder of the graph, which must not exist yet."""
-    engine: GraphEngine = "openvino"
-    """engine that will compute it: openvino or onnxruntime, extras of the same names."""
+    _: KW_ONLY
+    format: GraphFormat = "openvino"
+    """format of the graph, and so the engine that computes it: openvino (the extra openvino), or onnx (the
+    extra onnxruntime)."""
     precision: EnginePrecision = "float32"
     """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
     images."""
-    _: KW_ONLY
     calibration: str | None = None
     """images for int8, like the images it will see: a folder of images, labels or not, or any --data; left
     out, the training images of a run. Some of them are kept apart to compare int8 with float32."""
@@ -571,6 +572,11 @@ class ExportOptions(LoadingOptions, JobOptions, SourceOptions):
     """most other images to compare the result with float32 on."""
     accept_change: bool = False
     """keep a result that answers otherwise than float32 on more than 1 % of the images."""
+
+    @property
+    def engine(self) -> GraphEngine:
+        """Return the engine that computes the graph."""
+        return "onnxruntime" if self.format == "onnx" else self.format
 
     def __post_init__(self) -> None:
         if min(self.calibration_images, self.check_images) < FEWEST_IMAGES:

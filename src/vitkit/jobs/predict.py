@@ -28,7 +28,7 @@ from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_by_options, take_built
 from vitkit.jobs.functions import method_from_options
-from vitkit.jobs.options import PredictingOptions, PredictOptions, PredictorOptions, as_arguments, as_names
+from vitkit.jobs.options import ModelOptions, PredictOptions, PredictorOptions, as_arguments, as_names
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
@@ -89,7 +89,7 @@ def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
 
 def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model, and list the images."""
-    predictor = Predictor(**as_arguments(PredictingOptions, options))
+    predictor = Predictor(**as_arguments(ModelOptions, options))
     for note in predictor.notes:
         options.listener.note(f"{options.path}: {note}.")
     with options.listener.progress("listing images"):

@@ -175,18 +175,36 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(NAMES, pattern))
 
 
+def zoo_name(name: str) -> str:
+    """Return the name here of a model that is written in other letters (vit-l/16), or named as timm, Hugging
+    Face and torchvision do (vit_base_patch16_224, google/vit-base-patch16-224, vit_b_16).
+
+    Any other name is returned as it is: a name of the grammar, one that may mean two models, and one that
+    says more than an architecture: weights (.augreg_in21k) or another size of images than 224.
+    """
+    match = _VIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
+    is_here = match and (match["size"] in SIZES or _CUSTOM.fullmatch(match["size"]))
+    if is_here or len(name) > LONGEST_NAME or _BIT.fullmatch(name):
+        return name
+    meant = same_letters(name, NAMES)
+    if len(meant) == 1:
+        return meant[0]
+    says_more = re.search(r"\.|[_-](in\d+k|dino|mae|sam|(?!224$)\d{3})$", name)
+    return (None if says_more else name_here(name)) or name
+
+
 def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, int] = 224) -> ModelConfig:
     """Give the configuration that a name stands for.
 
     Args:
-        name: of the grammar above.
+        name: of the grammar above, or as `zoo_name` takes it.
         num_classes: K, the number of logits.
         image_size: pixels, one number or `(height, width)`.
 
     Raises:
         VitkitError: the name is not of the grammar; the error suggests another.
     """
-    size = _pair(image_size)
+    size, name = _pair(image_size), zoo_name(name)
     # Before any digits are read: Python refuses to make a number of thousands of them.
     if len(name) > 200:
         raise VitkitError(f"No model is named '{name[:50]}...' ({len(name):,} characters).")

@@ -28,7 +28,7 @@ from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
-from vitkit.models.zoo import ModelConfig, changed_name, model_config
+from vitkit.models.zoo import ModelConfig, changed_name, model_config, zoo_name
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,
@@ -161,6 +161,7 @@ class Run:
     recipe: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", zoo_name(self.model))
         expected = OBJECTIVES.get(self.task, ClassificationConfig)
         if not isinstance(self.objective, expected):
             raise VitkitError(
@@ -307,8 +308,9 @@ def with_options(run: Run, values: Mapping[str, Any]) -> Run:
     Args:
         run: the run.
         values: of options by their names, as `vitkit train` has them, with "-" or "_": "position",
-            "learning-rate", "splits.val-fraction" (as a name in Python "splits_val_fraction"). Each is of the
-            option's type, or a text that is read as one.
+            "learning-rate", "splits.val-fraction" (as a name in Python "splits_val_fraction"); or by the path
+            of its field, "optimizer.learning_rate". Each is of the option's type, or a text that is read as
+            one.
 
     Raises:
         VitkitError: no such option (the nearest one is named), or a value that it does not take.
@@ -348,7 +350,7 @@ def _path(run: Run, name: str) -> tuple[str, ...]:
     """Find the field of an option: "steps" is `steps` of `training`."""
     paths = {_option(path).removeprefix("--"): path for path in _paths(run)}
     in_python = {option.replace("-", "_").replace(".", "_"): path for option, path in paths.items()}
-    path = paths.get(name.replace("_", "-")) or in_python.get(name)
+    path = name if name in paths.values() else paths.get(name.replace("_", "-")) or in_python.get(name)
     if path is None:
         # The suggestion is spelled as in Python, unless the option was spelled as on the command line.
         hint = nearest(name, paths) if "-" in name else nearest(name, in_python)

@@ -30,6 +30,7 @@ from typing import Any, Literal
 from vitkit.durable import moved_error, refuse_links, require_regular_file
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
+from vitkit.models.zoo import zoo_name
 from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.runs.destination import make_folder
 from vitkit.weights.format_names import ENDINGS
@@ -175,7 +176,7 @@ def is_checkpoint(name: str) -> bool:
     """Whether a name is a path or an address of a checkpoint, there or not, and not the name of a model."""
     if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
         return True
-    return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
+    return "/" in name and zoo_name(name) == name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.I)
 
 
 def contents_of(place: Place) -> Contents:

@@ -7,6 +7,7 @@ and so a run is repeatable (`docs/decisions.md`). `docs/results/speed.md` has me
 import ctypes
 import os
 import platform
+import re
 import resource
 import sys
 from collections.abc import Collection, Iterator
@@ -68,7 +69,7 @@ class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: the run s
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of a name: "auto", "cpu", "cuda", "cuda:1".
+    """Return the device of a name: "auto", "cpu", "cuda" or "gpu", which is the same, "cuda:1".
 
     Each process that torchrun starts on a machine gets a GPU of its own.
 
@@ -77,6 +78,7 @@ def find_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    name = re.sub("^gpu", "cuda", name)
     world = world_of_environment()
     if name == "cuda" and world.on_machine > 1:
         name = f"cuda:{world.local_rank}"

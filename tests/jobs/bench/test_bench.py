@@ -41,13 +41,13 @@ MODEL = "ViT-32x3x2/8"
     ],
 )
 def test_sizes_are_a_list_or_those_of_the_paper_in_a_range(sizes: str, expected: tuple[int, ...]) -> None:
-    assert BenchOptions(("m",), sizes).image_sizes == expected
+    assert BenchOptions(("m",), image_size=sizes).image_sizes == expected
 
 
 @pytest.mark.parametrize("sizes", ["x", "64-128", "64,", "0", "-64", "300..350", "64...512", "512..64", "²"])
 def test_sizes_that_are_none_are_refused(sizes: str) -> None:
-    with pytest.raises(VitkitError, match="sizes"):
-        BenchOptions(("m",), sizes)
+    with pytest.raises(VitkitError, match=r"image_size|has none"):
+        BenchOptions(("m",), image_size=sizes)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_largest_batch_that_takes_too_long_to_find_is_not_measured(
     monkeypatch.setattr(job, "LEAST_PATIENCE", 0.0)
     monkeypatch.setattr(job, "PATIENCE", 0.0)
     monkeypatch.setattr(job._Case, "_fitting_batch", lambda *_: (2, 0.1))
-    assert run(["bench", MODEL, "--sizes", "32", "--minutes", "0.01", "--no-training"]) == 0
+    assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01", "--no-training"]) == 0
     assert "not measured" in capsys.readouterr().out.split("largest batch")[1]
 
 
@@ -167,7 +167,7 @@ def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
         return iter([phase])
 
     monkeypatch.setattr(job._Case, "measure", measure)
-    assert vitkit.bench(MODEL, sizes="32,64", minutes=1.0).records == ("inference", "training") * 2  # type: ignore[comparison-overlap]
+    assert vitkit.bench(MODEL, image_size="32,64", minutes=1.0).records == ("inference", "training") * 2  # type: ignore[comparison-overlap]
     flops = [forward_flops(vit_config(MODEL, 1000, size), head=True) for size in (32, 64)]
     assert sum(planned) == pytest.approx(60)
     assert planned[1] / planned[0] == pytest.approx(3**0.5)
@@ -191,7 +191,9 @@ def test_a_gpu_tries_batches_until_one_does_not_fit(most: int, monkeypatch: pyte
 
 
 def test_a_model_is_measured_in_every_way() -> None:
-    benchmark = vitkit.bench(MODEL, sizes="32,64", minutes=0.02, batch_size=2, threads=1, precision="float32")
+    benchmark = vitkit.bench(
+        MODEL, image_size="32,64", minutes=0.02, batch_size=2, threads=1, precision="float32"
+    )
     speeds = [record for record in benchmark.records if isinstance(record, Speed)]
     assert {(s.image_size, s.phase, s.name) for s in speeds} == {
         ((size, size), phase, name)
@@ -224,7 +226,7 @@ def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.
     hearing = Hearing()
     benchmark = vitkit.bench(
         name,
-        sizes="32",
+        image_size="32",
         minutes=0.1,
         batch_size=1,
         peers=True,
@@ -239,7 +241,9 @@ def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.
 
 def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:
     hearing = Hearing()
-    benchmark = vitkit.bench("ViT-B/16", sizes="384", minutes=0.0005, listener=hearing, precision="float32")
+    benchmark = vitkit.bench(
+        "ViT-B/16", image_size="384", minutes=0.0005, listener=hearing, precision="float32"
+    )
     assert not benchmark.records
     assert "ViT-B/16 at 384 pixels, training: not measured" in str(hearing.notes + hearing.warnings)
     assert "allow more --minutes" in str(hearing.notes + hearing.warnings)
@@ -248,7 +252,7 @@ def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:
 def test_what_the_memory_is_too_small_for_is_said_and_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "available_memory", lambda: 1000)
     hearing = Hearing()
-    assert not vitkit.bench(MODEL, sizes="32", listener=hearing).records
+    assert not vitkit.bench(MODEL, image_size="32", listener=hearing).records
     assert "and 1.0 kB are free" in str(hearing.notes + hearing.warnings)
 
 
@@ -256,7 +260,7 @@ def test_peers_that_are_missing_are_named_with_how_to_get_them(monkeypatch: pyte
     monkeypatch.setattr(contestants, "find_spec", lambda package: None)
     assert installed_peers() == ([], list(contestants.PEERS))
     hearing = Hearing()
-    vitkit.bench(MODEL, sizes="32", minutes=0.01, peers=True, training=False, listener=hearing)
+    vitkit.bench(MODEL, image_size="32", minutes=0.01, peers=True, training=False, listener=hearing)
     assert "pip install timm transformers vit_pytorch openvino onnxruntime onnx onnxscript" in str(
         hearing.notes + hearing.warnings
     )
@@ -329,7 +333,7 @@ def test_headlines_compare_with_the_best_peer() -> None:
 def test_the_command_prints_tables_and_keeps_records_and_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["bench", MODEL, "--sizes", "32,64", "--minutes", "0.02", "--out", str(tmp_path / "new")]
+    arguments = ["bench", MODEL, "--image-size", "32,64", "--minutes", "0.02", "--out", str(tmp_path / "new")]
     assert run(arguments) == 0
     out = capsys.readouterr().out
     for phrase in ("images/s", "utilisation", "p99", "largest batch", "kernels: gelu", "--peers"):
@@ -354,14 +358,14 @@ def test_what_was_measured_before_ctrl_c_is_printed(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(job if where == "latency" else bench_speed, where, interrupted)
-    assert run(["bench", MODEL, "--sizes", "32", "--minutes", "0.01"]) == 130
+    assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]) == 130
     assert "images/s" in capsys.readouterr().out
 
 
 def test_json_that_fails_halfway_is_one_object_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records = list(vitkit.bench(MODEL, sizes="32", minutes=0.01, training=False).records)
+    records = list(vitkit.bench(MODEL, image_size="32", minutes=0.01, training=False).records)
 
     def measure(*_: Any) -> Any:
         yield from records

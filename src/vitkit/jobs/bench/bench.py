@@ -96,7 +96,7 @@ def keep(bench: Bench, folder: Path) -> list[Path]:
 
 def bench(
     *models: str,
-    sizes: str = "",
+    image_size: int | str = "",
     batch_size: int = 8,
     training: bool = True,
     peers: bool = False,
@@ -111,8 +111,8 @@ def bench(
     """Measure how fast models are: `vitkit.bench("ViT-S/16", peers=True)`.
 
     Args:
-        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device, quiet,
-            listener: the options of `BenchOptions`.
+        models, image_size, batch_size, training, peers, minutes, precision, memory_gb, threads, device,
+            quiet, listener: the options of `BenchOptions`.
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
@@ -120,15 +120,15 @@ def bench(
     # The fields of a dataclass make no *models: the options stand here again, and a test compares them.
     options = BenchOptions(
         models,
-        sizes,
-        batch_size,
-        training,
-        peers,
-        minutes,
-        precision,
-        memory_gb,
-        threads,
-        device,
+        image_size=image_size,
+        batch_size=batch_size,
+        training=training,
+        peers=peers,
+        minutes=minutes,
+        precision=precision,
+        memory_gb=memory_gb,
+        threads=threads,
+        device=device,
         quiet=quiet,
         listener=hushed(listener, quiet),
     )

@@ -1,6 +1,6 @@
 """The options of a benchmark. They need no torch."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from vitkit.errors import VitkitError
@@ -18,7 +18,8 @@ class BenchOptions(JobOptions):
 
     models: tuple[str, ...]
     """names (ViT-S/16), run folders or checkpoints; only their shapes matter."""
-    sizes: str = ""
+    _: KW_ONLY
+    image_size: int | str = ""
     """pixels a side: 224, or 64,128,224, or 64..512 for the paper's sizes between these; left out, 224 or the
     checkpoint's own."""
     batch_size: int = 8
@@ -61,15 +62,16 @@ class BenchOptions(JobOptions):
         """Return the sizes in pixels; empty where each model has its own.
 
         Raises:
-            VitkitError: `sizes` is no list and no range of numbers.
+            VitkitError: `image_size` is no list and no range of numbers.
         """
-        if not self.sizes:
+        sizes = str(self.image_size)
+        if not sizes:
             return ()
-        first, dots, last = self.sizes.partition("..")
-        sides = [first, last] if dots else self.sizes.split(",")
+        first, dots, last = sizes.partition("..")
+        sides = [first, last] if dots else sizes.split(",")
         if not all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides):
             raise VitkitError(
-                f"sizes are pixels a side, as 224 or 64,128,224 or 64..512, found '{self.sizes}'."
+                f"image_size is pixels a side, as 224 or 64,128,224 or 64..512, found '{sizes}'."
             )
         numbers = tuple(map(int, sides))
         if not dots:
@@ -77,7 +79,7 @@ class BenchOptions(JobOptions):
         within = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[1])
         if not within:
             raise VitkitError(
-                f"{self.sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Give sizes "
+                f"{sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Give sizes "
                 "with commas between them."
             )
         return within

@@ -22,7 +22,7 @@ class FewShotOptions(LoadingOptions, PrecisionOptions, BatchOptions, CacheOption
 
     starts: StrPaths
     """run folders, or any checkpoints that vitkit convert reads; several are compared on the same images."""
-    data: str = ""
+    data: str
     """images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet. The
     shots are drawn from its training images."""
     _: KW_ONLY
@@ -42,7 +42,7 @@ class FewShotOptions(LoadingOptions, PrecisionOptions, BatchOptions, CacheOption
         if not self.checkpoints:
             raise VitkitError("Which model? Give a run folder, a checkpoint or an address, or several.")
         if not self.data:
-            raise VitkitError("Which images? Give --data PATH, or --data digits for the built-in ones.")
+            raise VitkitError("Which images? Give data: a path, or digits for the built-in ones.")
         if not self.shots or min(self.shots) < 1:
             raise VitkitError(f"shots are numbers of images from 1, found {listed(self.shots)}.")
         if not self.methods or not set(self.methods) <= set(METHODS):

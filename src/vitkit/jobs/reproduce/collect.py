@@ -57,7 +57,7 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
             place, name = folder / f"inspect-{number}", Path(start).name
             refuse_link(place)  # the study may be somebody else's
             images = tuple(options.images) or None
-            drawn = draw_pictures(InspectOptions(start, images, place, listener=options.listener))
+            drawn = draw_pictures(InspectOptions(start, images, out=place, listener=options.listener))
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
             present = [stem for stem in stems if stem in files]
             pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in present]
@@ -128,7 +128,7 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
         timed = BenchOptions(models, minutes=options.minutes / len(models))
         measured = bench(
             *timed.models,
-            sizes="64..512",
+            image_size="64..512",
             minutes=timed.minutes,
             threads=options.threads,
             device=options.device,

@@ -76,11 +76,11 @@ class ScaleOptions(StudyOptions):
     """The options of the scale lab; the texts below the fields are their help."""
 
     data: StrPath
-    """images, as for vitkit train --data: digits (built in), a folder of class folders, a .csv, .parquet."""
+    """images, as for vitkit train: digits (built in), a folder of class folders, a .csv, .parquet."""
+    _: KW_ONLY
     recipe: Recipe = ""
     """recipe of each point, as vitkit recipes lists them; left out, the recipe that vitkit data check
     proposes for these images. From Python also a Run."""
-    _: KW_ONLY
     along: Axis = "data"
     """quantity that grows from point to point. data: the training images; the law is fitted on a third of
     them at most, and its prediction tested on all. steps: the updates of the weights, each point a complete

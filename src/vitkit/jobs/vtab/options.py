@@ -55,7 +55,7 @@ class VtabOptions(SizeOptions, StudyOptions):
 
     def __post_init__(self) -> None:
         if not self.start:
-            raise VitkitError("Which weights to begin from? vitkit vtab START --root FOLDER")
+            raise VitkitError("Which weights to begin from? vitkit vtab START FOLDER")
         if not self.root:
             raise VitkitError(
                 "Where are the tasks? Give --root FOLDER, a folder with a folder for each task, such as "
