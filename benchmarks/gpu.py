@@ -37,7 +37,7 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Record, Speed
 from vitkit.jobs.bench.speed import compare
-from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, largest_batch
+from vitkit.runs.timing import BenchPhase, Clock, Step, largest_batch
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.jobs.bench.timing import peak_memory
+from vitkit.runs.timing import peak_memory
 from vitkit.kernels.block import Outline
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Precision
