@@ -22,7 +22,9 @@ import torch
 from vitkit import load_model
 from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
-from vitkit.weights import FORMATS, Format, save_model
+from vitkit.weights.format_names import MODULES, Format
+from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.saving import save_model
 
 REPEATS = 5
 
@@ -63,7 +65,7 @@ def main() -> None:
     print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
     print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for format in FORMATS:
+        for format in map(find_format, MODULES):
             path = save_model(model, Path(folder) / format.name, cast("Format", format.name))
             load_model(path, num_heads=heads)
             loads = [measure(path, heads) for _ in range(REPEATS)]

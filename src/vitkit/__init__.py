@@ -5,49 +5,52 @@ Everything public is here; names are loaded when first used, so that `import vit
 
 from typing import TYPE_CHECKING
 
-from vitkit._version import __version__
-from vitkit.errors import VitkitError
+from vitkit._version import __version__ as __version__
+from vitkit.errors import VitkitError as VitkitError
 from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advice.advise import advise
-    from vitkit.jobs.bench.bench import bench
-    from vitkit.jobs.classifier import ViTClassifier
-    from vitkit.jobs.compare.compare import compare
-    from vitkit.jobs.convert import convert
-    from vitkit.jobs.dataset import ImageDataset
-    from vitkit.jobs.embed import embed
-    from vitkit.jobs.evaluate import evaluate, evaluate_protocol
-    from vitkit.jobs.export import export
-    from vitkit.jobs.fewshot.fewshot import fewshot
-    from vitkit.jobs.finetune import finetune, finetune_run
-    from vitkit.jobs.inspect import inspect
-    from vitkit.jobs.list_runs import list_runs
-    from vitkit.jobs.predict import Predictor
-    from vitkit.jobs.pretrain import pretrain
-    from vitkit.jobs.recipes import recipe
-    from vitkit.jobs.report import write_report
-    from vitkit.jobs.reproduce.reproduce import reproduce
-    from vitkit.jobs.series.series import train_series
-    from vitkit.jobs.study.ablate import ablate
-    from vitkit.jobs.study.scale import scale
-    from vitkit.jobs.trackers import log_to
-    from vitkit.jobs.train import train
-    from vitkit.jobs.vtab.vtab import vtab
-    from vitkit.listener import Listener
-    from vitkit.models.build import build_model
-    from vitkit.models.config.resnet_config import ResNetConfig
-    from vitkit.models.config.vit_config import ViTConfig
-    from vitkit.models.resnet import ResNet
-    from vitkit.models.vit import ViT
-    from vitkit.models.zoo import list_models, model_config
-    from vitkit.runs.checkpoints import load_model
-    from vitkit.runs.config import Run
-    from vitkit.runs.series_options import SeriesOptions
-    from vitkit.runs.series_record import read_series
-    from vitkit.weights import save_model
-    from vitkit.weights.create import create_model
-    from vitkit.weights.published import starts
+    from vitkit.jobs.advice.advise import advise as advise
+    from vitkit.jobs.bench.bench import bench as bench
+    from vitkit.jobs.classifier import ViTClassifier as ViTClassifier
+    from vitkit.jobs.compare.compare import compare as compare
+    from vitkit.jobs.convert import convert as convert
+    from vitkit.jobs.dataset import ImageDataset as ImageDataset
+    from vitkit.jobs.embed import embed as embed
+    from vitkit.jobs.evaluate import evaluate as evaluate
+    from vitkit.jobs.evaluate import evaluate_protocol as evaluate_protocol
+    from vitkit.jobs.export import export as export
+    from vitkit.jobs.fewshot.fewshot import fewshot as fewshot
+    from vitkit.jobs.finetune import finetune as finetune
+    from vitkit.jobs.finetune import finetune_run as finetune_run
+    from vitkit.jobs.inspect import inspect as inspect
+    from vitkit.jobs.list_runs import list_runs as list_runs
+    from vitkit.jobs.predict import Predictor as Predictor
+    from vitkit.jobs.pretrain import pretrain as pretrain
+    from vitkit.jobs.recipes import recipe as recipe
+    from vitkit.jobs.report import write_report as write_report
+    from vitkit.jobs.reproduce.reproduce import reproduce as reproduce
+    from vitkit.jobs.series.series import train_series as train_series
+    from vitkit.jobs.study.ablate import ablate as ablate
+    from vitkit.jobs.study.scale import scale as scale
+    from vitkit.jobs.trackers import log_to as log_to
+    from vitkit.jobs.train import train as train
+    from vitkit.jobs.vtab.vtab import vtab as vtab
+    from vitkit.listener import Listener as Listener
+    from vitkit.models.build import build_model as build_model
+    from vitkit.models.config.resnet_config import ResNetConfig as ResNetConfig
+    from vitkit.models.config.vit_config import ViTConfig as ViTConfig
+    from vitkit.models.resnet import ResNet as ResNet
+    from vitkit.models.vit import ViT as ViT
+    from vitkit.models.zoo import list_models as list_models
+    from vitkit.models.zoo import model_config as model_config
+    from vitkit.runs.checkpoints import load_model as load_model
+    from vitkit.runs.config import Run as Run
+    from vitkit.runs.series_options import SeriesOptions as SeriesOptions
+    from vitkit.runs.series_record import read_series as read_series
+    from vitkit.weights.create import create_model as create_model
+    from vitkit.weights.published import starts as starts
+    from vitkit.weights.saving import save_model as save_model
 
 _HOMES = {
     "ImageDataset": "vitkit.jobs.dataset",
@@ -84,7 +87,7 @@ _HOMES = {
     "read_series": "vitkit.runs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "reproduce": "vitkit.jobs.reproduce.reproduce",
-    "save_model": "vitkit.weights",
+    "save_model": "vitkit.weights.saving",
     "scale": "vitkit.jobs.study.scale",
     "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
@@ -93,51 +96,5 @@ _HOMES = {
     "write_report": "vitkit.jobs.report",
 }
 
-__all__ = [
-    "ImageDataset",
-    "Listener",
-    "Predictor",
-    "ResNet",
-    "ResNetConfig",
-    "Run",
-    "SeriesOptions",
-    "ViT",
-    "ViTClassifier",
-    "ViTConfig",
-    "VitkitError",
-    "__version__",
-    "ablate",
-    "advise",
-    "bench",
-    "build_model",
-    "compare",
-    "convert",
-    "create_model",
-    "embed",
-    "evaluate",
-    "evaluate_protocol",
-    "export",
-    "fewshot",
-    "finetune",
-    "finetune_run",
-    "inspect",
-    "list_models",
-    "list_runs",
-    "load_model",
-    "log_to",
-    "model_config",
-    "pretrain",
-    "read_series",
-    "recipe",
-    "reproduce",
-    "save_model",
-    "scale",
-    "starts",
-    "train",
-    "train_series",
-    "vtab",
-    "write_report",
-]
-
-
+__all__ = sorted([*_HOMES, "VitkitError", "__version__"])
 __getattr__, __dir__ = load_lazily(__name__, _HOMES, __all__)

@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Evolved(Protocol):
-    """A dataclass that early versions wrote in another form, or whose field types depend on its data."""
+    """A dataclass whose field types depend on its data."""
 
     @classmethod
     def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return the fields under today's names, and the types of the fields whose type the data decides."""
+        """Return the fields, and the types of the fields whose type the data decides."""
 
 
 _SHORT = reprlib.Repr()

@@ -16,8 +16,8 @@ from vitkit.jobs import default_start
 from vitkit.jobs.advice import advise as advising
 from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
 from vitkit.weights.published import default_starts
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -16,11 +16,11 @@ from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, read_run
 from vitkit.runs.step_cost import Cost
-from vitkit.weights import save_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import Fetched
 from vitkit.weights.model_card import ModelCard
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -13,8 +13,8 @@ from vitkit.jobs import default_start
 from vitkit.models.build import create_model
 from vitkit.runs.config import Run
 from vitkit.runs.step_cost import Cost
-from vitkit.weights import save_model
 from vitkit.weights.model_card import ModelCard
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -7,7 +7,7 @@ import torch
 
 from vitkit.cli.main import run
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("inside")
 

@@ -31,7 +31,7 @@ from vitkit.jobs import train as training
 from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling
 from vitkit.kernels.compile import Built, Source
-from vitkit.weights import identify
+from vitkit.weights.loading import identify
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.helpers.random_models import random_model
 from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
 

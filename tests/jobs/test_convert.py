@@ -23,10 +23,10 @@ from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
-from vitkit.weights import FORMATS, Format, Saved, save, save_model
-from vitkit.weights.format_names import format_for
+from vitkit.weights.format_names import MODULES, Format, format_for
 from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.model_card import ModelCard, Task, card_of
+from vitkit.weights.saving import Saved, save, save_model
 
 PLAIN = "ViT-64x2x2/16"
 """A ViT that every format has a name for."""
@@ -43,9 +43,7 @@ def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> Im
     return model.eval()
 
 
-@pytest.mark.parametrize(
-    "to", [weight_format.name for weight_format in FORMATS if weight_format.name != "torchvision"]
-)
+@pytest.mark.parametrize("to", [name for name in MODULES if name != "torchvision"])
 def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")

@@ -19,10 +19,11 @@ from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.step_cost import Cost
-from vitkit.weights import published, save_model
+from vitkit.weights import published
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.published import PublishedStart, default_starts, starts
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

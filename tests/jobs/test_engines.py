@@ -40,14 +40,14 @@ def saved(tmp_path: Path, model: ImageModel | None = None) -> Path:
     return vitkit.save_model(model or small(), tmp_path / "model")
 
 
-def photos(folder: Path, count: int = 30) -> Path:
+def photos(folder: Path, count: int = 30, seed: int = 0) -> Path:
     """Write images without labels, and a file that is none."""
     folder.mkdir()
-    generator = np.random.default_rng(5)
+    generator = np.random.default_rng(seed)
     for number in range(count):
         coarse = generator.integers(0, 256, (4, 6, 3), dtype=np.uint8)
         Image.fromarray(coarse).resize((30, 20)).save(folder / f"{number}.png")
-    (folder / "broken.png").write_bytes(b"no image")
+    (folder / "broken.png").write_bytes(f"no image of {folder.name}".encode())
     return folder
 
 
@@ -307,7 +307,7 @@ def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
     spec = tmp_path / "data"
     spec.mkdir()
     for number, name in enumerate(NAMES):
-        photos(spec / name, 8 + number)
+        photos(spec / name, 8 + number, number)
     splits = Splits(val_fraction=0, test_fraction=0.25)
     model = small()
     data = task_of(model.card).learning.open_data(str(spec), splits, preprocessing_of(model).decode, NAMES)

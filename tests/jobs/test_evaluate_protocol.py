@@ -18,8 +18,8 @@ from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.protocols import outputs_of_classes
-from vitkit.weights import save_model
 from vitkit.weights.model_card import ModelCard
+from vitkit.weights.saving import save_model
 
 WNIDS = imagenet_wnids()
 SIDE = 8

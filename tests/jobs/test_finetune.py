@@ -20,9 +20,9 @@ from vitkit.models.build import create_model
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights import save_model
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import pretraining_images
+from vitkit.weights.saving import save_model
 
 SMALL = Run(
     data="digits",

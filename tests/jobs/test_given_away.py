@@ -22,8 +22,9 @@ from vitkit.jobs.report import write_report
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import Run, StartConfig
 from vitkit.training.config import TrainingConfig
-from vitkit.weights import load, save_model
+from vitkit.weights.loading import load
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away
+from vitkit.weights.saving import save_model
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
 

@@ -17,7 +17,7 @@ from vitkit.models.conv_stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.config import Architecture, Run
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 SMALL = vit_config("ViT-32x2x2/4-conv", num_classes=5, image_size=(18, 23))
 

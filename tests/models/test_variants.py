@@ -31,7 +31,7 @@ from vitkit.models.position import (
 )
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5, vit_config
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
 IMAGES = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(1))

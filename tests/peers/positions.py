@@ -25,7 +25,8 @@ from tests.peers.fixed_weights import SIDE, fixed_grid
 from tests.peers.timm_cases import randomize
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.position import resize_grid
-from vitkit.weights import LoadOptions, load
+from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.loading import load
 from vitkit.weights.peers import import_library
 
 ARRAYS = Path(__file__).parents[1] / "fixtures" / "p_positions.npz"

@@ -22,7 +22,7 @@ from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 VIT_ALLOWED = 1e-5
 BIT_ALLOWED = 1e-4

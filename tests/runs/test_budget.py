@@ -23,7 +23,7 @@ from vitkit.runs.plan import choose_length, look_at
 from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 SMALL = Run(
     data="digits",

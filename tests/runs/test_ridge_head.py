@@ -27,7 +27,7 @@ from vitkit.runs import ridge_head
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.ridge_head import ALONE, PENALTIES, SCALES, Ridge, fit_head
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 STILL = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)

@@ -15,8 +15,9 @@ from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.weights import identify, load, save_model
 from vitkit.weights.formats import native
+from vitkit.weights.loading import identify, load
+from vitkit.weights.saving import save_model
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from tests.helpers.file_server import Hosted, Server, npz, refused, running_serv
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import fetch, is_local
 from vitkit.weights.model_card import card_of
+from vitkit.weights.saving import save_model
 
 
 @pytest.fixture

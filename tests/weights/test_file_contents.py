@@ -16,8 +16,8 @@ from tests.helpers.weight_files import STATE, array_header, assert_is_state, con
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
 from vitkit.weights.files.source import open_source
+from vitkit.weights.saving import save_model
 
 
 def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:

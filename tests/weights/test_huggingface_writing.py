@@ -27,8 +27,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.weights import save_model
 from vitkit.weights.model_card import ModelCard, Task, changed_pixels, preprocessing_of
+from vitkit.weights.saving import save_model
 
 
 @pytest.mark.parametrize(

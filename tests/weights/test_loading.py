@@ -23,10 +23,12 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.weights import FORMATS, Format, LoadOptions, load, loading, save_model
+from vitkit.weights import loading
 from vitkit.weights.files.source import Source, open_source
-from vitkit.weights.format_names import MODULES
-from vitkit.weights.loading import names_that_are_not_finite
+from vitkit.weights.format_names import MODULES, Format, LoadOptions
+from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.loading import load, names_that_are_not_finite
+from vitkit.weights.saving import save_model
 from vitkit.weights.table import Hints
 
 # Notes
@@ -345,5 +347,5 @@ def test_whoever_has_no_trained_head_is_sent_to_fine_tuning(
 
 def test_the_table_of_formats_is_whole() -> None:
     """The names that the command line offers are those that the formats have themselves."""
-    assert tuple(MODULES) == tuple(format.name for format in FORMATS)
+    assert tuple(MODULES) == tuple(find_format(name).name for name in MODULES)
     assert set(MODULES) == set(get_args(Format))

@@ -17,9 +17,9 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.weights import save_model
 from vitkit.weights.formats.official import LINEN, RELEASED
 from vitkit.weights.model_card import card_of
+from vitkit.weights.saving import save_model
 
 PLAIN = [
     "a_vit_token",

@@ -17,7 +17,6 @@ from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
 from vitkit.weights.model_card import (
     ModelCard,
     card_of,
@@ -26,6 +25,7 @@ from vitkit.weights.model_card import (
     fraction_of,
     read_description,
 )
+from vitkit.weights.saving import save_model
 
 
 @cache

@@ -13,7 +13,8 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
-from vitkit.weights import Format, save_model, unsupported
+from vitkit.weights.format_names import Format
+from vitkit.weights.saving import save_model, unsupported
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 LARGEST = 700_000_000

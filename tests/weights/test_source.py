@@ -15,8 +15,8 @@ from tests.helpers.weight_files import STATE, assert_is_state, contents, notes_o
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
 from vitkit.weights.files.source import open_source
+from vitkit.weights.saving import save_model
 
 
 def test_npz_of_every_number(tmp_path: Path) -> None:

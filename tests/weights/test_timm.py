@@ -16,9 +16,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights import save_model
 from vitkit.weights.formats.timm.write import _ratio
 from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
+from vitkit.weights.saving import save_model
 
 TIMM_RESNET = {"norm_eps": 1e-5, "standardization": "variance", "standardization_eps": 1e-8}
 

@@ -16,7 +16,8 @@ from tests.helpers.timm_files import TINY, config_json, folder_of, slow_logits, 
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
-from vitkit.weights import load, save_model
+from vitkit.weights.loading import load
+from vitkit.weights.saving import save_model
 
 WIDTH = TINY.width
 

@@ -19,10 +19,11 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
-from vitkit.weights import Format, save_model
 from vitkit.weights.files.checksum import HashingWriter
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.format_names import Format
 from vitkit.weights.model_card import Assumption, ModelCard, Task, TrainingData, card_of
+from vitkit.weights.saving import save_model
 
 WHOLE_CARD = ModelCard(
     "ViT-x",

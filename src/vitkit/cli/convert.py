@@ -14,7 +14,7 @@ from vitkit.weights.format_names import Library
 
 if TYPE_CHECKING:
     from vitkit.jobs.convert import Converted
-    from vitkit.weights import Identity
+    from vitkit.weights.loading import Identity
 
 NAMES_SHOWN = 5
 """Class names of the old head that are printed."""

@@ -35,6 +35,7 @@ from vitkit.weights.model_card import Described, ModelCard, describe, preprocess
 
 FORMAT = "vitkit-engine"
 FORMAT_VERSION = 1
+"""Another number is a format that this vitkit does not read."""
 FILES: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": openvino_engine.FILES,
     "onnxruntime": onnx_engine.FILES,

@@ -11,7 +11,7 @@ from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import identify_any
 from vitkit.text import format_count, format_size
-from vitkit.weights import Identity
+from vitkit.weights.loading import Identity
 from vitkit.weights.model_card import notable_fields, to_give_away
 
 CLASSES_SHOWN = 10

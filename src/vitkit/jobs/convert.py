@@ -21,11 +21,12 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.destination import beside, refuse_taken
-from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
-from vitkit.weights.format_names import ENDINGS, Library
+from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions
 from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.loading import Loaded, load
 from vitkit.weights.model_card import changed_pixels, preprocessing_of
 from vitkit.weights.peers import library_logits
+from vitkit.weights.saving import lost_numerics, save
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""

@@ -21,7 +21,8 @@ from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.training.config import OptimizerConfig
-from vitkit.weights import LoadOptions, identify
+from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.loading import identify
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PHASES: tuple[Phase, ...] = ("training", "prediction")

@@ -148,7 +148,8 @@ def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
     """
     if exact:
         raise VitkitError(
-            f"exact (--exact) computes in PyTorch's plain way, and {engine} has its own: leave one out."
+            f"exact (--exact) computes in PyTorch's plain way, and {engine} has its own: leave one of the "
+            "two out."
         )
     if device not in DEVICES:
         raise VitkitError(

@@ -59,7 +59,7 @@ from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import refuse_layers
 from vitkit.training.trainer import Trainer
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
 
 

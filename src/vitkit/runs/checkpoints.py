@@ -37,8 +37,8 @@ from vitkit.training.checkpoint import (
 )
 from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG
-from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
-from vitkit.weights.loading import fit_model, log_notes
+from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.loading import Identity, Loaded, fit_model, identify, load, log_notes
 from vitkit.weights.model_card import ModelCard, card_of
 
 
@@ -203,7 +203,7 @@ class Snapshot:
 
 
 def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Loaded:
-    """Load a checkpoint as `vitkit.weights.load` does, or the model of a run that has not finished.
+    """Load a checkpoint as `vitkit.weights.loading.load` does, or the model of a run that has not finished.
 
     Args:
         path: as for `vitkit.load_model`.

@@ -29,7 +29,7 @@ from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
-from vitkit.weights import LoadOptions
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import OpenCheckpoint, fit_statistics, fit_weights
 from vitkit.weights.model_card import ModelCard, card_of, fit_preprocessing
 from vitkit.weights.published import is_address

@@ -577,8 +577,8 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     # Compared before anything is loaded: without an average or an objective's state that the run has, or with
     # one that it has not, training would go on as another run.
     has_objective = bool(state.objective.state_dict())
-    for name, what, wanted in (
-        ("average", "Polyak average of the weights", state.average is not None),
+    for name, what, is_needed in (
+        ("average", "Polyak average of the weights (polyak)", state.average is not None),
         ("objective", "state of an objective (parameters or buffers of the loss)", has_objective),
         (
             "averaged_objective",
@@ -586,10 +586,10 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             state.averaged_objective is not None,
         ),
     ):
-        if wanted != (f"{name}.safetensors" in manifest.files):
-            kept, needed = ("no", "one") if wanted else ("a", "none")
+        if is_needed != (f"{name}.safetensors" in manifest.files):
+            has, wants = ("no", "one") if is_needed else ("a", "none")
             raise VitkitError(
-                f"{checkpoint} holds {kept} {what}, but the run's options ask for {needed}. {_EDITED}"
+                f"{checkpoint} holds {has} {what}, but the run's options ask for {wants}. {_EDITED}"
             )
     try:
         state.model.load_state_dict(_read_model(checkpoint / "model.safetensors", state.model))

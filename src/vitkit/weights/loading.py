@@ -53,7 +53,7 @@ class Identity:
     file: Path
     """The file of weights; for an address, the copy that was fetched."""
     format: str
-    """The name of its format, one of `vitkit.weights.FORMATS`."""
+    """The name of its format, a key of `vitkit.weights.format_names.MODULES`."""
     config: ModelConfig
     card: ModelCard
     left_out: dict[str, list[str]]

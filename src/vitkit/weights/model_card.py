@@ -23,6 +23,7 @@ from vitkit.text import without_places
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 1
+"""Another number is a format that this vitkit does not read."""
 BUILT_IN = "digits"
 """The data argument of the images that come with scikit-learn: a name and no path."""
 

@@ -27,8 +27,8 @@ from vitkit.models.build import create_model
 from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast, compare_with_advice, keep_advice, read_advice
 from vitkit.training.config import TrainingConfig
-from vitkit.weights import save_model
 from vitkit.weights.published import default_starts
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

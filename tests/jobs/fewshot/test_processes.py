@@ -21,7 +21,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.data import open_fewshot_data
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.vit import ViT
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 from vitkit.world import World
 
 SIZE = (8, 12)

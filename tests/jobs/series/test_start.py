@@ -15,7 +15,7 @@ from vitkit.models.build import create_model
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.vtab_layout import small_task
 from vitkit.models.build import create_model
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from vitkit.models.build import create_model
 from vitkit.runs.data_record import require_same_images
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
-from vitkit.weights import save_model
+from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -159,11 +159,11 @@ def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, folds: int, see
     Raises:
         VitkitError: a fold would have no image to test on.
     """
-    found = len(labels) if groups is None else len(np.unique(groups))
-    if found < folds:
+    movable = len(labels) if groups is None else len(np.unique(groups))
+    if movable < folds:
         what = "images" if groups is None else "images or groups that stay together"
         raise VitkitError(
-            f"{folds} folds need as many {what}, so that each is tested on one, found {found}. "
+            f"{folds} folds need as many {what}, so that each is tested on one, found {movable}. "
             "Give fewer folds."
         )
     return deal_folds(labels, groups, folds, seed, len(SPLITS))

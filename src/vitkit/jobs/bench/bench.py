@@ -55,7 +55,7 @@ from vitkit.runs.timing import (
 )
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights import LoadOptions
+from vitkit.weights.format_names import LoadOptions
 
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from importlib import import_module
-from typing import Any
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
@@ -10,17 +9,8 @@ from vitkit.weights import table
 from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES
 
-FORMATS: tuple[table.CheckpointFormat, ...]
-"""All formats, imported at first use."""
-
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
-
-
-def __getattr__(name: str) -> Any:
-    if name == "FORMATS":
-        return tuple(_import_format(module) for module in MODULES.values())
-    raise AttributeError(f"module 'vitkit.weights.formats.recognise' has no attribute '{name}'")
 
 
 def _import_format(module: str) -> table.CheckpointFormat:
