@@ -32,9 +32,9 @@ from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Record
-from vitkit.jobs.bench.timing import Clock, Step, Turn, spread, take_turns
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
+from vitkit.runs.timing import Clock, Step, Turn, spread, take_turns
 from vitkit.weights.peers import import_library
 
 NAMES = {"Ti": "ViT-Ti/16", "S": "ViT-S/16", "B": "ViT-B/16"}

@@ -37,7 +37,6 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Record, Speed
 from vitkit.jobs.bench.speed import compare
-from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, largest_batch
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
@@ -45,6 +44,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import available_memory, choose_for, compute_as, find_device
+from vitkit.runs.timing import BenchPhase, Clock, Step, largest_batch
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import StepNumbers, Trainer

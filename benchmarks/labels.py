@@ -37,7 +37,7 @@ from vitkit.jobs.study.pretraining import fine_tune_without, from_start
 from vitkit.jobs.study.study import Arm, complete_arm
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import look_at
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import MaskedPatchesConfig
 
@@ -137,7 +137,7 @@ def main() -> None:
             then=options.data, labels=labels, draws=options.draws, tune_steps=options.tune_steps
         )
         base = pretraining("mean-colour", options, 0)
-        without = fine_tune_without(base, then, Request(), SILENT)
+        without = fine_tune_without(base, then, look_at(base), SILENT)
         arms = [("new weights", "new", without)]
         for name, seed in starts:
             folder = options.out / f"pretrain-{name}-{seed}"

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.jobs.bench.timing import peak_memory
 from vitkit.kernels.block import Outline
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import count_parameters, training_memory
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import M_MMAP_THRESHOLD, choose_for, compute_as, keep_freed_memory
+from vitkit.runs.timing import peak_memory
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import create_optimizer
 

@@ -28,10 +28,10 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Speed
 from vitkit.jobs.bench.speed import compare, headlines
-from vitkit.jobs.bench.timing import BenchPhase, Clock
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.runs.machine import keep_freed_memory
+from vitkit.runs.timing import BenchPhase, Clock
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import Contestant, step_of, timed_precisions, vitkit_contestants
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Record
-from vitkit.jobs.bench.timing import BenchPhase, Clock, Step
 from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import find_device
+from vitkit.runs.timing import BenchPhase, Clock, Step
 
 KINDS: dict[str, tuple[str, ...]] = {
     "products": ("aten::addmm", "aten::mm", "aten::linear", "mkldnn", "aten::convolution"),

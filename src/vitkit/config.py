@@ -116,6 +116,8 @@ FLOAT32_MOST = 2.0**128 - 2.0**104
 
 IN_PYTHON_ALONE: Mapping[str, Any] = {"is_option": False}
 """The metadata of a field that recipes and Python set, and no option of the command line."""
+PREFIXED = ("splits", "fewshot")
+"""Parts of a run whose options carry their name, which would not say without it what is cut or measured."""
 
 
 def require_finite(config: Any) -> None:

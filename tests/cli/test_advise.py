@@ -12,8 +12,8 @@ from PIL import Image
 from vitkit.cli.main import run
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot.folds import Folded
+from vitkit.jobs import default_start
 from vitkit.jobs.advice import advise as advising
-from vitkit.jobs.advice import default_start
 from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model
 from vitkit.weights.published import default_starts

@@ -11,11 +11,11 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice import default_start
-from vitkit.jobs.advice.choice import Option
+from vitkit.jobs import default_start
 from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, read_run
+from vitkit.runs.step_cost import Cost
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import Fetched
@@ -32,8 +32,8 @@ QUICK = ["--steps", "2", "--batch-size", "8", "--threads", "1"]
 def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which the default starts take 19, 38 and 77 minutes, and nothing is fetched yet."""
 
-    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Option:
-        return Option("", run, run.training.total_steps(28), 6 * config.width, 10**6, 1.0)
+    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Cost:
+        return Cost(run, run.training.total_steps(28), 6 * config.width, 10**6, 1.0)
 
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -165,9 +165,9 @@ def test_options_that_are_given_count_in_the_minutes(
 ) -> None:
     runs: list[Run] = []
 
-    def measure(run: Run, *_: object) -> Option:
+    def measure(run: Run, *_: object) -> Cost:
         runs.append(run)
-        return Option("", run, 1, 1.0, 1, 1.0)
+        return Cost(run, 1, 1.0, 1, 1.0)
 
     monkeypatch.setattr(default_start, "measure_cost", measure)
     options = ["--steps", "7", "--batch-size", "4", "--image-size", "96"]

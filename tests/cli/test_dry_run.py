@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from vitkit.cli.main import run
-from vitkit.jobs.advice import default_start
-from vitkit.jobs.advice.choice import Option
+from vitkit.jobs import default_start
 from vitkit.models.build import create_model
 from vitkit.runs.config import Run
+from vitkit.runs.step_cost import Cost
 from vitkit.weights.model_card import ModelCard
 from vitkit.weights.saving import save_model
 
@@ -98,8 +98,8 @@ def test_what_would_be_refused_is_refused(home: Path, capsys: pytest.CaptureFixt
 def test_a_start_that_would_be_chosen_is_shown_and_not_fetched(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(run: Run, *_: object) -> Option:
-        return Option("", run, 10, 60.0, 10**6, 1.0)
+    def measure(run: Run, *_: object) -> Cost:
+        return Cost(run, 10, 60.0, 10**6, 1.0)
 
     monkeypatch.setattr(default_start, "measure_cost", measure)
     monkeypatch.setattr(default_start, "require_answer", lambda name: None)  # as with a network

@@ -14,9 +14,9 @@ import pytest
 import vitkit
 from vitkit.cli.main import run as command
 from vitkit.cli.training_options import parse_line
-from vitkit.config import IN_PYTHON_ALONE
+from vitkit.config import IN_PYTHON_ALONE, PREFIXED
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.runs.config import PREFIXED, Run
+from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
 
 

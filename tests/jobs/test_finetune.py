@@ -15,7 +15,7 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
-from vitkit.jobs.finetune import finetune_run, fit_run
+from vitkit.jobs.finetune import finetune_run, suit_start
 from vitkit.models.build import create_model
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.runs.config import Architecture, Run, StartConfig
@@ -262,7 +262,7 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     start_head = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (start_head.learning_rate, start_head.head_rate) == (5e-4, 1)
     fine_tuning = Run(model="", data="digits", start=StartConfig(str(pretrained)))
-    alone = fit_run(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
+    alone = suit_start(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
 
 

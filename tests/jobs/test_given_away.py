@@ -17,7 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.evaluate import evaluate
 from vitkit.jobs.fewshot.fewshot import fewshot
-from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.report import write_report
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import Run, StartConfig
@@ -83,7 +83,7 @@ def test_the_run_still_knows_where_its_images_are(tuned: Path, photos: Path) -> 
         assert record is not None and record.spec == str(photos)
     assert evaluate(tuned).result.count == 12
     # As a start too: its images are cut as they were, so that none of its training images is tested on.
-    run = fit_run(Run(data=str(photos), model="", start=StartConfig(str(tuned)))).run
+    run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tuned)))).run
     assert run.splits.test_fraction == 0.5
 
 
@@ -99,7 +99,7 @@ def test_a_model_alone_asks_for_its_data_and_knows_it_again(
     assert (
         evaluate(tmp_path, data=str(photos)).result.count == 12
     )  # its test images alone, no training images
-    run = fit_run(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
+    run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
     assert run.splits.test_fraction == 0.5
     hearing = Hearing()
     few = fewshot(tmp_path, str(photos), shots=[1], seeds=1, methods=["ridge"], listener=hearing)

@@ -1,11 +1,9 @@
 """The length of a run in minutes: fixed once, and never by the clock again."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
@@ -19,10 +17,9 @@ from vitkit.models.build import create_model
 from vitkit.runs import outlook as memory
 from vitkit.runs import plan
 from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
-from vitkit.runs.build import build_new, model_config_of
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.machine import find_device
-from vitkit.runs.plan import Request, resolve_minutes
+from vitkit.runs.plan import choose_length, look_at
 from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
 from vitkit.training.config import OptimizerConfig, TrainingConfig
@@ -122,7 +119,8 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
     set_pace(monkeypatch, 1.0)
     for followed, expected in ((FewShotTracking(data="digits"), 1), (FewShotTracking(), 0)):
         hearing = Hearing()
-        resolve_minutes(replace(SMALL, fewshot=followed), tmp_path / "run", Request(), listener=hearing)
+        run = replace(SMALL, fewshot=followed)
+        choose_length(run, tmp_path / "run", look_at(run), listener=hearing)
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 
@@ -137,18 +135,15 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 
 def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
-    model = build_new(SMALL, model_config_of(SMALL, 10, None), SILENT)
-    before = copy.deepcopy(model.state_dict())
-    pace = measure_pace(SMALL, data, None, find_device("cpu"), model, SILENT)
+    pace = measure_pace(SMALL, data, None, find_device("cpu"), SILENT)
     assert 0 < pace.step < 60 and 0 < pace.validation < 60
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    monkeypatch.setattr(plan, "build_new", lambda *_: pytest.fail("the model was built"))
+    monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
     with pytest.raises(VitkitError, match="does not fit into memory"):
         training.train(SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.runs.build import build_parts, build_validation
 from vitkit.runs.config import Run
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import list_images
 from vitkit.world import World
 
 RUN = Run(data="digits", model="ViT-16x1x2/4", preprocessing=Preprocessing((8, 8), resize="crop"))
@@ -19,7 +19,7 @@ def test_validation_images_are_divided_for_those_evaluators_alone_that_measure_t
     tmp_path: Path,
 ) -> None:
     """Another evaluator measures in the first process, for which it needs all images."""
-    data = Request().images(RUN)
+    data = list_images(RUN)
     parts = build_parts(RUN, data, tmp_path, Hearing(), PLAIN)
     worlds = [World(rank, 3) for rank in range(3)]
     opened = [build_validation(parts, torch.device("cpu"), world) for world in worlds]

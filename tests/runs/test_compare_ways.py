@@ -30,7 +30,7 @@ from vitkit.runs.compare_ways import (
     require_same_gradients,
 )
 from vitkit.runs.machine import compute_as, prepare
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import list_images
 from vitkit.training.config import ClassificationConfig, MAEConfig, MaskedPatchesConfig, SimMIMConfig
 from vitkit.training.masked_images import OBJECTIVE_OF
 from vitkit.training.objectives import Classification, MultiLabel
@@ -269,7 +269,7 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
         lambda model, *given: seen.append((len(model.layers()), model.chosen)),
     )
     run = vitkit.recipe("digits", model="ViT-32x3x2/4")
-    parts = build_parts(run, Request().images(run), tmp_path, Hearing(), FAST)
+    parts = build_parts(run, list_images(run), tmp_path, Hearing(), FAST)
     compute_as(parts.model, FAST)
     for sharding in ("replicas", "full"):
         build._compare_ways(parts, nn.Identity(), sharding)  # type: ignore[arg-type]

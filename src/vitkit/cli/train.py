@@ -27,7 +27,7 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import ClassificationConfig
 
 if TYPE_CHECKING:
-    from vitkit.runs.plan import Request
+    from vitkit.runs.plan import Opened
     from vitkit.runs.series_record import Series
 
 FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
@@ -90,32 +90,33 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.jobs.trackers import log_to
         from vitkit.jobs.train import foresee_run, train
         from vitkit.runs.outlook import describe_images
-        from vitkit.runs.plan import Request
+        from vitkit.runs.plan import list_images, look_at
         from vitkit.weights.files.download import is_local
 
     listener = log_to(*options.hearing.log, listener=listener)
     is_single = not (options.series.is_series or options.then.then)
-    request = Request(*filter(None, (resumed, start)), keeps_pixels=is_single)
+    opened: Opened | None = None
     if options.dry_run:
         _refuse_dry_run(line, series is not None)
     if resume is None:
         if verb == "finetune" and not line.run.start.start:
-            line = _choose_start(line, recipe_name, command, request, listener)
+            line = _choose_start(line, recipe_name, command, listener)
             if options.dry_run and not is_local(line.run.start.start):
-                listener.show([("data", [describe_images(request.images(line.run))])])
+                listener.show([("data", [describe_images(list_images(line.run))])])
                 _print_command([*typed, "--yes"])
                 return
         if verb == "pretrain":
-            line, default = _fit_pretraining(line, recipe_name, request, listener)
+            line, default, opened = _suit_pretraining(line, recipe_name, listener)
         elif line.run.start.start and not is_longer:
-            default = suited(line, recipe_name, request, listener)
+            default, opened = suited(line, recipe_name, listener, keep=is_single)
             line = line.over(default)
         if line.run.training.minutes is not None:
-            line = _fit_minutes(line, default, request, listener)
+            opened = opened or look_at(line.run)
+            line = _choose_length(line, default, opened, listener)
     circumstances: dict[str, Any] = {
         **as_arguments(MachineOptions, options.machine),
         "resume": resumed is not None,
-        "request": request,
+        "opened": opened,
         "listener": listener,
     }
     if options.dry_run:
@@ -209,23 +210,20 @@ def _read_series(folder: Path) -> "Series":
     return read_series(folder)
 
 
-def _choose_start(
-    line: CommandLine, recipe_name: str, command: str, request: "Request", listener: Listener
-) -> CommandLine:
+def _choose_start(line: CommandLine, recipe_name: str, command: str, listener: Listener) -> CommandLine:
     """Choose a start for a command line without one, say which and why, and ask whether to fetch it.
 
     Args:
         line: the command line.
         recipe_name: "" where there is none.
         command: the command as it was typed.
-        request: keeps the list of images.
         listener: hears the progress and the choice.
 
     Raises:
         VitkitError: the start is not on this machine, and nobody allows to fetch it.
     """
     with importing():
-        from vitkit.jobs.advice.default_start import choose_start
+        from vitkit.jobs.default_start import choose_start
         from vitkit.jobs.train import require_data
         from vitkit.runs.machine import find_device
 
@@ -237,7 +235,6 @@ def _choose_start(
         None if options.out is None else Path(options.out),
         device=find_device(options.machine.device),
         complete=lambda suited: line.over(suited).run,
-        request=request,
         listener=listener,
     )
     listener.show(chosen.rows())
@@ -259,42 +256,46 @@ def _allows(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def suited(line: CommandLine, recipe_name: str, request: "Request", listener: Listener) -> Run:
-    """Return a run whose options suit the start and the images of a command line."""
-    from vitkit.jobs.finetune import fit_run
-    from vitkit.jobs.finetune_defaults import fit_length
+def suited(
+    line: CommandLine, recipe_name: str, listener: Listener, keep: bool = False
+) -> "tuple[Run, Opened]":
+    """Return a run whose options suit the start and the images of a command line, and those."""
+    with importing():
+        from vitkit.jobs.finetune import suit_start
+        from vitkit.jobs.finetune_defaults import fit_length
 
     console.download(line.run.start.start)
     with listener.progress("looking at the start"):
-        suited = fit_run(replace(line.run, recipe=recipe_name), request, listener)
+        suited = suit_start(replace(line.run, recipe=recipe_name), listener, keep)
     training = line.over(suited.run).run.training
     if recipe_name or training == suited.run.training:
-        return suited.run
+        return suited.run, suited.opened
     # The warm-up is a part of the length, which is given here.
-    return fit_length(replace(suited.run, training=training), suited.num_images)
+    return fit_length(replace(suited.run, training=training), suited.opened.num_images), suited.opened
 
 
-def _fit_pretraining(
-    line: CommandLine, recipe_name: str, request: "Request", listener: Listener
-) -> tuple[CommandLine, Run]:
-    """Lay a command line over a run whose options suit its images without labels; return that run too."""
-    from vitkit.jobs.pretrain import fit_batch_and_length, fit_pretraining
+def _suit_pretraining(
+    line: CommandLine, recipe_name: str, listener: Listener
+) -> "tuple[CommandLine, Run, Opened]":
+    """Lay a command line over a run whose options suit its images without labels; return those too."""
+    from vitkit.jobs.pretrain import fit_batch_and_length, suit_pretraining
+    from vitkit.runs.plan import list_images
 
     console.download(line.run.start.start)
-    suited = fit_pretraining(replace(line.run, recipe=recipe_name), request, listener)
+    suited, opened = suit_pretraining(replace(line.run, recipe=recipe_name), listener)
     run = line.over(suited).run
     given = {path.rpartition(".")[2] for path in line.given}
-    run = fit_batch_and_length(run, suited, given, len(request.images(run).splits["train"]))
-    return replace(line, run=run), suited
+    run = fit_batch_and_length(run, suited, given, len(list_images(run, opened).splits["train"]))
+    return replace(line, run=run), suited, opened
 
 
-def _fit_minutes(line: CommandLine, default: Run, request: "Request", listener: Listener) -> CommandLine:
+def _choose_length(line: CommandLine, default: Run, opened: "Opened", listener: Listener) -> CommandLine:
     """Choose as many steps as --minutes has time for.
 
     Args:
         line: the command line.
         default: the run that it was laid over.
-        request: keeps the images and the start.
+        opened: the images and the start.
         listener: hears the progress.
     """
     options = line.options
@@ -302,13 +303,12 @@ def _fit_minutes(line: CommandLine, default: Run, request: "Request", listener: 
         if f"training.{length}" in line.given:
             raise VitkitError(f"--minutes chooses the number of steps: give it without --{length}.")
     with importing():
-        from vitkit.jobs.series.series import recorded_run
         from vitkit.runs.budget import with_steps
-        from vitkit.runs.plan import resolve_minutes
+        from vitkit.runs.plan import choose_length
 
     _set_threads(options.machine.threads)
 
-    def fit(run: Run, steps: int, num_images: int) -> Run:
+    def set_steps(run: Run, steps: int, num_images: int) -> Run:
         # Warm-up and head-first of the defaults become a part of the new length; options that are given stay.
         return line.over(with_steps(default, steps, num_images)).run
 
@@ -318,15 +318,13 @@ def _fit_minutes(line: CommandLine, default: Run, request: "Request", listener: 
         if out is None:
             raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
         out = out / "pretraining"
-    run = resolve_minutes(
+    run = choose_length(
         line.run,
         out,
-        request,
+        opened,
         device=options.machine.device,
         ending=options.series.ending if is_series else "",
-        recorded=recorded_run if is_series else None,
-        fit=fit,
-        again=True,
+        set_steps=set_steps,
         listener=listener,
     )
     return replace(line, run=run)
@@ -447,8 +445,5 @@ def study_base(
     _require_inputs(line)
     if not line.run.start.start:
         return line.run
-    with importing():
-        from vitkit.runs.plan import Request
-
     # As in vitkit finetune.
-    return line.over(suited(line, recipe_name, Request(), listener)).run
+    return line.over(suited(line, recipe_name, listener)[0]).run

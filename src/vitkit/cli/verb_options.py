@@ -11,10 +11,9 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitkit.config import IN_PYTHON_ALONE
+from vitkit.config import IN_PYTHON_ALONE, PREFIXED
 from vitkit.jobs.functions import read_field_texts
 from vitkit.listener import Listener
-from vitkit.runs.config import PREFIXED
 
 ANY_NUMBER = 10**6
 """More values than any list has."""

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Splits
+from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import Header, decode, header
 from vitkit.data.layouts import label_sets
 from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
@@ -199,7 +199,7 @@ def open_data(
 
 
 @dataclass
-class KeptPixels:
+class PixelCache:
     """The images that were decoded to be compared, until they are read, where all of them fit into memory."""
 
     room: int = 0
@@ -226,7 +226,11 @@ class ListedData:
     rule: DecodeRule
     decoded: Digests = field(default_factory=dict, compare=False, repr=False)
     """Hashes of the images that were decoded to be compared with others."""
-    kept: KeptPixels = field(default_factory=KeptPixels, compare=False, repr=False)
+    cache: PixelCache = field(default_factory=PixelCache, compare=False, repr=False)
+    statistics: dict[tuple[Splits, Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Mean and standard deviation of the pixels of training images, where they were measured."""
 
     def cut(self, splits: Splits) -> ImageData:
         """Cut the splits that the data lacks.
@@ -240,7 +244,7 @@ class ListedData:
         listing = self.listing
         cut = with_missing_splits(listing, splits, lambda: self._repeats)
         samples = {
-            split: FileSamples(listing.files, *cut.listed[split], self.rule, self.kept)
+            split: FileSamples(listing.files, *cut.listed[split], self.rule, self.cache)
             for split in SPLITS
             if split in cut.listed
         }
@@ -283,7 +287,7 @@ class ListedData:
     @cached_property
     def _repeats(self) -> NDArray[np.int64] | None:
         """The number of the first equal image of each training image; compared once, for all cuts."""
-        train = _ComparedSamples(self.listing.files, *self.listing.splits["train"], self.rule, self.kept)
+        train = _ComparedSamples(self.listing.files, *self.listing.splits["train"], self.rule, self.cache)
         return find_repeats([train], self.decoded)
 
 
@@ -343,13 +347,13 @@ class FileSamples:
         numbers: NDArray[np.int64],
         labels: Labels,
         rule: DecodeRule,
-        kept: KeptPixels | None = None,
+        cache: PixelCache | None = None,
     ) -> None:
         self.files = files
         self.numbers = numbers
         self.labels = labels
         self.rule = rule
-        self.kept = kept or KeptPixels()
+        self.cache = cache or PixelCache()
 
     @property
     def targets(self) -> Targets:
@@ -357,7 +361,7 @@ class FileSamples:
 
     def take(self, rows: NDArray[np.int64]) -> "FileSamples":
         """Give some of the images: `rows` are their indices."""
-        return FileSamples(self.files, self.numbers[rows], self.labels[rows], self.rule, self.kept)
+        return FileSamples(self.files, self.numbers[rows], self.labels[rows], self.rule, self.cache)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -370,7 +374,7 @@ class FileSamples:
 
     def decode(self, index: int) -> NDArray[np.uint8]:
         # Handed out once, so that an image is not held twice.
-        image = self.kept.pixels.pop(int(self.numbers[index]), None)
+        image = self.cache.pixels.pop(int(self.numbers[index]), None)
         return decode(self.file(index), self.rule) if image is None else image
 
     def header(self, index: int) -> Header:
@@ -385,7 +389,7 @@ class _ComparedSamples(FileSamples):
 
     def decode(self, index: int) -> NDArray[np.uint8]:
         image = super().decode(index)
-        self.kept.keep(int(self.numbers[index]), image)
+        self.cache.keep(int(self.numbers[index]), image)
         return image
 
 

@@ -23,7 +23,7 @@ from vitkit.jobs.options import DataShowOptions
 from vitkit.report.template import render_views
 from vitkit.runs.config import Run
 from vitkit.runs.destination import make_folder, require_folder
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import list_images
 from vitkit.text import format_size, pluralize, visible
 
 TILE = 112
@@ -89,7 +89,7 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
     """
     listener = options.listener
     with listener.progress("listing images"):
-        data = Request().images(run)
+        data = list_images(run)
     samples, seed = data.splits["train"], run.training.seed
     # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)

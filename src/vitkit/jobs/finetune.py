@@ -8,19 +8,19 @@ import torch
 
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice.default_start import choose_start
+from vitkit.jobs.default_start import choose_start
 from vitkit.jobs.finetune_defaults import fit_images, fit_length
 from vitkit.jobs.finetune_options import FinetuneOptions, FinetuneRunOptions, sort_out
 from vitkit.jobs.functions import from_training_options
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.series import recorded_run, train_series
+from vitkit.jobs.series.series import train_series
 from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, full_name, with_options
 from vitkit.runs.machine import find_device, require_threads
-from vitkit.runs.plan import Request, resolve_minutes
+from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import task_of
@@ -46,26 +46,18 @@ def run_finetune(options: FinetuneOptions) -> Path:
     require_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)  # the speed depends on them
-    request, given = Request(keeps_pixels=not options.is_series), None if out is None else Path(out)
-    run = _fitted_run(options, given, device, request, listener)
+    given = None if out is None else Path(out)
+    run, opened = _complete_run(options, given, device, listener, keep=not options.is_series)
     if options.minutes is not None:
         run = replace(run, training=replace(run.training, minutes=options.minutes))
-        run = resolve_minutes(
-            run,
-            given,
-            request,
-            device=device,
-            ending=options.ending if options.is_series else "",
-            recorded=recorded_run if options.is_series else None,
-            again=True,
-            listener=listener,
-        )
+        ending = options.ending if options.is_series else ""
+        run = choose_length(run, given, opened, device=device, ending=ending, listener=listener)
     if options.is_series:
         series = SeriesOptions(**as_arguments(SeriesOptions, options))
         return train_series(
-            run, out, series, device=device, threads=threads, request=request, listener=listener
+            run, out, series, device=device, threads=threads, opened=opened, listener=listener
         )
-    return train(run, out, device=device, threads=threads, request=request, listener=listener)
+    return train(run, out, device=device, threads=threads, opened=opened, listener=listener)
 
 
 finetune = from_training_options(FinetuneOptions)(run_finetune)
@@ -77,14 +69,14 @@ def run_finetune_run(options: FinetuneRunOptions) -> Run:
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
     """
-    return _fitted_run(options, None, "auto", Request(), SILENT)
+    return _complete_run(options, None, "auto", SILENT)[0]
 
 
 finetune_run = from_training_options(FinetuneRunOptions)(run_finetune_run)
 
 
 def _settle_start_and_data(
-    options: FinetuneRunOptions, out: Path | None, device: str, request: Request, listener: Listener
+    options: FinetuneRunOptions, out: Path | None, device: str, listener: Listener
 ) -> tuple[StartConfig, str]:
     """Return the start and the data of a run, where one of them may be left out.
 
@@ -92,7 +84,6 @@ def _settle_start_and_data(
         options: start, data, recipe and options of training.
         out: the folder of the run.
         device: where it will be trained.
-        request: holds the list of images.
         listener: hears which start was chosen.
 
     Raises:
@@ -114,57 +105,55 @@ def _settle_start_and_data(
         return with_options(replace(fitted, preprocessing=preprocessing), options.options)
 
     place = find_device(device)
-    chosen = choose_start(run, out, device=place, complete=complete, request=request, listener=listener)
+    chosen = choose_start(run, out, device=place, complete=complete, listener=listener)
     listener.show(chosen.rows())
     if not (chosen.is_here or options.download):
         raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
     return replace(config, start=chosen.start.name), data
 
 
-def _fitted_run(
-    options: FinetuneRunOptions, out: Path | None, device: str, request: Request, listener: Listener
-) -> Run:
-    """Make the run that fine-tunes a start on images; the request holds the start and the images."""
-    start, data = _settle_start_and_data(options, out, device, request, listener)
+def _complete_run(
+    options: FinetuneRunOptions, out: Path | None, device: str, listener: Listener, keep: bool = False
+) -> tuple[Run, Opened]:
+    """Make the run that fine-tunes a start on images, and return them with it."""
+    start, data = _settle_start_and_data(options, out, device, listener)
     base = named_recipe(options.recipe) if options.recipe else Run()
     base = replace(base, data=data, start=start)
     with listener.progress("looking at the start"):
-        fitted = fit_run(with_options(base, options.options), request, listener)
+        fitted = suit_start(with_options(base, options.options), listener, keep)
     run = with_options(fitted.run, options.options)
     if not options.recipe and run.training != fitted.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = fit_length(replace(fitted.run, training=run.training), fitted.num_images)
+        run = fit_length(replace(fitted.run, training=run.training), fitted.opened.num_images)
         run = with_options(run, options.options)
     size = height_and_width(options.image_size)
     if size is not None:
         run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
-    return run
+    return run, fitted.opened
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A run whose options are fitted to its start and its data."""
+class Suited:
+    """A run whose options suit its start and its images, which were looked at."""
 
     run: Run
-    num_images: int
-    """Training images."""
+    opened: Opened
 
 
-def fit_run(given: Run, request: Request | None = None, listener: Listener = SILENT) -> Fitted:
-    """Fit the options of a run to its start and its data.
+def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> Suited:
+    """Choose the options of a run that suit its start and its images.
 
     Args:
         given: start, data, task, splits, recipe if there is one, and whether the trunk is frozen; all other
             options are chosen here.
-        request: holds the start and the images for later; left out, nothing is held.
         listener: hears that the start was trained on a part of the images, or without their labels.
+        keep: as for `list_images`.
 
     Raises:
         VitkitError: there is no such start or no such data, or the recipe trains another model.
     """
     require_data(given)
-    request = request or Request()
-    start = request.start(given)
+    start = describe_start(given)
     base = named_recipe(given.recipe) if given.recipe else Run(preprocessing=start.preprocessing)
     has_model = given.recipe and base.model not in ("", start.model)
     if has_model and full_name(base, start.config.num_classes or 1) != start.model:
@@ -188,7 +177,7 @@ def fit_run(given: Run, request: Request | None = None, listener: Listener = SIL
             )
     base = replace(base, model=start.model, data=given.data, task=given.task)
     run = replace(base, start=given.start, splits=splits)
-    listed = request.images(run)
+    listed = list_images(run, keep=keep)
     count = len(listed.splits["train"])
     if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.listing.splits:
         listener.note(
@@ -198,4 +187,4 @@ def fit_run(given: Run, request: Request | None = None, listener: Listener = SIL
     run = fit_images(run, start.config, count, given.optimizer.freeze)
     if not run.recipe and len(listed.splits.get("val", ())) < LEAST_VALIDATED:
         run = replace(run, training=replace(run.training, select="last"))
-    return Fitted(run, count)
+    return Suited(run, Opened(run, listed, start))

@@ -14,7 +14,7 @@ from vitkit.runs.config import Run, parse_compute
 from vitkit.runs.data_record import RejectedFiles, read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as, deterministic, find_device
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import list_images
 from vitkit.runs.processes import await_invitation, begin_steps, lost_processes_explained
 from vitkit.runs.records import read_start_record
 from vitkit.runs.steps import RunPosition, fit
@@ -46,7 +46,7 @@ def follow(world: World) -> Path | None:
     place = kind_of(folder)
     run = from_json(Run, invitation.run, "the run of process 0")
     record, start = read_record(folder), read_start_record(folder)
-    data = Request(keeps_pixels=True).images(run)
+    data = list_images(run, keep=True)
     if record is None or data.fingerprint() != invitation.fingerprint:
         raise VitkitError(
             f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "

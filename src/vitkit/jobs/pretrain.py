@@ -16,7 +16,7 @@ from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, with_options
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, resolve_minutes
+from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
 from vitkit.tasks import find_task
 
 SCALED = ("simmim", "mae")
@@ -41,34 +41,33 @@ def run_pretrain(options: PretrainOptions) -> Path:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     require_threads(options.threads)
-    request, listener, out = Request(keeps_pixels=True), options.listener, options.out
+    listener, out = options.listener, options.out
     given = Run(data=options.data, start=StartConfig(options.start), recipe=options.recipe)
     given = replace(
         given, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
     )
-    fitted = fit_pretraining(with_options(given, options.options), request, listener)
+    fitted, opened = suit_pretraining(with_options(given, options.options), listener)
     run = with_options(fitted, options.options)
     if options.options:
         named = {name.replace("-", "_") for name in options.options}
-        run = fit_batch_and_length(run, fitted, named, len(request.images(run).splits["train"]))
+        run = fit_batch_and_length(run, fitted, named, len(list_images(run, opened).splits["train"]))
     if options.minutes is not None:
         if options.threads is not None:
             torch.set_num_threads(options.threads)  # the speed depends on them
         run = replace(run, training=replace(run.training, minutes=options.minutes))
         where = None if out is None else Path(out)
-        run = resolve_minutes(run, where, request, device=options.device, again=True, listener=listener)
-    return train(run, out, device=options.device, threads=options.threads, request=request, listener=listener)
+        run = choose_length(run, where, opened, device=options.device, listener=listener)
+    return train(run, out, device=options.device, threads=options.threads, opened=opened, listener=listener)
 
 
 pretrain = from_training_options(PretrainOptions)(run_pretrain)
 
 
-def fit_pretraining(given: Run, request: Request, listener: Listener = SILENT) -> Run:
-    """Fit the options of a run without labels to its images and its start.
+def suit_pretraining(given: Run, listener: Listener = SILENT) -> tuple[Run, Opened]:
+    """Choose the options of a run without labels that suit its images and its start, and return those.
 
     Args:
         given: data, task, start, and recipe if there is one; all other options are chosen here.
-        request: holds the start and the images for later.
         listener: hears the progress.
 
     Raises:
@@ -89,18 +88,20 @@ def fit_pretraining(given: Run, request: Request, listener: Listener = SILENT) -
     run = replace(base, data=given.data, start=given.start, loading=given.loading)
     if given.start.start:
         with listener.progress("looking at the start"):
-            start = request.start(given)
+            start = describe_start(given)
         rate = float(f"{STARTED_RATE * run.optimizer.learning_rate:.3g}")
-        return replace(
+        run = replace(
             run,
             model=start.model,
             architecture=Architecture(),  # the start's
             preprocessing=start.preprocessing,
             optimizer=replace(run.optimizer, learning_rate=rate),
         )
+        return run, Opened(run, list_images(run, keep=True), start)
+    opened = Opened(run, list_images(run, keep=True))
     if not given.recipe:
         with listener.progress("looking at the images"):
-            side = usual_side(sample_sizes(request.images(run).splits["train"]))
+            side = usual_side(sample_sizes(opened.images.splits["train"]))
         if side > SMALL_SIDE:
             larger = photos()
             run = replace(
@@ -109,7 +110,7 @@ def fit_pretraining(given: Run, request: Request, listener: Listener = SILENT) -
                 preprocessing=larger.preprocessing,
                 augmentation=replace(run.augmentation, crop_area=larger.augmentation.crop_area),
             )
-    return run
+    return run, opened
 
 
 def fit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:

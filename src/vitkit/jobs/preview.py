@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from vitkit.jobs.advice.step_time import measure_cost
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.listener import Listener
 from vitkit.runs.build import build_new
 from vitkit.runs.machine import choose_for, compute_as
 from vitkit.runs.outlook import Surroundings, first_screen, free_memory
 from vitkit.runs.plan import Plan
+from vitkit.runs.step_cost import measure_cost
 from vitkit.text import format_bytes, format_duration, pluralize
 
 
@@ -21,14 +21,14 @@ def preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> No
         plan, folder, has_begun: as `vitkit.jobs.train.foresee_run` returns them.
         listener: hears them.
     """
-    run, data, config = plan.run, plan.data, plan.config
-    model = plan.request.take_model(run, config) or build_new(run, config, listener, drawn=False)
+    run, data, config = plan.run, plan.images, plan.config
+    model = build_new(run, config, listener, drawn=False)
     training = run.training
     chosen = choose_for(config, plan.device, training.precision, phase="training", exact=training.exact)
     compute_as(model, chosen)
     surroundings = Surroundings(folder, f"{plan.device}, {chosen.precision}", torch.get_num_threads())
-    from_paper = [] if plan.start is None else departures(run, len(data.splits["train"]))
-    listener.show(first_screen(run, data, model, surroundings, plan.start, from_paper))
+    from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
+    listener.show(first_screen(run, data, model, surroundings, plan.record, from_paper))
     cost = measure_cost(run, data, config, 0.0, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"

@@ -25,6 +25,7 @@ from vitkit.runs.config import (
     Run,
     changed_options,
     name_options,
+    read_config,
     train_longer,
     with_options,
 )
@@ -42,7 +43,7 @@ from vitkit.runs.outlook import (
     measure_step,
     require_memory,
 )
-from vitkit.runs.plan import Plan, Request, plan_run
+from vitkit.runs.plan import Opened, Plan, plan_run
 from vitkit.runs.processes import (
     begin_steps,
     invite,
@@ -51,7 +52,7 @@ from vitkit.runs.processes import (
     take_threads,
 )
 from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
-from vitkit.runs.start import take_start
+from vitkit.runs.start import find_start, load_start
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
@@ -72,7 +73,7 @@ def train(
     from_scratch: bool = False,
     command: str = "",
     advice: AdviceRecord | None = None,
-    request: Request | None = None,
+    opened: Opened | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **options: Any,
@@ -92,7 +93,7 @@ def train(
         threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command, advice: the command line and the forecast, which the run folder records.
-        request: the images and the start that were opened already (`vitkit.runs.plan`); left out, none.
+        opened: the images and the start that were looked at already (`vitkit.runs.plan`); left out, none.
         quiet: whether nothing but warnings is heard.
         listener: hears the progress; left out, a notebook shows it, and in a script nothing is printed.
         options: options of training by their names, as for `vitkit.recipe`: `learning_rate=1e-3`.
@@ -119,17 +120,15 @@ def train(
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
-    request = request or Request(keeps_pixels=True)
-    plan = plan_run(run, given, device=device, request=request, listener=listener)
+    plan = plan_run(run, given, device=device, opened=opened, keep=True, listener=listener)
     _refuse_run(plan, world)  # before a folder is made
     with claim(_owner(plan, resume), given, partial(_numbered, plan)) as folder, deterministic(plan.device):
         # Written before anything random happens: whoever kills the run from here on can continue it.
         plan = plan.in_folder(folder, command)
         position = RunPosition(command_to_continue(folder, threads, device, world))
         keep_advice(folder, advice)
-        new = plan.request.take_model(plan.run, plan.config)
         assert plan.compute is not None  # it has a folder now
-        parts = build_parts(plan.run, plan.data, folder, listener, plan.compute, plan.start, new)
+        parts = build_parts(plan.run, plan.images, folder, listener, plan.compute, plan.record)
         _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
     return folder
 
@@ -212,9 +211,9 @@ def _complete(
     # the model has them already.
     if checkpoint is None and parts.start is not None:
         with listener.progress("reading the start"):
-            start = plan.request.start(run)
-            start_record = take_start(run, plan.data.class_names, folder, parts.start, start, model)
-        parts = replace(parts, start=start_record)
+            start = plan.start or find_start(run.start)
+            record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
+        parts = replace(parts, start=record)
     compute_as(model, parts.compute)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
@@ -271,7 +270,7 @@ def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> N
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
-    trained = Trained(plan.recorded, model, plan.data.splits)
+    trained = Trained(plan.recorded, model, plan.images.splits)
     listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
     _tell_after_end(folder, listener)
 
@@ -291,7 +290,7 @@ def require_data(run: Run) -> None:
 
 
 def check_run(
-    run: Run, *, device: str = "auto", threads: int | None = None, request: Request | None = None
+    run: Run, *, device: str = "auto", threads: int | None = None, opened: Opened | None = None
 ) -> None:
     """Refuse a run that `train` would refuse before it makes a folder.
 
@@ -299,7 +298,7 @@ def check_run(
         VitkitError: the data, the configuration or the machine does not allow the run.
     """
     _refuse_options(run, threads)
-    _refuse_run(plan_run(run, None, device=device, request=request))
+    _refuse_run(plan_run(run, None, device=device, opened=opened))
 
 
 def foresee_run(
@@ -309,7 +308,7 @@ def foresee_run(
     resume: bool,
     device: str,
     threads: int | None,
-    request: Request,
+    opened: Opened | None,
     listener: Listener,
 ) -> tuple[Plan, Path, bool]:
     """Plan a run as `train` does with the same arguments, and refuse what it refuses; nothing is written.
@@ -326,7 +325,7 @@ def foresee_run(
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
-    plan = plan_run(run, given, device=device, request=request, listener=listener)
+    plan = plan_run(run, given, device=device, opened=opened, listener=listener)
     _refuse_run(plan)
     folder, has_begun = foresee(_owner(plan, resume), given, partial(_numbered, plan))
     return plan, folder, has_begun
@@ -334,7 +333,7 @@ def foresee_run(
 
 def _numbered(plan: Plan) -> Iterator[Path]:
     """Yield the default folders of a run below `runs/`."""
-    return numbered_folders(plan.run, plan.data.name)
+    return numbered_folders(plan.run, plan.images.name)
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
@@ -350,7 +349,7 @@ def _refuse_options(run: Run, threads: int | None) -> None:
 
 def _refuse_run(plan: Plan, world: World = ALONE) -> None:
     """Refuse a run whose options fit neither its model and data nor this machine."""
-    run, data, config = plan.run, plan.data, plan.config
+    run, data, config = plan.run, plan.images, plan.config
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -393,7 +392,7 @@ def _owner(plan: Plan, resume: bool) -> Owner:
     """Make the owner of a run's folder; with `resume`, the folder holds the run already."""
 
     def changes(folder: Path) -> list[str]:
-        recorded = plan.request.place(folder).require_config()["run"]
+        recorded = read_config(folder)["run"]
         return name_options(changed_options(recorded, str(folder / "config.json"), plan.run, moved=resume))
 
     def advise(folder: Path, changes: Sequence[str]) -> str:

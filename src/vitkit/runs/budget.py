@@ -5,7 +5,6 @@ from there, so that its bits depend on no clock.
 """
 
 import bisect
-import copy
 import math
 import tempfile
 import time
@@ -18,13 +17,14 @@ import torch
 from vitkit.data.sources import FileSamples, ImageData, Samples
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
-from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import (
     Parts,
     build_loader,
+    build_new,
     build_parts,
     build_trainer,
     build_validation,
+    model_config_of,
     read_images,
 )
 from vitkit.runs.config import Run
@@ -109,12 +109,11 @@ def measure_pace(
     data: ImageData,
     start: StartRecord | None,
     device: torch.device,
-    model: ImageModel,
     listener: Listener,
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
-    A copy of its model is trained, in a temporary folder: the run stays as it is. Of several processes,
+    A model of its own is trained, in a temporary folder: the run stays as it is. Of several processes,
     process 0 times its own part of a batch; the sums over all processes are not timed.
     """
     world = world_of_environment()
@@ -132,9 +131,11 @@ def measure_pace(
         deterministic(device),
         listener.progress("measuring the speed"),
     ):
+        # With new weights, even if the run has a start: the time does not depend on them.
+        model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
         compute = choose_for(model.config, device, precision, phase="training", exact=exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, start, copy.deepcopy(model))
-        compute_as(parts.model, compute)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, start, model)
+        compute_as(model, compute)
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)

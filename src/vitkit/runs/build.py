@@ -152,8 +152,6 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
         elif loaded.bad:
             bad = {loaded.key(index): reason for index, reason in loaded.bad.items()}
             parts.rejects.of_split(split).update(bad)
-    if parts.data.listed is not None:
-        parts.data.listed.kept.pixels.clear()  # those of splits that do not fit, or are not read
     return replace(parts, data=replace(parts.data, splits=splits))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_type_hints
 from vitkit._version import __version__
 from vitkit.config import (
     IN_PYTHON_ALONE,
+    PREFIXED,
     describe_value,
     difference,
     from_json,
@@ -38,8 +39,6 @@ from vitkit.training.config import (
     TrainingConfig,
 )
 
-PREFIXED = ("splits", "fewshot")
-"""Parts of a run whose options carry their name, which would not say without it what is cut or measured."""
 WHICH_IMAGES = (
     "Which images? Give data (--data): digits (built in), a folder of class folders or a .zip or .tar of "
     "one, a .csv of paths and labels, or a folder of .parquet files."

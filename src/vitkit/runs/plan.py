@@ -1,9 +1,11 @@
 """Complete a run before it is trained: list its images, describe its start, fix its steps.
 
-Images, start and model are listed, described and built once, and handed down in the plan.
+Images and start are listed and described once, and handed down: in `Opened` until the run is planned, then in
+its plan.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,123 +22,119 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config.compute_config import Compute
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
-from vitkit.runs.build import build_new, memory_for_images, model_config_of
-from vitkit.runs.config import Run, StartConfig, changed_options, parse_compute, write_config
-from vitkit.runs.folder import Place, kind_of, numbered_folders
+from vitkit.runs.build import memory_for_images, model_config_of
+from vitkit.runs.config import Run, changed_options, parse_compute, read_config, write_config
+from vitkit.runs.folder import kind_of, numbered_folders
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.runs.outlook import require_memory
 from vitkit.runs.records import StartRecord, read_start_record
+from vitkit.runs.series_record import read_series
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.world import world_of_environment
 
-Fit = Callable[[Run, int, int], Run]
+SetSteps = Callable[[Run, int, int], Run]
 """A function of a run, a number of steps and the number of its training images; returns the run with these
 steps."""
 
 
-class Request:
-    """Cache the paths, images, start and model of a command: each is read, listed or built once.
+@dataclass(frozen=True)
+class Opened:
+    """The images and the start of a run that were looked at before it is planned, to be handed down.
 
-    It is handed from function to function and lasts as long as the command. A series makes a new one for each
-    of its runs, because images may change in the days that it takes.
+    A run with other images or another start looks at its own. A series opens the images of each of its runs
+    anew, because they may change in the days that it takes.
     """
 
-    def __init__(self, *places: Place, keeps_pixels: bool = False) -> None:
-        """Begin with paths whose kind is known.
+    run: Run
+    images: ImageData
+    start: Start | None = None
 
-        Args:
-            places: the paths.
-            keeps_pixels: whether images that are decoded to be compared are kept for a run that begins now.
-        """
-        self._keeps_pixels = keeps_pixels
-        self._places = {absolute_start(place.name): place for place in places}
-        self._data: tuple[Any, ImageData] | None = None
-        self._start: tuple[Any, Start] | None = None
-        self._model: tuple[Any, ImageModel] | None = None
-        self._pixels: tuple[Any, StartConfig] | None = None
+    @property
+    def num_images(self) -> int:
+        """Return the number of training images."""
+        return len(self.images.splits["train"])
 
-    def place(self, path: str | Path) -> Place:
-        """Find out the kind of a path; it is looked up again until a run has begun there."""
-        key = absolute_start(str(path))
-        place = self._places.get(key)
-        if place is None or not place.is_run:
-            place = self._places[key] = kind_of(path)
-        return replace(place, name=str(path))
 
-    def images(self, run: Run) -> ImageData:
-        """List the images of a run, cut as its splits say.
+def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> ImageData:
+    """List the images of a run, cut as its splits say.
 
-        Raises:
-            VitkitError: as the task's `open_data`.
-        """
-        cut, rule = run.splits, run.preprocessing.decode
-        listing = (run.task, absolute_spec(run.data), rule, cut.label_separator, cut.group)
-        if self._data is not None and self._data[0] == listing and self._data[1].listed is not None:
-            return replace(self._data[1].listed.cut(cut), spec=run.data)
-        learning = find_task(run.task).learning
-        uncut = Splits(0, 0, label_separator=cut.label_separator, group=cut.group)
-        data = learning.open_data(run.data, uncut, rule)
-        if data.listed is None:  # a task with images of its own
-            data = learning.open_data(run.data, cut, rule)
-        else:
-            if self._keeps_pixels:
-                data.listed.kept.room = memory_for_images(run.loading, world_of_environment())
-            data = data.listed.cut(cut)
-        self._data = listing, data
-        return data
+    Args:
+        run: the run.
+        opened: images that are listed already; those of the run are cut from their listing.
+        keep: whether pixels that are decoded to find repeats are kept for the memory of a run that begins.
 
-    def start(self, run: Run) -> Start:
-        """Describe the start of a run.
+    Raises:
+        VitkitError: as the task's `open_data`.
+    """
+    learning, cut, rule = find_task(run.task).learning, run.splits, run.preprocessing.decode
+    if opened is not None and opened.images.listed is not None and _listing(opened.run) == _listing(run):
+        return replace(opened.images.listed.cut(cut), spec=run.data)
+    if not keep:
+        return learning.open_data(run.data, cut, rule)
+    uncut = Splits(0, 0, label_separator=cut.label_separator, group=cut.group)
+    listed = learning.open_data(run.data, uncut, rule).listed
+    if listed is None:  # a task with images of its own
+        return learning.open_data(run.data, cut, rule)
+    listed.cache.room = memory_for_images(run.loading, world_of_environment())
+    return listed.cut(cut)
 
-        Raises:
-            VitkitError: as `find_start`.
-        """
-        options = run.start
-        which = (absolute_start(options.start), options.start_from, options.num_heads)
-        if self._start is None or self._start[0] != which:
-            self._start = which, find_start(options, self.place(options.start))
-        return replace(self._start[1], given=options.start)
 
-    def measure_pixels(self, run: Run, data: ImageData, listener: Listener) -> Run:
-        """Fill in the pixel statistics of a run as `with_measured_pixels` does, once."""
-        which = (absolute_spec(run.data), run.splits, run.preprocessing, run.start)
-        if self._pixels is None or self._pixels[0] != which:
-            self._pixels = which, with_measured_pixels(run, data, listener).start
-        return replace(run, start=self._pixels[1])
+def _listing(run: Run) -> tuple[Any, ...]:
+    """Return what decides which images are listed, before they are cut."""
+    cut = run.splits
+    return run.task, absolute_spec(run.data), run.preprocessing.decode, cut.label_separator, cut.group
 
-    def build(self, run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
-        """Build the model of a run with new weights; `take_model` hands it over later."""
-        model = self.take_model(run, config) or build_new(run, config, listener)
-        self._model = (config, run.training.seed), model
-        return model
 
-    def take_model(self, run: Run, config: ModelConfig) -> ImageModel | None:
-        """Hand over the model that `build` made for a run, once; None if it made none."""
-        model, self._model = self._model, None
-        return model[1] if model is not None and model[0] == (config, run.training.seed) else None
+def describe_start(run: Run, opened: Opened | None = None) -> Start:
+    """Describe the start of a run, unless it is described already.
+
+    Raises:
+        VitkitError: as `find_start`.
+    """
+    return _same_start(run, opened) or find_start(run.start)
+
+
+def _same_start(run: Run, opened: Opened | None) -> Start | None:
+    """Return the start that is described already, if it is the run's."""
+    if opened is None or opened.start is None:
+        return None
+    theirs, own = opened.run.start, run.start
+    chosen = (theirs.start_from, theirs.num_heads) == (own.start_from, own.num_heads)
+    same = chosen and absolute_start(theirs.start) == absolute_start(own.start)
+    return replace(opened.start, given=own.start) if same else None
+
+
+def look_at(run: Run, opened: Opened | None = None) -> Opened:
+    """List the images of a run and describe its start, as far as that has not been done.
+
+    Raises:
+        VitkitError: there are no such images, or no such start.
+    """
+    images = list_images(run, opened)
+    return Opened(run, images, describe_start(run, opened) if run.start.start else None)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A complete run with its images, the architecture of its model, its start and its device."""
+    """A complete run with its images, its start, the architecture of its model and its device."""
 
     run: Run
     """The run with absolute paths, a number of steps, its pixel statistics, and the name of its start's
     model."""
-    data: ImageData
+    images: ImageData
+    start: Start | None
+    """Its start; None for new weights, and where the record of the start is enough."""
+    record: StartRecord | None
+    """The record of its start; None for new weights."""
     config: ModelConfig
     """The architecture of its model."""
-    start: StartRecord | None
-    """The record of its start; None for new weights."""
     device: torch.device
     device_name: str
     """The device as it was given."""
-    request: Request
     compute: Compute | None = None
     """The way in which the model computes, once the run has a folder."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
@@ -153,13 +151,12 @@ class Plan:
             precision, exact = self.run.training.precision, self.run.training.exact
             compute = choose_for(self.config, self.device, precision, phase="training", exact=exact)
             return replace(self, compute=compute, recorded=write_config(folder, self.run, command, compute))
-        recorded = self.request.place(folder).require_config()
+        recorded = read_config(folder)
         return replace(self, compute=parse_compute(recorded, folder), recorded=recorded)
 
     def measure(self, listener: Listener) -> Pace:
         """Time the steps of the run on this machine; its folder is not needed."""
-        model = self.request.build(self.run, self.config, listener)
-        return measure_pace(self.run, self.data, self.start, self.device, model, listener)
+        return measure_pace(self.run, self.images, self.record, self.device, listener)
 
 
 def plan_run(
@@ -167,7 +164,8 @@ def plan_run(
     out: Path | None,
     *,
     device: str = "auto",
-    request: Request | None = None,
+    opened: Opened | None = None,
+    keep: bool = False,
     listener: Listener = SILENT,
 ) -> Plan:
     """Complete a run by its images, its start, this machine, and the record in its folder where it has begun.
@@ -176,20 +174,22 @@ def plan_run(
         run: with the options that were given.
         out: its folder, if given.
         device: of the computation.
-        request: a cache of paths, images, start and model; left out, an empty one.
+        opened: images and start that were looked at already.
+        keep: as for `list_images`.
         listener: hears the progress.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run.
     """
-    request = request or Request()
-    run = resolve_minutes(with_absolute_paths(run), out, request, device=device, listener=listener)
-    computing_device = find_device(device)
+    run, computing_device = with_absolute_paths(run), find_device(device)
     with listener.progress("listing images"):
-        data = request.images(run)
-    run, start = resolve_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
-    config = model_config_of(run, len(data.class_names), start)
-    return Plan(run, data, config, start, computing_device, device, request)
+        images = list_images(run, opened, keep)
+    opened = Opened(run, images, _same_start(run, opened))
+    if run.training.minutes is not None and run.training.steps is None:
+        run = choose_length(run, out, opened, device=device, listener=listener)
+    run, start, record = resolve_start(with_measured_pixels(run, images, listener), opened, out)
+    config = model_config_of(run, len(images.class_names), record)
+    return Plan(run, images, start, record, config, computing_device, device)
 
 
 def with_absolute_paths(run: Run) -> Run:
@@ -200,97 +200,107 @@ def with_absolute_paths(run: Run) -> Run:
 
 
 def resolve_start(
-    run: Run, class_names: Iterable[str], folder: Path | None, request: Request
-) -> tuple[Run, StartRecord | None]:
+    run: Run, opened: Opened, folder: Path | None = None
+) -> tuple[Run, Start | None, StartRecord | None]:
     """Describe the start of a run, by the record in its folder where there is one.
 
+    Args:
+        run: the run.
+        opened: its images, and its start where it is described already.
+        folder: of the run.
+
     Returns:
-        The run with the name of the start's model where it had none, and the record of the start; None for
-        new weights.
+        The run with the name of the start's model where it had none; the start, None for new weights and
+        where there is a record; and the record of the start, None for new weights.
 
     Raises:
         VitkitError: there is no such start, or the run's options contradict it.
     """
     if not run.start.start:
-        return run, None
-    record = None if folder is None else read_start_record(folder)
+        return run, None, None
+    start, record = None, None if folder is None else read_start_record(folder)
     if record is None:
-        record = plan_start(run, tuple(class_names), request.start(run))
-    return (run if run.model else replace(run, model=record.model)), record
+        start = describe_start(run, opened)
+        record = plan_start(run, opened.images.class_names, start)
+    return (run if run.model else replace(run, model=record.model)), start, record
 
 
-def resolve_minutes(
+def begun_run(folder: Path) -> Run | None:
+    """Read the configuration of the run or the series that has begun in a folder; None where none has."""
+    place = kind_of(folder)
+    if place.kind == "series":
+        return read_series(folder).run
+    return place.run() if place.is_run else None
+
+
+def choose_length(
     run: Run,
     out: Path | None,
-    request: Request,
+    opened: Opened,
     *,
     device: str = "auto",
     ending: str = "",
-    recorded: Callable[[Path], Run | None] | None = None,
-    fit: Fit = with_steps,
-    again: bool = False,
+    set_steps: SetSteps = with_steps,
     listener: Listener = SILENT,
 ) -> Run:
     """Turn the minutes of a run into a number of steps, once for all continuations.
 
     Args:
-        run: returned as it is if it has no `training.minutes`, or has steps too.
+        run: with `training.minutes`.
         out: its folder. Where a run has begun there, its steps are taken.
-        request: a cache of paths, images, start and model.
+        opened: its images and its start.
         device: of the computation.
         ending: the end of its default folder's name.
-        recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary run.
-        fit: puts the steps into the run.
-        again: whether to choose steps although the run has some, a recipe's.
+        set_steps: puts the steps into the run.
         listener: hears the measured times.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run, or not even one step.
     """
-    if run.training.minutes is None or (run.training.steps is not None and not again):
-        return run
+    images = list_images(run, opened)
+    count, begun = len(images.splits["train"]), None if out is None else begun_run(out)
+    # Other minutes are refused with the folder, whose error names them.
+    steps = None if begun is None else begun.training.steps
+    if steps is None and out is None:
+        steps = _steps_in_default_folder(run, replace(opened, images=images), ending, set_steps, listener)
+    if steps is None:
+        steps = _measure_length(run, replace(opened, images=images), out, device, listener)
+    return set_steps(run, steps, count)
 
-    def read_begun(folder: Path) -> Run | None:
-        place = request.place(folder)
-        return place.run() if place.is_run else None
 
-    read = recorded or read_begun
-    begun = None if out is None else read(out)
-    with listener.progress("listing images"):
-        data = request.images(run)
-    count = len(data.splits["train"])
-    if begun is not None and begun.training.steps is not None:
-        # Other minutes are refused with the folder, whose error names them.
-        return fit(run, begun.training.steps, count)
+def _steps_in_default_folder(
+    run: Run, opened: Opened, ending: str, set_steps: SetSteps, listener: Listener
+) -> int | None:
+    """Return the steps of a run or a series of the same options that has begun in a default folder."""
+    count, named = opened.num_images, resolve_start(run, opened)[0]
+    there = itertools.takewhile(Path.is_dir, numbered_folders(named, opened.images.name, ending))
+    for folder in there:
+        begun = begun_run(folder)
+        if begun is not None and begun.training.steps is not None:
+            same = with_absolute_paths(set_steps(named, begun.training.steps, count))
+            # A run records its measured pixel statistics; a series does not, because its runs measure them.
+            if None not in (begun.start.image_mean, begun.start.image_std):
+                same = with_measured_pixels(same, opened.images, listener)
+            if not changed_options(to_json(begun), str(folder), same):
+                return begun.training.steps
+    return None
 
-    def complete(with_pixels: bool) -> tuple[Run, StartRecord | None]:
-        """Complete the run by its start, as `plan_run` will, with its pixel statistics or without them."""
-        normalised = request.measure_pixels(run, data, listener) if with_pixels else run
-        return resolve_start(normalised, data.class_names, out, request)
 
-    if out is None:
-        for folder in numbered_folders(complete(with_pixels=False)[0], data.name, ending):
-            if not folder.is_dir():
-                break
-            there = read(folder)
-            if there is not None and there.training.steps is not None:
-                # A run records its measured pixel statistics; a series does not, because its runs measure
-                # them.
-                measured = None not in (there.start.image_mean, there.start.image_std)
-                same = with_absolute_paths(fit(complete(measured)[0], there.training.steps, count))
-                if not changed_options(to_json(there), str(folder), same):
-                    return fit(run, there.training.steps, count)
-    named, record = complete(with_pixels=True)  # so that the timed model is the trained model
-    place, config = find_device(device), model_config_of(named, len(data.class_names), record)
+def _measure_length(run: Run, opened: Opened, out: Path | None, device: str, listener: Listener) -> int:
+    """Choose as many steps as the minutes of a run have time for on this machine."""
+    images, place = opened.images, find_device(device)
+    # With all that a plan fills in, so that the timed model is the trained model.
+    named, _, record = resolve_start(with_measured_pixels(run, images, listener), opened, out)
+    config = model_config_of(named, len(images.class_names), record)
     require_memory(config, named, place)  # before anything of the run is built
-    pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)
-    steps = choose_steps(run.training, pace, count, listener)
+    pace = measure_pace(named, images, record, place, listener)
+    steps = choose_steps(run.training, pace, opened.num_images, listener)
     if run.fewshot.data:
         listener.note(
             f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "
             "counted in these minutes: the run takes longer."
         )
-    return fit(run, steps, count)
+    return steps
 
 
 MOST_IMAGES = 500
@@ -310,6 +320,22 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
     start = run.start
     if not start.measure_pixels or (start.image_mean is not None and start.image_std is not None):
         return run
+    measured = {} if data.listed is None else data.listed.statistics
+    which = (run.splits, run.preprocessing)
+    if which not in measured:
+        measured[which] = _measure_pixels(run, data, listener)
+    mean, std = measured[which]
+    return replace(
+        run,
+        start=replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std),
+    )
+
+
+Statistic = tuple[float, ...]
+
+
+def _measure_pixels(run: Run, data: ImageData, listener: Listener) -> tuple[Statistic, Statistic]:
+    """Measure mean and standard deviation of the pixels of training images, and show them."""
     samples, channels = data.splits["train"], run.preprocessing.decode.channels
     numbers = np.unique(np.linspace(0, len(samples) - 1, MOST_IMAGES).astype(np.int64)).tolist()
     sums, squares, count, readable, reason = np.zeros(channels), np.zeros(channels), 0, 0, ""
@@ -328,16 +354,12 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
         raise VitkitError(f"The pixels cannot be measured, for no training image can be read. {reason}")
     mean = sums / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
-    start = replace(
-        start,
-        image_mean=start.image_mean or _rounded(mean / 255),
-        image_std=start.image_std or _rounded(np.maximum(std / 255, LEAST_STD)),
-    )
+    measured = _rounded(mean / 255), _rounded(np.maximum(std / 255, LEAST_STD))
     listener.note(
-        f"Pixels: mean {start.image_mean}, std {start.image_std}, on {pluralize(readable, 'training image')}."
+        f"Pixels: mean {measured[0]}, std {measured[1]}, on {pluralize(readable, 'training image')}."
     )
-    return replace(run, start=start)
+    return measured
 
 
-def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
+def _rounded(values: NDArray[np.float64]) -> Statistic:
     return tuple(round(float(value), 4) for value in values)

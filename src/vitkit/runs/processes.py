@@ -185,7 +185,9 @@ def begin_steps(
     """
     for _, heartbeat in _joined:
         heartbeat.step_timeout = parts.run.loading.step_timeout
-    parts = read_images(parts, listener, world)
+    listed, parts = parts.data.listed, read_images(parts, listener, world)
+    if listed is not None:
+        listed.cache.pixels.clear()  # those of splits that do not fit, or are not read
     if checkpoint is None:  # before the weights are divided
         world.share(list(parts.model.state_dict().values()))
     trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []

@@ -171,12 +171,12 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         to_json(config),
         tuple(_lines(run, start, before, config, class_names)),
         origin,
-        {},  # `take_start` adds the hashes of the files when it reads them
+        {},  # `load_start` adds the hashes of the files when it reads them
         _interpolation(run, start),
     )
 
 
-def take_start(
+def load_start(
     run: Run,
     class_names: Sequence[str],
     folder: Path,

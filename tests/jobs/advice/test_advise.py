@@ -16,9 +16,9 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.folds import Folded
+from vitkit.jobs import default_start
 from vitkit.jobs import train as training
 from vitkit.jobs.advice import advise as advising
-from vitkit.jobs.advice import default_start
 from vitkit.jobs.advice.advise import advise, follow
 from vitkit.jobs.advice.choice import Option, choose
 from vitkit.jobs.advice.forecast import LARGEST_START

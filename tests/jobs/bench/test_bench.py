@@ -20,10 +20,10 @@ from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, ste
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Memory, Response, Speed
 from vitkit.jobs.bench.speed import count_executed, headlines, products
-from vitkit.jobs.bench.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import model_config, vit_config
+from vitkit.runs.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 
 CPU = torch.device("cpu")
 MODEL = "ViT-32x3x2/8"

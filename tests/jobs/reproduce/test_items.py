@@ -14,14 +14,14 @@ from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reprodu
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.runs.config import Run
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import list_images
 
 STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None and not item.needs_start)
 
 
 def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
     options, item = ReproduceOptions(name, data=data), ITEMS[name]
-    base, design = make_design(options, item, folder, Request())
+    base, design, _ = make_design(options, item, folder)
     return design, make_arms(options, item, base, design, 40)
 
 
@@ -66,9 +66,9 @@ def test_families_cost_about_the_same_an_image(tmp_path: Path) -> None:
 
 def test_smaller_subsets_have_fewer_images_and_stop_by_validation(tmp_path: Path) -> None:
     _, arms = arms_of("fig4", tmp_path)
-    request, counts = Request(), {}
+    counts = {}
     for arm in arms:
-        counts[arm.folder] = len(request.images(arm.run).splits["train"])
+        counts[arm.folder] = len(list_images(arm.run).splits["train"])
         assert arm.run.training.select == "best" and (arm.run.training.evaluate_every or 0) == 4
     assert [counts[f"bit-{part}"] for part in ("0.03", "0.1", "0.3", "1")] == [38, 126, 377, 1_257]
 

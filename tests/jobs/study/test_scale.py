@@ -29,7 +29,7 @@ from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 
@@ -67,7 +67,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Measure a hundredth of a second a step and a tenth a validation; lists what was measured."""
     measured: list[Run] = []
 
-    def measure(run: Run, options: ScaleOptions, request: Request) -> Pace:
+    def measure(run: Run, options: ScaleOptions, opened: Opened) -> Pace:
         measured.append(run)
         return Pace(0.01, 0.1)
 
@@ -91,8 +91,8 @@ def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> N
 
 
 def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Run]) -> None:
-    made, request = plan(points=6), Request()
-    splits = [request.images(arm.run).splits for arm in made.arms]
+    made = plan(points=6)
+    splits = [list_images(arm.run).splits for arm in made.arms]
     counts = [len(images["train"]) for images in splits]
     assert made.places == tuple(map(float, counts))
     assert counts[-1] == 1257  # all that validation and test leave of 1,797

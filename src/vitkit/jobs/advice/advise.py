@@ -15,13 +15,12 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
-from vitkit.jobs.advice.choice import Advice, Option, advice_sentences, choose, refuse_to_go
-from vitkit.jobs.advice.default_start import measure_starts
+from vitkit.jobs.advice.choice import Advice, Option, advice_sentences, choose, option_of, refuse_to_go
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
-from vitkit.jobs.advice.step_time import count_images, measure_cost
-from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.default_start import measure_starts
+from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import as_names
 from vitkit.jobs.recipes import recipe
@@ -32,8 +31,9 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
-from vitkit.runs.plan import Request, resolve_start
+from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.start import find_start
+from vitkit.runs.step_cost import count_images, measure_cost
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 
@@ -74,7 +74,11 @@ def run_advise(options: AdviseOptions) -> Advice:
     default = None if runs else measure_starts(Run(data=data.spec), data, lambda run: run, device, listener)
     begin = ""
     if default is not None:
-        ways = tuple(candidate.option for candidate in default.candidates if candidate.option is not None)
+        ways = tuple(
+            option_of(candidate.measured, published=candidate.start.name)
+            for candidate in default.candidates
+            if candidate.measured is not None
+        )
         begin = default.advice(data.spec)
     chosen = choose(ways, scratch.folded)
     return Advice(
@@ -156,11 +160,10 @@ def _fitted_run(options: AdviseOptions, start: str) -> Run:
         VitkitError: it is no start, or has no features.
     """
     run = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.cut)
-    request = Request()
-    reason = explain_no_features(request.start(run).config)
+    reason = explain_no_features(describe_start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    return fit_run(run, request).run
+    return suit_start(run).run
 
 
 def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> Iterator[Run]:
@@ -178,7 +181,7 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
     """Return the configuration of the model that a run trains."""
-    planned, record = resolve_start(run, data.class_names, None, Request())
+    planned, _, record = resolve_start(run, Opened(run, data))
     if record is not None:
         return record.config
     return new_model_config(planned, len(data.class_names))
@@ -192,7 +195,7 @@ def _option(
     probe = probe_features(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
     )
-    option = measure_cost(run, data, _config(run, data), probe.image_seconds, device, listener)
+    cost = measure_cost(run, data, _config(run, data), probe.image_seconds, device, listener)
     start = find_start(run.start)
     seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
@@ -203,7 +206,7 @@ def _option(
         FINETUNED,
         parameters=parameters(start.config),
     )
-    return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
+    return option_of(cost, run.start.start, folded=probe.folded, forecast=forecast, notes=notes)
 
 
 def _scratch(
@@ -224,8 +227,8 @@ def _scratch(
     )
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
     config = _config(run, data)
-    option = measure_cost(run, data, config, 0.0, device, listener)
+    cost = measure_cost(run, data, config, 0.0, device, listener)
     named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
     if _config(named, data) != config:  # a name cannot say a stem of convolutions
         named = run
-    return replace(option, run=named, folded=probe.folded)
+    return replace(option_of(cost, folded=probe.folded), run=named)

@@ -21,8 +21,9 @@ from vitkit.jobs.advice.forecast import FEWEST, LARGEST_START, LEVEL, MOST, UNME
 from vitkit.jobs.advice.probe import PIXEL_SIDE
 from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast
+from vitkit.runs.step_cost import Cost
 from vitkit.shown import Shown
-from vitkit.text import format_bytes, format_duration, format_size, pluralize
+from vitkit.text import format_size, pluralize
 from vitkit.weights.published import DEFAULT_SIDE
 
 MARGIN = 0.01
@@ -62,10 +63,12 @@ class Option:
     @property
     def cost(self) -> str:
         """Describe steps, time and memory."""
-        return (
-            f"{pluralize(self.steps, 'step')} of {pluralize(self.run.training.batch_size, 'image')}, about "
-            f"{format_duration(self.seconds)}, {format_bytes(self.memory)} of memory"
-        )
+        return str(Cost(self.run, self.steps, self.seconds, self.memory, self.flops))
+
+
+def option_of(cost: Cost, start: str = "", **more: Any) -> Option:
+    """Make an option of a run whose cost was measured; `more` are its other fields."""
+    return Option(start, cost.run, cost.steps, cost.seconds, cost.memory, cost.flops, **more)
 
 
 @dataclass(frozen=True, repr=False)

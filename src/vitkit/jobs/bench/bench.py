@@ -34,16 +34,6 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed
 from vitkit.jobs.bench.speed import compare, products
-from vitkit.jobs.bench.timing import (
-    LEAST_ROUNDS,
-    BenchPhase,
-    Clock,
-    Step,
-    largest_batch,
-    latency,
-    peak_memory,
-    use_threads,
-)
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
 from vitkit.listener import Listener, Progress, hushed
@@ -53,6 +43,16 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory, require_threads
+from vitkit.runs.timing import (
+    LEAST_ROUNDS,
+    BenchPhase,
+    Clock,
+    Step,
+    largest_batch,
+    latency,
+    peak_memory,
+    use_threads,
+)
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.format_names import LoadOptions

@@ -15,27 +15,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.timing import BenchPhase, Step
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Compute, Precision
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features
+from vitkit.runs.timing import BenchPhase, Step, training_step
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import create_optimizer
 from vitkit.weights.peers import import_library
 
 TorchPrecision = Literal["float32", "bfloat16"]
-LEARNING_RATE = 1e-5
-"""Small, so that many steps on the same images change little."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +76,12 @@ def step_of(
         images: `(B, C, H, W)`, normalised.
         optimizers: the optimiser of each model that has been trained already: contestants share models.
     """
-    model, device = contestant.model, images.device
-    autocast = torch.autocast(
-        device.type, torch.bfloat16, enabled=model is not None and contestant.precision == "bfloat16"
-    )
+    model = contestant.model
     if phase == "inference":
         if model is not None:
             model.eval()
+        is_cast = model is not None and contestant.precision == "bfloat16"
+        autocast = torch.autocast(images.device.type, torch.bfloat16, enabled=is_cast)
 
         def infer() -> None:
             with torch.inference_mode(), autocast:
@@ -93,22 +89,9 @@ def step_of(
 
         return infer
     assert model is not None, "engines take no part in training"
-    model.train()
     if model not in optimizers:
         optimizers[model] = create_optimizer(model, OptimizerConfig())
-    optimizer = optimizers[model]
-    for group in optimizer.param_groups:
-        group["lr"] = LEARNING_RATE
-    labels = torch.zeros(len(images), dtype=torch.long, device=device)
-
-    def train() -> None:
-        optimizer.zero_grad()
-        with autocast:
-            logits = contestant.logits(images)
-        F.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return train
+    return training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
 
 
 def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:

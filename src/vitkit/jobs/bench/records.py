@@ -12,7 +12,7 @@ from vitkit.config import require_finite
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.timing import BenchPhase, Latency
+from vitkit.runs.timing import BenchPhase, Latency
 
 
 @dataclass(frozen=True, kw_only=True)

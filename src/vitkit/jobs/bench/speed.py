@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench.contestants import Contestant, step_of, subject
 from vitkit.jobs.bench.records import Speed
-from vitkit.jobs.bench.timing import BenchPhase, Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs.timing import BenchPhase, Clock, Step, Ticking, Turn, spread, take_turns
 
 
 def products(

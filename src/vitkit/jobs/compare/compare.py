@@ -29,7 +29,6 @@ from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import model_difference
 from vitkit.evaluation.run_model import output_function
-from vitkit.jobs.bench.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.jobs.compare.contenders import Contender, Tested, labels_by_name, load_contenders, open_tested
 from vitkit.jobs.compare.options import CompareOptions
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
@@ -41,6 +40,7 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Owner, claim
 from vitkit.runs.machine import require_threads
+from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import learned_by
 from vitkit.text import without_places

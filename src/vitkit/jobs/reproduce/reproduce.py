@@ -43,7 +43,7 @@ from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, plan_run, resolve_start
+from vitkit.runs.plan import Opened, describe_start, list_images, plan_run
 from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
@@ -177,14 +177,14 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
 
 def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Train the arms of a study and compare them."""
-    listener, request = options.listener, Request()
-    base, design = make_design(options, item, folder, request)
+    listener = options.listener
+    base, design, opened = make_design(options, item, folder)
     length = _recorded_length(options, design, folder)
     if length is None:
         arms = make_arms(options, item, base, design, 1)  # their length is not chosen yet
         # The start of an arm that begins from another arm is not there yet.
-        check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, request)
-        paces = measure(options, design, request)
+        check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, opened)
+        paces = measure(options, design, opened)
         length = _choose_length(options, item, base, design, paces)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
@@ -254,16 +254,16 @@ def _seeds(options: ReproduceOptions, item: Item) -> int:
 # --- the arms ---
 
 
-def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Request) -> tuple[Base, Design]:
-    """Make the base and the arms of a study.
+def make_design(options: ReproduceOptions, item: Item, folder: Path) -> tuple[Base, Design, Opened]:
+    """Make the base and the arms of a study, and return them with the images of the base.
 
     Raises:
         VitkitError: there are no such images, no such arm, or the base is no ViT.
     """
     assert item.design is not None
-    run = _base_run(options, item, request)
+    run = _base_run(options, item)
     with options.listener.progress("listing images"):
-        data = request.images(run)
+        data = list_images(run)
     if not {"test", "val"} & set(data.splits):
         raise VitkitError(
             f"Arms are compared on test images, and {run.data} has none: give it a test split, or a --recipe "
@@ -280,10 +280,10 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path, request: Re
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
     chosen = tuple(variant for variant in design.variants if not options.only or variant.name in options.only)
-    return base, replace(design, variants=chosen)
+    return base, replace(design, variants=chosen), Opened(run, data)
 
 
-def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
+def _base_run(options: ReproduceOptions, item: Item) -> Run:
     """Make the run of the base: a small ViT, or the paper's fine-tuning of the start.
 
     Raises:
@@ -298,7 +298,7 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
     if item.needs_start:
         run = replace(run, data=options.data, start=StartConfig(options.starts[0]))
         if options.item == "table2" and run.recipe == "finetune-imagenet":
-            run = _at_higher_resolution(run, request)
+            run = _at_higher_resolution(run)
         return run
     if recipe is None:
         run = replace(
@@ -321,9 +321,9 @@ def _base_run(options: ReproduceOptions, item: Item, request: Request) -> Run:
     return run
 
 
-def _at_higher_resolution(run: Run, request: Request) -> Run:
+def _at_higher_resolution(run: Run) -> Run:
     """Give a run Table 2's fine-tuning on ImageNet (4.1): 512 or, by patches of 14, 518 pixels; averaging."""
-    model = resolve_start(run, request.images(run).class_names, None, request)[0].model
+    model = describe_start(run).model
     patch = getattr(model_config(model), "patch_size", None)  # a ResNet has none
     side = 518 if patch == (14, 14) else 512
     return replace(
@@ -366,7 +366,7 @@ def _validations(run: Run) -> int:
 # --- the length ---
 
 
-def measure(options: ReproduceOptions, design: Design, request: Request) -> dict[str, Pace]:
+def measure(options: ReproduceOptions, design: Design, opened: Opened) -> dict[str, Pace]:
     """Time the arms; of arms that train alike only the first is timed, and the key is its name."""
     take_threads(ALONE, options.threads)  # as in training: the speed depends on them
     paces: dict[str, Pace] = {}
@@ -375,7 +375,7 @@ def measure(options: ReproduceOptions, design: Design, request: Request) -> dict
             continue
         # An arm that begins from another arm of the study is timed with new weights: the other has not begun.
         run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
-        plan = plan_run(run, None, device=options.device, request=request, listener=options.listener)
+        plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
         with options.listener.progress(f"measuring the speed of {variant.label}"):
             paces[timed] = plan.measure(options.listener)
     return paces
@@ -466,12 +466,12 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
         VitkitError: as `run_reproduce`, before it trains.
     """
     require_threads(options.threads)
-    item, folder, request = ITEMS[options.item], study_folder(options), Request()
+    item, folder = ITEMS[options.item], study_folder(options)
     _refuse_missing(options, item)
     if item.design is None:
         return ()
-    base, design = make_design(options, item, folder, request)
-    paces = measure(options, design, request)
+    base, design, opened = make_design(options, item, folder)
+    paces = measure(options, design, opened)
     length = _choose_length(options, item, base, design, paces).length
     planned = []
     arms = make_arms(options, item, base, design, length)

@@ -32,7 +32,14 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
 from vitkit.runs.folder import Owner, claim, foresee, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Request, resolve_minutes, resolve_start, with_absolute_paths
+from vitkit.runs.plan import (
+    Opened,
+    choose_length,
+    describe_start,
+    list_images,
+    look_at,
+    with_absolute_paths,
+)
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
     RECORD,
@@ -61,7 +68,7 @@ def train_series(
     device: str = "auto",
     threads: int | None = None,
     command: str = "",
-    request: Request | None = None,
+    opened: Opened | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
 ) -> Path:
@@ -79,7 +86,7 @@ def train_series(
         options: sweep, number of runs or folds; left out, a sweep.
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
-        device, threads, command, request, quiet, listener: as for `vitkit.train`.
+        device, threads, command, opened, quiet, listener: as for `vitkit.train`.
 
     Returns:
         The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
@@ -97,25 +104,32 @@ def train_series(
     if given is not None:
         require_folder(given)
     require_data(run)
-    request = request or Request()
-    run = resolve_minutes(
-        run, given, request, device=device, ending=options.ending, recorded=recorded_run, listener=listener
-    )
-    run = _with_model_name(with_absolute_paths(run), given, request)
+    begun = None if given is None else recorded_run(given)
+    if begun is None:
+        with listener.progress("listing images"):
+            opened = look_at(run, opened)
+    if run.training.minutes is not None and run.training.steps is None:
+        run = choose_length(
+            run, given, opened or look_at(run), device=device, ending=options.ending, listener=listener
+        )
+    run = with_absolute_paths(run)
+    if run.start.start and not run.model:  # the start of a series that has begun may have been removed
+        model = describe_start(run, opened).model if begun is None else begun.model
+        run = replace(run, model=model)
     options = _with_rates(run, options)
-    numbered = partial(_numbered, run, options, request)
+    numbered = partial(_numbered, run, options, opened)
     owner = _owner(run, options, resume)
     planned = None
     _, has_begun = foresee(owner, given, numbered)
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
-            planned = _plan(run, options, command, request, listener)
-            _check_first(run, planned, device, threads, request)
+            planned = _plan(run, options, command, opened, listener)
+            _check_first(run, planned, device, threads, opened)
     with claim(owner, given, numbered) as folder:
         remove_leftovers(folder)
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
-            write(folder / RECORD, planned or _plan(run, options, command, request, listener))
+            write(folder / RECORD, planned or _plan(run, options, command, opened, listener))
         series = read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
@@ -134,17 +148,21 @@ def check_series(
     *,
     device: str = "auto",
     threads: int | None = None,
-    request: Request | None = None,
-) -> None:
+    opened: Opened | None = None,
+) -> Opened:
     """Refuse a new series as `train_series` would before it makes a folder.
+
+    Returns:
+        Its images and its start, for a series that has the same.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow the series.
     """
     require_data(run)
-    run, request = with_absolute_paths(run), request or Request()
-    options = _with_rates(run, options)
-    _check_first(run, _plan(run, options, "", request, SILENT), device, threads, request)
+    run = with_absolute_paths(run)
+    options, opened = _with_rates(run, options), look_at(run, opened)
+    _check_first(run, _plan(run, options, "", opened, SILENT), device, threads, opened)
+    return opened
 
 
 def _with_rates(run: Run, options: SeriesOptions) -> SeriesOptions:
@@ -154,11 +172,13 @@ def _with_rates(run: Run, options: SeriesOptions) -> SeriesOptions:
     return replace(options, sweep_rates=default_rates(run))
 
 
-def _check_first(run: Run, planned: SeriesRecord, device: str, threads: int | None, request: Request) -> None:
+def _check_first(
+    run: Run, planned: SeriesRecord, device: str, threads: int | None, opened: Opened | None
+) -> None:
     """Refuse a series whose first run would be refused."""
     series = plan_series(planned)
     first = _member_run(run, series, series.all_members[0])
-    check_run(first, device=device, threads=threads, request=request)
+    check_run(first, device=device, threads=threads, opened=opened)
 
 
 def recorded_run(folder: Path) -> Run | None:
@@ -166,22 +186,9 @@ def recorded_run(folder: Path) -> Run | None:
     return read_series_record(folder).run if kind_of(folder).kind == "series" else None
 
 
-def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
-    """Fill in the name of the start's model, from the record of a series that has begun, else from the start.
-
-    A run that names its model is returned as it is.
-    """
-    if run.model or not run.start.start:
-        return run
-    begun = None if folder is None else recorded_run(folder)
-    if begun is not None:  # its start may have been removed
-        return replace(run, model=begun.model)
-    return resolve_start(run, request.images(run).class_names, None, request)[0]
-
-
-def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:
+def _numbered(run: Run, options: SeriesOptions, opened: Opened | None) -> Iterator[Path]:
     """Yield the default folders of a series below `runs/`."""
-    return numbered_folders(run, request.images(run).name, options.ending)
+    return numbered_folders(run, list_images(run, opened).name, options.ending)
 
 
 def _owner(run: Run, options: SeriesOptions, resume: bool) -> Owner:
@@ -198,21 +205,21 @@ def _owner(run: Run, options: SeriesOptions, resume: bool) -> Owner:
 
 
 def _plan(
-    run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener
+    run: Run, options: SeriesOptions, command: str, opened: Opened | None, listener: Listener
 ) -> SeriesRecord:
     """Plan the runs of a series that begins.
 
     Raises:
         VitkitError: the images or the options do not allow them.
     """
-    _refuse_folds(run, options, request, listener)
+    _refuse_folds(run, options, opened, listener)
     rates = options.sweep_rates
     if len(rates) == 1:
         listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
     tried = len(rates) > 1
-    data = request.images(_run_after_sweep(run, options))
+    data = list_images(_run_after_sweep(run, options), opened)
     if tried:
-        _refuse_sweep(run, options, data, request, listener)
+        _refuse_sweep(run, options, data, opened, listener)
     if options.redraw and run.splits.subset is None:
         raise VitkitError(
             "redraw draws another part of the training images for each run: say how large with --subset."
@@ -227,7 +234,7 @@ def _plan(
     return SeriesRecord(__version__, command, run, options, "val" in data.splits)
 
 
-def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: Listener) -> None:
+def _refuse_folds(run: Run, options: SeriesOptions, opened: Opened | None, listener: Listener) -> None:
     """Refuse folds that cannot be cut, and warn if the start was trained on the images to be cut."""
     if options.cross_validate is None:
         return
@@ -237,9 +244,9 @@ def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: 
         raise VitkitError(
             "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
         )
-    if "test" in request.images(replace(run, splits=_uncut(run.splits))).splits:
+    if "test" in list_images(replace(run, splits=_uncut(run.splits)), opened).splits:
         raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
-    if _splits_of_start(run, request) is not None:
+    if _splits_of_start(run, opened) is not None:
         listener.warn(
             f"{run.start.start} was trained on these images, the test images of the folds among them: the "
             "figures are too good."
@@ -247,7 +254,7 @@ def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: 
 
 
 def _refuse_sweep(
-    run: Run, options: SeriesOptions, data: ImageData, request: Request, listener: Listener
+    run: Run, options: SeriesOptions, data: ImageData, opened: Opened | None, listener: Listener
 ) -> None:
     """Refuse a sweep that its images or options do not allow, and warn if its start saw held-out images.
 
@@ -255,7 +262,7 @@ def _refuse_sweep(
         run: that the members are made from.
         options: of the series.
         data: the images of the run after the sweep.
-        request: the images and starts that were read already.
+        opened: the images and the start that were looked at already.
         listener: is warned.
     """
     if run.training.patience is not None and "val" not in data.splits:
@@ -265,7 +272,7 @@ def _refuse_sweep(
         )
     # Any rate will do here, and any choice of weights: neither changes the images.
     tried = _run_of_sweep(run, options, validates=False, rate=run.optimizer.learning_rate)
-    held_out = request.images(tried)
+    held_out = list_images(tried, opened)
     if held_out.class_names != data.class_names:
         raise VitkitError(
             f"{options.sweep_data or run.data} has other classes than {run.data}: expected the same names. "
@@ -276,7 +283,7 @@ def _refuse_sweep(
             "There are no images to hold out for a sweep: every class has a single training image left. "
             "Train without --sweep, with a --learning-rate."
         )
-    start_splits = _splits_of_start(run, request)
+    start_splits = _splits_of_start(run, opened)
     # A validation split that the data has itself is never trained on, so no start has seen its images.
     if (
         start_splits is not None
@@ -289,10 +296,10 @@ def _refuse_sweep(
         )
 
 
-def _splits_of_start(run: Run, request: Request) -> Splits | None:
+def _splits_of_start(run: Run, opened: Opened | None) -> Splits | None:
     """Give the splits of the run's images that its start was trained with; None where it has no start, or the
     start was trained on other images."""
-    card = request.start(run).card if run.start.start else None
+    card = describe_start(run, opened).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
     return _held_out_fields(card.data.splits)
@@ -395,8 +402,7 @@ def _train_members(
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         # The images are compared before each run: they may change in the days that a series takes, and the
         # record of a run has only its own images.
-        request = Request(keeps_pixels=True)
-        _check_images(folder, run, series, request, listener)
+        opened = _check_images(folder, run, series, listener)
         member_run = _member_run(run, series, member)
         try:
             train(
@@ -406,7 +412,7 @@ def _train_members(
                 device=device,
                 threads=threads,
                 command=f"{series.command or 'vitkit.train_series(...)'} (its member {member.folder})",
-                request=request,
+                opened=opened,
                 listener=listener,
             )
         except NonFiniteError as error:
@@ -430,11 +436,14 @@ def _describe(series: Series, member: Member) -> str:
     return f"{', '.join(parts)} ({member.folder})"
 
 
-def _check_images(folder: Path, run: Run, series: Series, request: Request, listener: Listener) -> None:
+def _check_images(folder: Path, run: Run, series: Series, listener: Listener) -> Opened:
     """Record the images of a series that begins, or make sure that they are still the same.
 
     Recorded are all images, and a hash of the splits of the first run and, after a sweep, of the last one:
     folds and groups may change without a change to the names and labels of images.
+
+    Returns:
+        All images, for the next run.
 
     Raises:
         VitkitError: the images have changed, or runs have ended and no record of their images is there.
@@ -445,10 +454,11 @@ def _check_images(folder: Path, run: Run, series: Series, request: Request, list
             "again with another --out."
         )
     with listener.progress("listing images"):
-        all_images = request.images(replace(run, splits=_uncut(run.splits)))
+        uncut = replace(run, splits=_uncut(run.splits))
+        opened = Opened(uncut, list_images(uncut, keep=True))
         first, last = series.all_members[0], series.members[-1]
         cuts = [
-            request.images(_member_run(run, series, member))
+            list_images(_member_run(run, series, member), opened)
             for member in ([first, last] if series.rates else [first])
         ]
     digest = hashlib.sha256()
@@ -457,7 +467,8 @@ def _check_images(folder: Path, run: Run, series: Series, request: Request, list
         if cut.fold_of is not None:
             # Little-endian, so that all machines hash the same bytes.
             digest.update(cut.fold_of.astype("<i8").tobytes())
-    require_same_images(folder, all_images, digest.hexdigest(), run.loading.check_images, listener)
+    require_same_images(folder, opened.images, digest.hexdigest(), run.loading.check_images, listener)
+    return opened
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:

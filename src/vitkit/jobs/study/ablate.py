@@ -39,7 +39,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Architecture, Run, option_value, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, plan_run
+from vitkit.runs.plan import Opened, list_images, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.shown import Rows
 from vitkit.tasks import find_task
@@ -131,18 +131,19 @@ def run_ablate(
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    listener, request = options.listener, Request()
+    listener = options.listener
     require_threads(options.threads)
     out = None if options.out is None else Path(options.out)
     design = make_arms(options)
     base = design.arms[0].run
+    opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": options.grid}
     study = new_study(KIND, command, described, design.arms)
     if out is None or not (out / RECORD).exists():
-        _refuse(study.arms, options, request)
+        _refuse(study.arms, options, opened)
 
     def numbered() -> Iterator[Path]:
-        return numbered_folders(base, request.images(base).name, ENDING)
+        return numbered_folders(base, opened.images.name, ENDING)
 
     with study.claim(out, numbered) as folder:
         completed = complete_arms(study.arms, folder, options, command)
@@ -175,13 +176,13 @@ def base_run(options: AblateOptions) -> Run:
     return run
 
 
-def _refuse(arms: Sequence[Arm], options: AblateOptions, request: Request) -> None:
+def _refuse(arms: Sequence[Arm], options: AblateOptions, opened: Opened) -> None:
     """Refuse arms that cannot be trained or compared, before a folder is made."""
-    check_arms(arms, options, request)
+    check_arms(arms, options, opened)
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
         splits = replace(splits, val_fraction=0.0)
-    if not {"test", "val"} & set(request.images(replace(arms[0].run, splits=splits)).splits):
+    if not {"test", "val"} & set(list_images(replace(arms[0].run, splits=splits), opened).splits):
         raise VitkitError(
             "Arms are compared on test images, and there are none: give --splits.test-fraction."
         )
@@ -425,16 +426,17 @@ def plan_ablation(options: AblateOptions) -> list[Expected]:
     Raises:
         VitkitError: as `run_ablate`, before it trains.
     """
-    request = Request()
     require_threads(options.threads)
     design = make_arms(options)
-    _refuse(design.arms, options, request)
+    base = design.arms[0].run
+    opened = Opened(base, list_images(base))
+    _refuse(design.arms, options, opened)
     expected = []
     for arm in design.arms:
-        plan = plan_run(arm.run, None, device=options.device, request=request)
+        plan = plan_run(arm.run, None, device=options.device, opened=opened)
         with options.listener.progress(f"measuring the speed of {arm.label}"):
             pace = plan.measure(options.listener)
-        training, count = plan.run.training, len(plan.data.splits["train"])
+        training, count = plan.run.training, len(plan.images.splits["train"])
         steps = training.total_steps(count)
         pauses = math.ceil(steps / training.evaluation_interval(count))
         rates = arm.series.sweep_rates

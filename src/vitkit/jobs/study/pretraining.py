@@ -18,7 +18,7 @@ from typing import Any
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
@@ -35,7 +35,7 @@ from vitkit.jobs.study.study import (
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Architecture, Run, shown_command
 from vitkit.runs.folder import numbered_folders
-from vitkit.runs.plan import Request, plan_run
+from vitkit.runs.plan import Opened, list_images, plan_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
@@ -112,16 +112,15 @@ def compare_pretraining(
         VitkitError: there are no test images, or `out` holds something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    request = Request()
     with listener.progress("listing images"):
-        name = request.images(run).name
+        opened = Opened(run, list_images(run))
 
     def folders() -> Iterator[Path]:
-        return numbered_folders(run, name, ENDING)
+        return numbered_folders(run, opened.images.name, ENDING)
 
-    tuning = fine_tune_without(run, options, request, listener)
+    tuning = fine_tune_without(run, options, opened, listener)
     where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
-    steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, request, listener)
+    steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, opened, listener)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
     arms = (
@@ -170,14 +169,14 @@ def _recorded_steps(folder: Path) -> int | None:
     return steps
 
 
-def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener: Listener) -> Run:
+def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: Listener) -> Run:
     """Make the fine-tuning without the pre-training: from the start of the pre-training, or from scratch."""
     # Few labelled images leave none to validate on: all are trained on, and the last weights are taken.
     subset = None if options.labels is None else f"[:{options.labels}]"
     shared = {name: getattr(run, name) for name in SHARED_OPTIONS}
     base = Run(data=options.then, splits=Splits(val_fraction=0.0, subset=subset), **shared)
     with listener.progress("listing images"):
-        images = Request().images(base).splits
+        images = list_images(base).splits
     if "test" not in images:
         raise VitkitError(
             f"{options.then} leaves no images to test on: give labelled images with a test split, or with "
@@ -185,11 +184,11 @@ def fine_tune_without(run: Run, options: ThenOptions, request: Request, listener
         )
     count = len(images["train"])
     if run.start.start:
-        tuned = fit_run(replace(base, start=run.start, model=""), Request(), listener).run
+        tuned = suit_start(replace(base, start=run.start, model=""), listener).run
         tuned = replace(tuned, splits=base.splits, architecture=Architecture(), loading=base.loading)
         least = LEAST_STEPS
     else:
-        tuned = fit_data(base, plan_run(run, None, request=request).config, count)
+        tuned = fit_data(base, plan_run(run, None, opened=opened).config, count)
         tuned = replace(tuned, optimizer=SCRATCH)
         least = SCRATCH_STEPS
     steps = options.tune_steps or max(least, tuned.training.total_steps(count))
@@ -212,16 +211,14 @@ def from_start(run: Run, start: Path) -> Run:
     return replace(run, model="", architecture=Architecture(), start=options)
 
 
-def _matched_steps(
-    run: Run, tuning: Run, draws: int, device: str, request: Request, listener: Listener
-) -> int:
+def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opened, listener: Listener) -> int:
     """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together, and
     say how many runs the study has and how long they take."""
     seconds = []
-    for part, images in ((run, request), (tuning, Request())):
-        plan = plan_run(part, None, device=device, request=images, listener=listener)
+    for part in (run, tuning):
+        plan = plan_run(part, None, device=device, opened=opened, listener=listener)
         step = plan.measure(listener).step
-        steps = plan.run.training.total_steps(len(plan.data.splits["train"]))
+        steps = plan.run.training.total_steps(len(plan.images.splits["train"]))
         seconds.append(steps * step)
     longer = steps + math.ceil(seconds[0] / step)  # step and steps are the fine-tuning's
     total = format_duration(seconds[0] + draws * step * (2 * steps + longer))

@@ -33,7 +33,7 @@ from vitkit.durable import read_json, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
-from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import ScaleOptions
@@ -55,7 +55,7 @@ from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Request, plan_run, with_absolute_paths
+from vitkit.runs.plan import Opened, describe_start, list_images, plan_run, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.trained_model import is_training_data
@@ -108,13 +108,13 @@ def run_scale(
             holds something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    listener, request, run = options.listener, Request(), base_run(options)
-    data = _list_images(run, request, options)
-    out = scale_folder(options, run, data.name)
-    plan = _plan(options, run, data, request, _read_budget(out, options))
+    listener, run = options.listener, base_run(options)
+    opened = _open_images(run, options)
+    out = scale_folder(options, run, opened.images.name)
+    plan = _plan(options, opened, _read_budget(out, options))
     study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
     if not (out / RECORD).exists():  # a study that has begun was checked then
-        check_arms(study.arms, options, request)
+        check_arms(study.arms, options, opened)
     *fitted, last = study.arms
     with study.claim(out) as folder:
         listener.show([("points", describe_plan(plan, options))])
@@ -155,10 +155,9 @@ def plan_scale(options: ScaleOptions) -> ScalePlan:
     Raises:
         VitkitError: as `run_scale`.
     """
-    request, run = Request(), base_run(options)
-    data = _list_images(run, request, options)
-    plan = _plan(options, run, data, request, None, measure=True)
-    check_arms(plan.arms, options, request)
+    opened = _open_images(base_run(options), options)
+    plan = _plan(options, opened, None, measure=True)
+    check_arms(plan.arms, options, opened)
     return plan
 
 
@@ -172,7 +171,7 @@ def base_run(options: ScaleOptions) -> Run:
         run = named_recipe(options.recipe or propose_recipe(str(options.data), options.listener))
     run = replace(run, data=str(options.data))
     if options.start:
-        run = fit_run(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
+        run = suit_start(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
     return with_absolute_paths(run)
 
 
@@ -190,10 +189,10 @@ def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> st
     if data == "digits":
         return "digits"
     with listener.progress("looking at the images"):
-        return suggest_recipe(sample_sizes(Request().images(Run(data=data)).splits["train"]), has_model)
+        return suggest_recipe(sample_sizes(list_images(Run(data=data)).splits["train"]), has_model)
 
 
-def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData:
+def _open_images(run: Run, options: ScaleOptions) -> Opened:
     """List the images, and refuse images and options that do not allow a law of scale.
 
     Raises:
@@ -215,17 +214,17 @@ def _list_images(run: Run, request: Request, options: ScaleOptions) -> ImageData
             "a fraction that is right nor a loss. Choose another --task."
         )
     with options.listener.progress("listing images"):
-        data = request.images(run)
+        data = list_images(run)
     if "test" not in data.splits:
         raise VitkitError(
             "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
         )
-    if options.along == "data" and run.start.start and is_training_data(request.start(run).card, run.data):
+    if options.along == "data" and run.start.start and is_training_data(describe_start(run).card, run.data):
         options.listener.warn(
             f"{run.start.start} was trained on these images, also on images that the smaller points leave "
             "out: the law does not hold for more images."
         )
-    return data
+    return Opened(run, data)
 
 
 def _read_budget(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
@@ -255,9 +254,7 @@ def _describe_options(options: ScaleOptions, plan: ScalePlan) -> dict[str, Any]:
 
 def _plan(
     options: ScaleOptions,
-    run: Run,
-    data: ImageData,
-    request: Request,
+    opened: Opened,
     recorded: tuple[int, float] | None,
     measure: bool = False,
 ) -> ScalePlan:
@@ -265,21 +262,19 @@ def _plan(
 
     Args:
         options: of the study.
-        run: the run that the points are variants of.
-        data: its images.
-        request: the images and starts that were read already.
+        opened: the run that the points are variants of, and its images.
         recorded: the steps and seconds of a study that has begun with a budget.
         measure: whether to time the points without a budget too.
 
     Raises:
         VitkitError: the images, the model or the budget are too small for such points.
     """
-    count, budget = len(data.splits["train"]), options.budget_seconds
+    run, data, count, budget = opened.run, opened.images, opened.num_images, options.budget_seconds
     steps, seconds = run.training.total_steps(count), None
     if recorded is not None:
         steps, seconds = recorded
     elif budget is not None or measure:
-        paces = _measure_paces(options, run, data, request)
+        paces = _measure_paces(options, opened)
 
         def cost(steps: int) -> float:
             return _seconds(_make_points(options, run, data, steps), paces, data, options.seeds)
@@ -416,21 +411,21 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure_paces(options: ScaleOptions, run: Run, data: ImageData, request: Request) -> list[Pace]:
+def _measure_paces(options: ScaleOptions, opened: Opened) -> list[Pace]:
     """Time a step and a validation of each point; a single time for all, unless their models differ."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)  # as in training: the speed depends on them
-    steps = run.training.total_steps(len(data.splits["train"]))
-    runs = [point for _, _, point in _make_points(options, run, data, steps)]
+    steps = opened.run.training.total_steps(opened.num_images)
+    runs = [point for _, _, point in _make_points(options, opened.run, opened.images, steps)]
     if options.along != "size":
-        return [_measure_pace(runs[-1], options, request)] * len(runs)
-    return [_measure_pace(point, options, request) for point in runs]
+        return [_measure_pace(runs[-1], options, opened)] * len(runs)
+    return [_measure_pace(point, options, opened) for point in runs]
 
 
-def _measure_pace(run: Run, options: ScaleOptions, request: Request) -> Pace:
+def _measure_pace(run: Run, options: ScaleOptions, opened: Opened) -> Pace:
     """Refuse a run that cannot be trained here, then time its steps."""
-    check_run(run, device=options.device, threads=options.threads, request=request)
-    return plan_run(run, None, device=options.device, request=request).measure(options.listener)
+    check_run(run, device=options.device, threads=options.threads, opened=opened)
+    return plan_run(run, None, device=options.device, opened=opened).measure(options.listener)
 
 
 def _seconds(

@@ -26,7 +26,7 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Owner
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Request, with_absolute_paths
+from vitkit.runs.plan import Opened, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
@@ -104,23 +104,22 @@ def begins_within(run: Run, folder: Path) -> bool:
     return Path(absolute_start(run.start.start)).is_relative_to(folder.resolve())
 
 
-def check_arms(arms: Sequence[Arm], options: StudyOptions, request: Request | None = None) -> None:
+def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None = None) -> None:
     """Refuse any arm whose series would be refused, before an hour is spent on the others.
 
     Args:
         arms: of a study that has not begun.
         options: of the study.
-        request: the images that were listed already: arms that train on the same images list them once.
+        opened: images that were listed already: arms that train on the same images list them once.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow an arm, which is named.
     """
-    request = request or Request()
     with options.listener.progress("checking the arms", len(arms)) as progress:
         for number, arm in enumerate(arms, start=1):
             try:
-                check_series(
-                    arm.run, arm.series, device=options.device, threads=options.threads, request=request
+                opened = check_series(
+                    arm.run, arm.series, device=options.device, threads=options.threads, opened=opened
                 )
             except VitkitError as error:
                 error.args = (f"{arm.label}: {_with_own_option(str(error))}",)

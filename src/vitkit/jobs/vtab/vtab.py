@@ -22,7 +22,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import fit_run
+from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe
@@ -344,7 +344,9 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
 
 def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
     """Make the run that `vitkit finetune` chooses for all training images of a task."""
-    return fit_run(Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)).run
+    return suit_start(
+        Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)
+    ).run
 
 
 def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:

@@ -60,7 +60,7 @@ FileState = tuple[int, ...]
 def file_states(files: Iterable[Path]) -> tuple[FileState, ...]:
     """Return the state of each file: device, inode, size and time of the last change."""
     statuses = [file.stat() for file in files]
-    return tuple((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) for found in statuses)
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in statuses)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from PIL import Image
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice import default_start
-from vitkit.jobs.advice.choice import Option
-from vitkit.jobs.advice.default_start import PATIENCE, DefaultStart, choose_start
+from vitkit.jobs import default_start
+from vitkit.jobs.default_start import PATIENCE, DefaultStart, choose_start
 from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, read_run
-from vitkit.runs.plan import Request
+from vitkit.runs.step_cost import Cost
 from vitkit.weights import published
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
@@ -64,17 +63,17 @@ def put(name: str) -> None:
     save_model(create_model("ViT-16x1x1/4", 3, 8), folder)
 
 
-def taking(**minutes: float) -> Callable[..., Option]:
+def taking(**minutes: float) -> Callable[..., Cost]:
     """A measurement that says these minutes, by the layers of the model."""
 
-    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Option:
-        return Option("", run, 10, 60 * minutes[f"layers_{config.num_layers}"], 1_000_000, 1.0)
+    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Cost:
+        return Cost(run, 10, 60 * minutes[f"layers_{config.num_layers}"], 1_000_000, 1.0)
 
     return measure
 
 
 def choose(photos: Path, out: Path | None = None) -> DefaultStart:
-    return choose_start(Run(data=str(photos)), out, device=CPU, request=Request(), listener=Hearing())
+    return choose_start(Run(data=str(photos)), out, device=CPU, listener=Hearing())
 
 
 # Which are candidates
@@ -143,7 +142,7 @@ def test_what_does_not_fit_into_memory_is_not_even_measured(
     monkeypatch.setattr(default_start, "free_memory", lambda device: 5 * 2**29)
     choice = choose(photos)
     assert choice.start.name == NAMES[1]
-    assert choice.runner_up is not None and choice.runner_up.option is None
+    assert choice.runner_up is not None and choice.runner_up.measured is None
     assert "more than is free" in " ".join(choice.rows()[0][1])
 
 
@@ -151,7 +150,7 @@ def test_the_speed_of_this_machine_is_measured(photos: Path) -> None:
     choice = choose(photos)
     assert [candidate.start.name for candidate in choice.candidates] == NAMES
     assert all(
-        candidate.option is not None and candidate.option.seconds > 0 for candidate in choice.candidates
+        candidate.measured is not None and candidate.measured.seconds > 0 for candidate in choice.candidates
     )
 
 
@@ -179,9 +178,9 @@ def test_without_a_network_it_is_said_before_anything_is_measured(
 ) -> None:
     measured: list[int] = []
 
-    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Option:
+    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Cost:
         measured.append(config.num_layers)
-        return Option("", run, 10, 60, 1_000_000, 1.0)
+        return Cost(run, 10, 60, 1_000_000, 1.0)
 
     def refuse(address: str) -> None:
         raise VitkitError(f"{address} cannot be fetched: no network.")

@@ -2,14 +2,12 @@
 
 import statistics
 import time
+from dataclasses import dataclass
 
 import torch
 
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import TrainLoader
-from vitkit.jobs.advice.choice import Option
-from vitkit.jobs.bench.contestants import Contestant, step_of
-from vitkit.jobs.bench.timing import Clock
 from vitkit.kernels.block import Outline
 from vitkit.listener import Listener
 from vitkit.models.build import build_model
@@ -17,7 +15,11 @@ from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as
+from vitkit.runs.timing import Clock, training_step
+from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.gradients import out_of_memory_explained
+from vitkit.training.optim import create_optimizer
 
 ENOUGH_SECONDS = 0.5
 """A shorter step is timed again with more images, up to the batch."""
@@ -27,6 +29,27 @@ LOADED_IMAGES = 32
 """Training images that are decoded to measure the time of one."""
 
 
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a run on this machine."""
+
+    run: Run
+    steps: int
+    seconds: float
+    """Seconds of the whole run, from the measured time of a step."""
+    memory: int
+    """The most bytes of a training step, beside PyTorch's own."""
+    flops: float
+    """FLOPs of the forward pass of one image."""
+
+    def __str__(self) -> str:
+        """Describe steps, time and memory."""
+        return (
+            f"{pluralize(self.steps, 'step')} of {pluralize(self.run.training.batch_size, 'image')}, about "
+            f"{format_duration(self.seconds)}, {format_bytes(self.memory)} of memory"
+        )
+
+
 def measure_cost(
     run: Run,
     data: ImageData,
@@ -34,7 +57,7 @@ def measure_cost(
     evaluating: float,
     device: torch.device,
     listener: Listener,
-) -> Option:
+) -> Cost:
     """Measure the time of a run's steps, and estimate its memory.
 
     Args:
@@ -55,7 +78,7 @@ def measure_cost(
     # Where the time of an evaluation was not measured: a forward pass is a third of a training step.
     seconds = steps * training.batch_size * (compute + load) + evaluated * (evaluating or compute / 3)
     memory = step_memory(run, config, device)
-    return Option(run.start.start, run, steps, seconds, memory, float(forward_flops(config, head=True)))
+    return Cost(run, steps, seconds, memory, float(forward_flops(config, head=True)))
 
 
 def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
@@ -98,14 +121,13 @@ def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float
     model = build_model(config).to(device)
     chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
     compute_as(model, chosen)
-    contestant = Contestant(run.model, "vitkit", chosen.precision, model, model)
     # Two threads mean wall time, for which a person waits.
     clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
-    count, optimizers = min(FIRST_IMAGES, most), dict[torch.nn.Module, torch.optim.Optimizer]()
+    count, optimizer = min(FIRST_IMAGES, most), create_optimizer(model, OptimizerConfig())
     while True:
         images = torch.zeros((count, config.in_channels, *config.image_size), device=device)
         with out_of_memory_explained(count, images.shape):
-            step = step_of(contestant, "training", images, optimizers)
+            step = training_step(model, model, chosen.precision, images, optimizer)
             clock.seconds(step)  # warms up: memory is taken, kernels are chosen
             times = [clock.seconds(step)]
             if times[0] >= ENOUGH_SECONDS or count == most:

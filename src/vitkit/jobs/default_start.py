@@ -13,8 +13,6 @@ import torch
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice.choice import Option
-from vitkit.jobs.advice.step_time import measure_cost, step_memory
 from vitkit.jobs.finetune_defaults import fit_images
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
@@ -22,8 +20,9 @@ from vitkit.models.zoo import model_config
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
 from vitkit.runs.outlook import Row, free_memory
-from vitkit.runs.plan import Request
+from vitkit.runs.plan import list_images
 from vitkit.runs.series_record import read_series
+from vitkit.runs.step_cost import Cost, measure_cost, step_memory
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.files.download import is_local, require_answer
 from vitkit.weights.model_card import fit_preprocessing
@@ -40,20 +39,20 @@ class Candidate:
     start: PublishedStart
     memory: int
     """Bytes that a step needs at most."""
-    option: Option | None
+    measured: Cost | None
     """The run with its measured time; None where it does not fit into memory, and was not measured."""
 
     @property
     def is_quick(self) -> bool:
         """Whether the run fits into memory, and ends within an hour."""
-        return self.option is not None and self.option.seconds <= PATIENCE
+        return self.measured is not None and self.measured.seconds <= PATIENCE
 
     @property
     def cost(self) -> str:
         """Describe time and memory: "about 12 min, 1.2 GB of memory"."""
-        if self.option is None:
+        if self.measured is None:
             return f"{format_bytes(self.memory)} of memory, more than is free"
-        return f"about {format_duration(self.option.seconds)}, {format_bytes(self.memory)} of memory"
+        return f"about {format_duration(self.measured.seconds)}, {format_bytes(self.memory)} of memory"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class DefaultStart:
         if self.begun is not None:
             return f"{self.begun} was begun from it: the run goes on from there."
         chosen = next(candidate for candidate in self.candidates if candidate.start is self.start)
-        cost = chosen.cost if chosen.option is None else f"{chosen.option.cost}, measured here"
+        cost = chosen.cost if chosen.measured is None else f"{chosen.measured}, measured here"
         sizes = pluralize(len(default_starts()), "size")
         if not chosen.is_quick:
             return f"the smallest of {sizes}, for none fits into memory and an hour on this machine: {cost}."
@@ -139,7 +138,6 @@ def choose_start(
     *,
     device: torch.device,
     complete: Callable[[Run], Run] | None = None,
-    request: Request,
     listener: Listener,
 ) -> DefaultStart:
     """Choose the largest published start whose fine-tuning fits into memory and an hour; else the smallest.
@@ -151,14 +149,13 @@ def choose_start(
         out: its folder; left out, the folders below `runs/` are looked at.
         device: where it is measured and will be trained.
         complete: puts a person's options over the options fitted to a start; left out, there are none.
-        request: holds the list of images.
         listener: hears the progress.
 
     Raises:
         VitkitError: there is no such data, or no published start may be chosen or can be fetched.
     """
     with listener.progress("listing images"):
-        data = request.images(run)
+        data = list_images(run)
     named = {start.name: start for start in default_starts()}
     begun = _begun(run.data, data.name, out, {*named})
     if begun is not None:
@@ -226,5 +223,4 @@ def _measured(
     memory, free = step_memory(fitted, sized, device), free_memory(device)
     if free is not None and memory > free:
         return Candidate(start, memory, None)
-    option = measure_cost(fitted, data, sized, 0.0, device, listener)
-    return Candidate(start, memory, replace(option, published=start.name))
+    return Candidate(start, memory, measure_cost(fitted, data, sized, 0.0, device, listener))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 BenchPhase: TypeAlias = Literal["inference", "training"]
@@ -51,6 +53,44 @@ class Clock:
         started = now()
         step()
         return now() - started
+
+
+LEARNING_RATE = 1e-5
+"""Small, so that many steps on the same images change little."""
+
+
+def training_step(
+    model: nn.Module,
+    logits: Callable[[Tensor], Any],
+    precision: str,
+    images: Tensor,
+    optimizer: torch.optim.Optimizer,
+) -> Step:
+    """Return a training step that can be timed, and set the model to training.
+
+    A step is forward, cross-entropy, backward and an update.
+
+    Args:
+        model: to be trained.
+        logits: computes its logits `(B, K)` of images.
+        precision: of the computation; with "bfloat16" under autocast.
+        images: `(B, C, H, W)`, normalised.
+        optimizer: of the model.
+    """
+    autocast = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    model.train()
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
+    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with autocast:
+            answers = logits(images)
+        F.cross_entropy(answers.float(), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return train
 
 
 @dataclass(frozen=True)
