@@ -579,7 +579,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
     # Compared before anything is loaded: without an average or an objective's state that the run has, or with
     # one that it has not, training would go on as another run.
-    for name, what, asked in (
+    for name, what, is_expected in (
         ("average", "a Polyak average of the weights", state.average is not None),
         ("objective", "state of an objective (parameters or buffers)", bool(state.objective.state_dict())),
         (
@@ -588,9 +588,9 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             state.averaged_objective is not None,
         ),
     ):
-        if (f"{name}.safetensors" in manifest.files) != asked:
-            found, wants = ("lacks", "ask for it") if asked else ("holds", "ask for none")
-            raise VitkitError(f"{checkpoint} {found} {what}, and the run's options {wants}. {_EDITED}")
+        if (f"{name}.safetensors" in manifest.files) != is_expected:
+            holds, ask = ("lacks", "ask for it") if is_expected else ("holds", "ask for none")
+            raise VitkitError(f"{checkpoint} {holds} {what}, and the run's options {ask}. {_EDITED}")
     try:
         state.model.load_state_dict(_read_model(checkpoint / "model.safetensors", state.model))
         if state.average is not None:
