@@ -33,7 +33,8 @@ def results(folder: Path) -> dict[str, Any]:
         for name in ("model.safetensors", "metrics.jsonl")
     }
     contents["model"] = (folder / "model.safetensors").read_bytes()
-    return contents | {"series": to_json(read_series(folder))}
+    series = to_json(read_series(folder))
+    return contents | {name: series[name] for name in ("rates", "members", "chosen", "spread")}
 
 
 def started(out: Path) -> "subprocess.Popen[str]":

@@ -216,8 +216,10 @@ def test_no_record_is_left_out() -> None:
     """A class that the product reads stands in `RECORDS`."""
     source = Path(__file__).parents[2] / "src"
     texts = [path.read_text() for path in source.rglob("*.py")]
-    found = {name for text in texts for name in re.findall(r"(?<![\w.])read\((?:\w+\.)?([A-Z]\w+), ", text)}
-    assert found and found <= BY_NAME.keys(), sorted(found - BY_NAME.keys())
+    read_classes = {
+        name for text in texts for name in re.findall(r"(?<![\w.])read\((?:\w+\.)?([A-Z]\w+), ", text)
+    }
+    assert read_classes and read_classes <= BY_NAME.keys(), sorted(read_classes - BY_NAME.keys())
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -172,7 +172,7 @@ def _changes(folder: Path, record: PartsRecord) -> list[str]:
         for name, value in record.facts.items()
         if before.facts.get(name) != value
     ]
-    sizes = [(kept.rows, kept.part_rows) for kept in (before, record)]
+    sizes = [(table.rows, table.part_rows) for table in (before, record)]
     return changes or [f"{rows:,} rows in parts of {of:,}" for rows, of in sizes[: sizes[0] != sizes[1]]]
 
 

@@ -134,7 +134,9 @@ def test_speeds_are_of_the_second_beside_the_first(
     assert speeds.ratio == speeds.rounds == 3
     record = tmp_path / "out" / "compare.json"
     record.write_text(record.read_text().replace('"ratio": 3.0', '"ratio": NaN'))
-    with pytest.raises(VitkitError, match=r"compare\.json: speeds: expected speeds above 0, found nan"):
+    with pytest.raises(
+        VitkitError, match=r"compare\.json: speeds: ratio: expected a number above 0, found nan"
+    ):
         compared(*runs, tmp_path / "out")
 
 

@@ -112,7 +112,7 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
         with pytest.raises(VitkitError, match="holds another study") as caught:
             complete(made, tmp_path / "study")
         assert str(caught.value).count(said) == 1
-    with pytest.raises(VitkitError, match="another kind of study, test"):
+    with pytest.raises(VitkitError, match="kind of study: test -> other"):
         complete(replace(study(grid=False), kind="other"), tmp_path / "study")
     assert not (tmp_path / "study/base").exists()
 

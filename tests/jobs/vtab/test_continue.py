@@ -93,7 +93,7 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     assert vtab(tmp_path / "start", tmp_path / "root", **options) == first
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
     said = refusal(tmp_path / "start", tmp_path / "root", **options)
-    assert "other options or weights" in said and "\n  model.safetensors of START '" in said
+    assert "holds another VTAB-1k result" in said and "\n  model.safetensors of START '" in said
 
 
 def ends(out: Path) -> dict[str, bytes]:

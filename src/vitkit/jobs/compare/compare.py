@@ -55,7 +55,7 @@ FACTS = {
     "images": "images",
     "split": "split",
 }
-"""What a comparison is of, in words."""
+"""The facts of a comparison by their names in its record."""
 SPEED_BATCH = 32
 """Images of a timed batch: enough for the speed of large batches, and few enough for several rounds of a
 large model within seconds."""
@@ -116,7 +116,7 @@ def run_compare(options: CompareOptions) -> ModelComparison:
         def changes(folder: Path) -> list[str]:
             begun = read(Record, folder / RECORD)
             there = {} if begun is None else begun.facts
-            return [f"other {words}" for name, words in FACTS.items() if there.get(name) != facts[name]]
+            return [f"other {fact}" for name, fact in FACTS.items() if there.get(name) != facts[name]]
 
         given = None if options.out is None else Path(options.out)
         with claim(Owner("comparison", RECORD, changes), given, lambda: _numbered(pair)) as folder:
