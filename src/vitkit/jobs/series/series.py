@@ -119,7 +119,10 @@ def train_series(
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed
         model = describe_start(run, opened).model if begun is None else begun.model
         run = replace(run, model=model)
-    numbered = partial(_numbered, run, options, opened)
+
+    def numbered() -> Iterator[Path]:
+        return numbered_folders(run, list_images(run, opened).name, options.ending)
+
     whose = partial(_whose, run=run, options=options, resume=resume)
     planned = None
     _, has_begun = foresee(given, numbered, whose)
@@ -176,11 +179,6 @@ def _check_first(run: Run, planned: Series, device: str, threads: int | None, op
 def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where a folder holds no series."""
     return read_series(folder).run if kind_of(folder).kind == "series" else None
-
-
-def _numbered(run: Run, options: SeriesOptions, opened: Opened | None) -> Iterator[Path]:
-    """Yield the default folders of a series below `runs/`."""
-    return numbered_folders(run, list_images(run, opened).name, options.ending)
 
 
 def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
