@@ -175,8 +175,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> S
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "
                 f"on all of them: give --subset {shlex.quote(part)} for the same part."
             )
-    base = replace(base, model=start.model, data=given.data, task=given.task)
-    run = replace(base, start=given.start, splits=splits)
+    run = replace(base, model=start.model, data=given.data, task=given.task, start=given.start, splits=splits)
     listed = list_images(run, keep=keep)
     count = len(listed.splits["train"])
     if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.listing.splits:

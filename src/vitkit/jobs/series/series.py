@@ -117,7 +117,10 @@ def train_series(
         model = describe_start(run, opened).model if begun is None else begun.model
         run = replace(run, model=model)
     options = _with_rates(run, options)
-    numbered = partial(_numbered, run, options, opened)
+
+    def numbered() -> Iterator[Path]:
+        return numbered_folders(run, list_images(run, opened).name, options.ending)
+
     owner = _owner(run, options, resume)
     planned = None
     _, has_begun = foresee(owner, given, numbered)
@@ -185,10 +188,6 @@ def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where a folder holds no series."""
     return read_series_record(folder).run if kind_of(folder).kind == "series" else None
 
-
-def _numbered(run: Run, options: SeriesOptions, opened: Opened | None) -> Iterator[Path]:
-    """Yield the default folders of a series below `runs/`."""
-    return numbered_folders(run, list_images(run, opened).name, options.ending)
 
 
 def _owner(run: Run, options: SeriesOptions, resume: bool) -> Owner:
