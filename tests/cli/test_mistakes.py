@@ -1,95 +1,8 @@
 """A command line that is wrong is told in one style, with what was probably meant."""
 
-import pytest
-
 from tests.helpers.verbs import COMMANDS
-from vitkit.cli.main import run
 from vitkit.cli.mistakes import MEANT, OTHER_NAMES
 from vitkit.cli.verb_options import describe
-
-
-def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what is said of a command line that cannot be read."""
-    assert run(line.split()) == 2, line
-    captured = capsys.readouterr()
-    assert not captured.out and captured.err.startswith("vitkit: ") and captured.err.count("\n") == 1
-    return captured.err.removeprefix("vitkit: ").rstrip()
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        # The words of timm, ultralytics, Hugging Face and scikit-learn.
-        ("train --data digits --lr 0.1", "vitkit train has no option --lr. Here it is --learning-rate."),
-        ("train --batch 8", "Here it is --batch-size."),
-        ("train -b 8", "vitkit train has no option -b. Here it is --batch-size."),
-        ("train --num_train_epochs 8", "Here it is --epochs."),
-        ("train --imgsz 224", "Here it is --image-size."),
-        ("finetune START --data digits --output_dir x", "Here it is --out."),
-        ("train --val-split 0.1", "Here it is --splits.val-fraction."),
-        ("train --pretrained --data digits", "vitkit finetune START --data PATH"),
-        ("evaluate m --n-jobs 4", "Here it is --processes."),
-        ("predict m x --topk 3", "Here it is --top."),
-        ("predict --source x", "vitkit predict has no option --source. IMAGE is given without an option."),
-        ("predict --model m x", "vitkit predict has no option --model. MODEL is given without an option."),
-        ("convert m --output x", "OUT is given without an option."),
-        ("train --warmup-epochs 5", "for a number of steps: --warmup-steps."),
-        ("train --accum-steps 5", "in parts of --micro-batch-size images."),
-        # Misspelt: of the verb that was called, with the options of training that a study takes too.
-        ("train --epochz 3", "Did you mean --epochs?"),
-        ("train --recepie digits", "Did you mean --recipe?"),
-        ("train --fraction 3", "vitkit train has no option --fraction."),
-        (
-            "ablate digits --vary pool=mean --epochz 3",
-            "vitkit ablate has no option --epochz. Did you mean --epo",
-        ),
-        ("ablate digits --vary pool=mean --fixd-rate", "no option --fixd-rate. Did you mean --fixed-rate?"),
-        ("scale digits --bugdet 3m", "vitkit scale has no option --bugdet. Did you mean --budget?"),
-        ("scale digits --lr 3", "vitkit scale has no option --lr. Here it is --learning-rate."),
-        (
-            "predict m x --topp 3 --jason",
-            "--top? vitkit predict has no option --jason. Did you mean --json?",
-        ),
-        # Values.
-        ("train --data digits --batch-size x", "--batch-size is a whole number, found x."),
-        ("train --data digits --dropout x", "--dropout is a number, found x."),
-        ("train --task clasification", "Did you mean classification?"),
-        (
-            "fewshot m --data digits --shots 1,x",
-            "--shots is a whole number or several with commas",
-        ),
-        (
-            "fewshot m --data digits --methods ridge,svm",
-            "--methods is one of ridge, knn, logistic, found",
-        ),
-        ("train --data digits --image-size 64,x", "--image-size is a whole number, or height and width"),
-        ("train --data digits --crop-area 1", "--crop-area takes 2 numbers, found 1 in 1."),
-        ("predict m x --top", "--top needs a value: --top NUMBER."),
-        ("predict m x --top --csv", "--top needs a value: --top NUMBER."),
-        ("predict m x --json=1", "--json is a switch: give --json or --no-json, without a value."),
-        # Words.
-        ("predict", "MODEL is missing: a run folder"),
-        ("evaluate --data digits", "Usage: vitkit evaluate MODEL [OPTIONS]"),
-        ("convert m", "OUT is missing: file or folder to write"),
-        ("report", "RUN is missing"),
-        ("evaluate m epochs=3", "Options are written with two hyphens: --epochs 3"),
-        ("evaluate m n", "vitkit evaluate takes no further argument, found n."),
-        ("reproduce table80", "Did you mean table8?"),
-        ("trian", "no command is named 'trian'"),
-        ("data", "After 'vitkit data' comes 'check PATH' or 'show PATH', found nothing."),
-        (
-            "finetune weights photos",
-            "The images are given with --data: vitkit finetune weights --data photos",
-        ),
-        ("bench ViT-Ti/16 --image-size 32", "has no option --image-size. vitkit bench has --sizes for it."),
-        ("export m x --format onnx", "has no option --format. vitkit export chooses by --engine"),
-        ("val", "no command is named 'val'. Here it is 'evaluate'."),
-    ],
-)
-def test_what_is_wrong_is_told_with_what_was_meant(
-    line: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in refusal(line, capsys)
 
 
 def test_the_words_of_others_lead_to_options_that_are_there() -> None:
@@ -100,21 +13,3 @@ def test_the_words_of_others_lead_to_options_that_are_there() -> None:
     assert sorted(others) == sorted(set(others))
     # An option of ours by that name goes first, where the verb has it.
     assert not {f"--{name}" for name in MEANT} & {"--data", "--start", "--model"}
-
-
-def test_messages_of_options_name_them_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, message in (
-        ("fewshot m --data digits --batch-size 0", "--seeds and --batch-size are at least 1, found 3 and 0."),
-        ("train --data digits --runs 0", "--runs is at least 1"),
-        ("train --data digits --seed -1", "vitkit: --seed is 0 or more"),
-        ("train --data digits --sweep-rates 0", "--sweep-rates are above 0"),
-        ("predict m x --top 0", "--top is at least 1"),
-    ):
-        assert run(line.split()) == 1
-        assert message in capsys.readouterr().err
-
-
-def test_a_model_of_another_library_is_named_as_a_start(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("vit-b/16", "vit_base_patch16_224", "google/vit-base-patch16-224", "ViT-B_16"):
-        assert run(["finetune", name, "--data", "digits"]) == 1
-        assert "vitkit starts --model ViT-B/16 lists its checkpoints" in capsys.readouterr().err
