@@ -70,9 +70,7 @@ def test_images_are_shown_as_the_options_of_training_make_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["data", "show", "digits", "--images", "2", "--versions", "3"]) == 0
-    said = capsys.readouterr().out
-    assert "a crop of 25% to 100% of the area" in said  # as vitkit finetune does by default
-    assert "vitkit train --recipe digits" in said and (tmp_path / "digits-views.html").exists()
+    assert (tmp_path / "digits-views.html").exists()
     options = ["--image-size", "32", "--rotate", "20", "--no-flip", "--seed", "3", "--out", "sheet.png"]
     assert run(["data", "show", "digits", "--recipe", "digits", *options]) == 0
     said = capsys.readouterr().out

@@ -73,17 +73,6 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
             parse_words(name, read(arguments[len(name.split()) :], options), places, options, "")
 
 
-def test_what_the_images_decide_has_no_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, size in (
-        ("train --help", "[default: 224,224]"),
-        ("train --recipe digits --help", "[default: 16,16]"),
-        ("finetune --help-all", ""),
-    ):
-        assert run(line.split()) == 0
-        text = " ".join(capsys.readouterr().out.split())
-        assert size in text and text.count("224,224]") == (size == "[default: 224,224]")
-
-
 def test_no_help_waits_for_torch() -> None:
     code = """
 import sys

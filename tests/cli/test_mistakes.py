@@ -103,21 +103,3 @@ def test_the_words_of_others_lead_to_options_that_are_there() -> None:
     assert sorted(others) == sorted(set(others))
     # An option of ours by that name goes first, where the verb has it.
     assert not {f"--{name}" for name in MEANT} & {"--data", "--start", "--model"}
-
-
-def test_messages_of_options_name_them_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, message in (
-        ("fewshot m --data digits --batch-size 0", "--seeds and --batch-size are at least 1, found 3 and 0."),
-        ("train --data digits --runs 0", "--runs is at least 1"),
-        ("train --data digits --seed -1", "vitkit: --seed is 0 or more"),
-        ("train --data digits --sweep-rates 0", "--sweep-rates are above 0"),
-        ("predict m x --top 0", "--top is at least 1"),
-    ):
-        assert run(line.split()) == 1
-        assert message in capsys.readouterr().err
-
-
-def test_a_model_of_another_library_is_named_as_a_start(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("vit-b/16", "vit_base_patch16_224", "google/vit-base-patch16-224", "ViT-B_16"):
-        assert run(["finetune", name, "--data", "digits"]) == 1
-        assert "vitkit starts --model ViT-B/16 lists its checkpoints" in capsys.readouterr().err

@@ -3,15 +3,12 @@
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import vitkit
 from vitkit.cli.main import VERBS, run
 from vitkit.models.config.card import Task
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.published import default_starts
 
 
 def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -62,18 +59,3 @@ def test_after_the_digits_come_photos_of_your_own(tmp_path: Path, capsys: pytest
     made = ["--model", "ViT-16x1x1/4", "--image-size", "8", "--steps", "1", "--out", str(tmp_path / "run")]
     lines = following(capsys, "train", "--data", "digits", *made, "--threads", "1")
     assert lines[-1] == "vitkit data check FOLDER_OF_YOUR_CLASS_FOLDERS"
-
-
-def test_data_check_names_the_starts_that_fine_tuning_chooses_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("ant", "bee"):
-        (tmp_path / name).mkdir()
-        for i in range(8):
-            pixels = np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
-    (line,) = following(capsys, "data", "check", str(tmp_path))
-    command, remark = line.split("   (")
-    assert command == f"vitkit finetune {tmp_path}"
-    names = [word.rstrip(",") for word in remark.split() if word.startswith("vit-")]
-    assert names == [start.name for start in default_starts()] and len(names) == 3

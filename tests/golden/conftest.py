@@ -40,8 +40,9 @@ def mask(text: str, folder: Path, masks: Sequence[tuple[str, str]] = MASKS) -> s
     text = text.replace(str(folder), "FOLDER")
     for pattern, word in masks:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
-    # A table's columns are as wide as what was masked.
-    return re.sub(r" {2,}(?=SIZE|TIME|SPEED|DATE)|(?<=SIZE|TIME|DATE) {2,}|(?<=SPEED) {2,}", "  ", text)
+    # A table's columns are as wide as what was masked, and so are the headings above them.
+    beside = r" {2,}(?=SIZE|TIME|SPEED|DATE|(?:time|memory)(?:  |$))|(?<=SIZE|TIME|DATE|PEED) {2,}"
+    return re.sub(beside, "  ", text, flags=re.MULTILINE)
 
 
 class _TextFile(SingleFileSnapshotExtension):
@@ -52,10 +53,15 @@ class _TextFile(SingleFileSnapshotExtension):
 
 
 @pytest.fixture
-def text_file(
-    snapshot: SnapshotAssertion, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> SnapshotAssertion:
+def updating(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether snapshots are written anew; then a test may write into the checkout."""
+    wanted = bool(pytestconfig.getoption("update_snapshots"))
+    if wanted:
+        monkeypatch.delenv(watch_files.OFFENCES)
+    return wanted
+
+
+@pytest.fixture
+def text_file(snapshot: SnapshotAssertion, updating: bool) -> SnapshotAssertion:
     """Compare with the text file of the test's case."""
-    if pytestconfig.getoption("update_snapshots"):
-        monkeypatch.delenv(watch_files.OFFENCES)  # a test that writes its snapshot writes into the checkout
     return snapshot.use_extension(_TextFile)

@@ -11,6 +11,7 @@ PAGES = {"vitkit": [[], ["--version"]]} | {
     name: [[*name.split(), page] for page in ("--help", "--help-all")]
     for name in (*(verb for verb in VERBS if verb != "data"), "data check", "data show")
 }
+PAGES["train"].append(["train", "--recipe", "digits", "--help"])  # the defaults are the recipe's
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -41,7 +41,7 @@ SCREENS = {
     ],
     "evaluate": ["evaluate run", "evaluate run --split val", "evaluate run --data nowhere"],
     "compare": ["compare run tuned --speed-seconds 0"],
-    "fewshot": ["fewshot start run --data photos --shots 1,5 --out few"],
+    "fewshot": ["fewshot run tuned --data photos --shots 1,5 --out few"],
     "ablate": [
         f"ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9",
     ],
@@ -80,28 +80,85 @@ SCREENS = {
 }
 """The command lines of each verb, which are given one after the other in a folder of its own."""
 
-WRONG = [
-    "frobnicate",
-    "fit",
-    "train",
-    "train --data nowhere",
-    "train --data photos --lr 0.001 --batch 32 --imgsz 224",
-    "train --data photos --steps many",
-    "train --data photos --recipe digit",
-    "train --data photos --model vit_base_patch16_224 --dry-run",
-    "train --data photos --pool median",
-    "train photos",
-    "finetune run photos",
-    "predict run",
-    "predict photos run",
-    "evaluate --split test",
-    "evaluate run extra words",
-    "card nowhere",
-    "export run graph --format onnx",
-    "embed run photos",
-    "evaluate run --device gpu9",
-]
-"""Command lines that are refused."""
+REFUSED = {
+    "requests": [
+        "frobnicate",
+        "train",
+        "train --data nowhere",
+        "train --data photos --lr 0.001 --batch 32 --imgsz 224",
+        "train --data photos --steps many",
+        "train --data photos --recipe digit",
+        "train --data photos --model vit_base_patch16_224 --dry-run",
+        "train --data photos --pool median",
+        "train photos",
+        "predict run",
+        "predict photos run",
+        "evaluate --split test",
+        "evaluate run extra words",
+        "card nowhere",
+        "embed run photos",
+        "evaluate run --device gpu9",
+    ],
+    # The words of timm, ultralytics, Hugging Face and scikit-learn; misspelt options; values; missing words.
+    "mistakes": [
+        "train --data digits --lr 0.1",
+        "train --batch 8",
+        "train -b 8",
+        "train --num_train_epochs 8",
+        "train --imgsz 224",
+        "finetune START --data digits --output_dir x",
+        "train --val-split 0.1",
+        "train --pretrained --data digits",
+        "evaluate m --n-jobs 4",
+        "predict m x --topk 3",
+        "predict --source x",
+        "predict --model m x",
+        "convert m --output x",
+        "train --warmup-epochs 5",
+        "train --accum-steps 5",
+        "train --epochz 3",
+        "train --recepie digits",
+        "train --fraction 3",
+        "ablate digits --vary pool=mean --epochz 3",
+        "ablate digits --vary pool=mean --fixd-rate",
+        "scale digits --bugdet 3m",
+        "scale digits --lr 3",
+        "predict m x --topp 3 --jason",
+        "train --data digits --batch-size x",
+        "train --data digits --dropout x",
+        "train --task clasification",
+        "fewshot m --data digits --shots 1,x",
+        "fewshot m --data digits --methods ridge,svm",
+        "train --data digits --image-size 64,x",
+        "train --data digits --crop-area 1",
+        "predict m x --top",
+        "predict m x --top --csv",
+        "predict m x --json=1",
+        "predict",
+        "evaluate --data digits",
+        "convert m",
+        "report",
+        "evaluate m epochs=3",
+        "evaluate m n",
+        "reproduce table80",
+        "trian",
+        "data",
+        "finetune weights photos",
+        "bench ViT-Ti/16 --image-size 32",
+        "export m x --format onnx",
+        "val",
+        "fewshot m --data digits --batch-size 0",
+        "train --data digits --runs 0",
+        "train --data digits --seed -1",
+        "train --data digits --sweep-rates 0",
+        "predict m x --top 0",
+        "finetune vit-b/16 --data digits",
+        "finetune vit_base_patch16_224 --data digits",
+        "finetune google/vit-base-patch16-224 --data digits",
+        "finetune ViT-B_16 --data digits",
+    ],
+}
+"""Command lines that are refused, and change nothing."""
 
 OF_BENCHMARKS = (
     (r"^.*, \d+ of \d+ cores.*\nkernels: .*", "PROCESSOR, KERNELS"),
@@ -157,10 +214,10 @@ def test_screens(verb: str, capsys: pytest.CaptureFixture[str], text_file: Snaps
 
 
 @pytest.mark.usefixtures("inside")
-@pytest.mark.parametrize("name", ["wrong"])
+@pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str, capsys: pytest.CaptureFixture[str], text_file: SnapshotAssertion) -> None:
     before = {path for path in Path().rglob("*") if "cache" not in path.parts}
-    assert screen([line.split() for line in WRONG], capsys) == text_file
+    assert screen([line.split() for line in REFUSED[name]], capsys) == text_file
     assert {path for path in Path().rglob("*") if "cache" not in path.parts} == before
 
 

@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from vitkit._version import __version__
@@ -187,7 +186,6 @@ def _check_first(
 def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where a folder holds no series."""
     return read_series_record(folder).run if kind_of(folder).kind == "series" else None
-
 
 
 def _owner(run: Run, options: SeriesOptions, resume: bool) -> Owner:

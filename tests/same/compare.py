@@ -1,0 +1,100 @@
+"""Compare what two revisions wrote: a key that has gone is named, any other difference is an error."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CLOCKED = re.compile(
+    r"seconds|minutes|time|changed|speed|images_per_second|per_step|memory_bytes|peak_bytes|load|vitkit_version"
+)
+"""Keys whose values tell of the clock, of the machine at that moment, or of the version."""
+
+
+@dataclass
+class Difference:
+    """What a second value has otherwise than the first."""
+
+    deleted: set[str] = field(default_factory=set)
+    """Keys that the first one alone has, as a.b; an index is written as []."""
+    changed: list[str] = field(default_factory=list)
+    """All other differences, in words."""
+
+    def add(self, other: "Difference", prefix: str = "") -> None:
+        self.deleted |= {prefix + name for name in other.deleted}
+        self.changed += [prefix + text for text in other.changed]
+
+
+def compare(old: Any, new: Any, clocked: re.Pattern[str] = CLOCKED, where: str = "") -> Difference:
+    """Compare two values of JSON.
+
+    Args:
+        old: the other revision's.
+        new: this one's.
+        clocked: expression of the keys whose values may differ.
+        where: the key of both, "" for the whole.
+    """
+    found = Difference()
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in [*old, *(key for key in new if key not in old)]:
+            name = f"{where}.{key}" if where else str(key)
+            if key not in new:
+                found.deleted.add(re.sub(r"\[\d+\]", "[]", name))
+            elif key not in old:
+                found.changed.append(f"{name}: is new, {_short(new[key])}")
+            elif not clocked.search(str(key)):
+                found.add(compare(old[key], new[key], clocked, name))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (first, second) in enumerate(zip(old, new, strict=True)):
+            found.add(compare(first, second, clocked, f"{where}[{number}]"))
+    elif json.dumps(old) != json.dumps(new):  # so that NaN is NaN, and 1 is neither 1.0 nor true
+        found.changed.append(f"{where or 'the whole'}: {_short(old)} -> {_short(new)}")
+    return found
+
+
+def compare_runs(old: Path, new: Path) -> Difference:
+    """Compare the folders of two finished runs: weights, metrics, configuration."""
+    found = Difference()
+    for name in ("model.safetensors", "metrics.jsonl", "config.json"):
+        missing = [str(folder) for folder in (old, new) if not (folder / name).exists()]
+        if missing:
+            found.changed.append(f"{name}: absent in {' and '.join(missing)}")
+        elif name == "model.safetensors":
+            if (old / name).read_bytes() != (new / name).read_bytes():
+                found.changed.append(f"{name}: other bytes")
+        else:
+            read = [read_values((folder / name).read_text(), folder.parent) for folder in (old, new)]
+            found.add(compare(*read), f"{name}: ")
+    return found
+
+
+def read_values(text: str, folder: Path) -> Any:
+    """Read JSON, or lines of it as a list; the paths of a folder become relative to it.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    text = text.replace(f"{folder}/", "").replace(str(folder), ".")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def describe(parts: Iterable[tuple[str, Difference]]) -> tuple[str, bool]:
+    """Make a table of what was compared, and say whether nothing but deleted keys differs."""
+    lines, same = ["| what | difference |", "| --- | --- |"], True
+    for name, found in parts:
+        texts = [f"deleted keys: {', '.join(sorted(found.deleted))}"] if found.deleted else []
+        texts += [f"DIFFERS: {text}" for text in found.changed[:5]]
+        texts += [f"DIFFERS: {len(found.changed) - 5} more"] if len(found.changed) > 5 else []
+        lines += [f"| {name} | {text} |" for text in texts or ["none"]]
+        same = same and not found.changed
+    return "\n".join(lines), same
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
