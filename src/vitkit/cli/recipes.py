@@ -25,6 +25,4 @@ def main(arguments: list[str]) -> None:
         model = run.model or "START's"
         rows.append((name, model, str(height), length, str(training.batch_size), describe_recipe(name)))
     console.print_table(("recipe", "model", "pixels", "length", "batch", ""), rows, text=(0, 1, 5))
-    console.print_next(
-        "vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME"
-    )
+    console.print_next("vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME")

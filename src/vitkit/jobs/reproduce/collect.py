@@ -128,7 +128,7 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
         timed = BenchOptions(models, minutes=options.minutes / len(models))
         measured = bench(
             *timed.models,
-            sizes="64..512",
+            image_size="64..512",
             minutes=timed.minutes,
             threads=options.threads,
             device=options.device,
