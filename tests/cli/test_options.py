@@ -11,12 +11,9 @@ from vitkit.cli.main import run
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import parse, read_names
 from vitkit.cli.parser import read
-from vitkit.cli.training_options import parse_line
 from vitkit.cli.verb_options import Option, describe
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
-from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
 
 
 @dataclass(frozen=True)
@@ -134,13 +131,8 @@ def test_a_subset_is_refused_where_there_are_no_splits(
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])
 def test_every_verb_takes_one_number_for_a_square(verb: str) -> None:
-    if verb == "train":
-        line = parse_line(["--image-size", "32"], Run(), verb, SeriesOptions())
-        assert line.run.preprocessing.image_size == (32, 32)
-        return
-    command, _ = COMMANDS[verb]
-    options: Any = parse(command, [*required(describe(command)), "--image-size", "32"], verb)
-    assert options.image_size == (32, 32)
+    given = read(["--image-size", "32"], options_of(verb)).given
+    assert given == {"preprocessing.image_size" if verb == "train" else "image_size": (32, 32)}
 
 
 def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,15 @@ from vitkit.cli.verb_options import Option, describe
 from vitkit.runs.config import Run, with_task
 
 
-def commands() -> Iterator[tuple[str, type[Any], HelpPage]]:
-    """Yield each verb with the dataclass of its options and the page of its help."""
+def commands() -> Iterator[tuple[str, Any, HelpPage]]:
+    """Yield each verb with the dataclass or the table of its options and the page of its help."""
     for verb, (_, name) in VERBS.items():
         module = importlib.import_module(name)
         if verb in TRAINING_PAGES:
             yield verb, TRAINING_COMMANDS[verb], TRAINING_PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
-            yield named, module.Command, PAGES[named]
+            yield named, getattr(module, "OPTIONS", None) or module.Command, PAGES[named]
 
 
 COMMANDS = {verb: (command, page) for verb, command, page in commands()}
@@ -30,6 +30,6 @@ def options_of(verb: str) -> tuple[Option, ...]:
     """Describe the options of a verb, of training too where it trains one run by them."""
     command, page = COMMANDS[verb]
     if verb not in TRAINING_PAGES:
-        return describe(command)
+        return command if isinstance(command, tuple) else describe(command)
     run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
     return (*page.before, *describe_training(verb, run))

@@ -219,7 +219,7 @@ def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["starts", "vit-b16-in21k"]) == 0
     printed = capsys.readouterr().out
     assert "fetched from hf:timm/vit_base_patch16_224.orig_in21k" in printed and "Apache-2.0" in printed
-    assert "vitkit finetune vit-b16-in21k --data PATH" in printed
+    assert "vitkit finetune vit-b16-in21k PATH" in printed
     assert run(["starts", "--model", "ViT-H/14", "--json"]) == 0
     assert '"gs://vit_models/imagenet21k/ViT-H_14.npz"' in capsys.readouterr().out
     assert run(["starts", "vit-b16-in22k"]) == 1

@@ -55,7 +55,7 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         options = (*TRAINING_PAGES[verb].before, *describe_training(verb, run))
     else:
         home = importlib.import_module(module)
-        options = describe(home.Command)
+        options = home.OPTIONS if hasattr(home, "OPTIONS") else describe(home.Command)
         if verb == "data":
             options = (*options, *describe(home.Show))
         if verb in ("ablate", "scale"):  # they take the options of training too

@@ -1,6 +1,5 @@
 """Write the help of a verb: a page with what matters and two examples, and one with every option."""
 
-import inspect
 import re
 import textwrap
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from itertools import groupby
 
 from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.verb_options import Option
+from vitkit.jobs.functions import summary_of
 
 WIDTH = 80
 """Columns of every page: the width of the narrowest common terminal."""
@@ -43,7 +43,7 @@ def write_help(
         options = [replace(option, default=None) for option in options]
     positional = [option for option in options if option.is_positional]
     named = [option for option in options if not option.is_positional]
-    description = page.description or inspect.getdoc(command) or ""
+    description = page.description or summary_of(command)
     parts = [_wrapped(f"usage: {usage(verb, options, page)}", "  "), _paragraphs(description)]
     if positional:
         parts.append("\n".join(_entry(option, everything) for option in positional))

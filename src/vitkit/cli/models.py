@@ -1,21 +1,18 @@
 """`vitkit models`: the models that can be made by name, and how large they are."""
 
-from dataclasses import dataclass
-
 from vitkit.cli import console
-from vitkit.cli.options import importing, parse
-from vitkit.jobs.options import ModelsOptions
+from vitkit.cli.options import call, importing, parse_given
+from vitkit.cli.verb_options import describe
+from vitkit.jobs.functions import read_signature
 from vitkit.text import format_count
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command(ModelsOptions):
-    """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap."""
+SIGNATURE = read_signature("vitkit.jobs.models", "measure_models")
+OPTIONS = describe(SIGNATURE)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the models."""
-    options = parse(Command, arguments, "models")
+    given = parse_given(SIGNATURE, OPTIONS, arguments, "models")
     with importing():
         from vitkit.jobs.models import measure_models
 
@@ -23,7 +20,7 @@ def main(arguments: list[str]) -> None:
         ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image"),
         (
             (model.name, *model.shape, f"{model.parameters:,}", format_count(model.flops))
-            for model in measure_models(options)
+            for model in call(measure_models, given, OPTIONS)
         ),
     )
     console.print_next(

@@ -1,5 +1,6 @@
 """The options that verbs have in common, and how a command line becomes the options of a job."""
 
+import inspect
 import os
 import re
 import sys
@@ -135,6 +136,32 @@ def require_first(arguments: Sequence[str], question: str) -> None:
         raise VitkitError(question)
 
 
+def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence[Option]) -> C:
+    """Call a function with the options that are given; the terminal hears it.
+
+    Args:
+        function: the function.
+        given: values by the paths of its parameters and of the fields in them; others are left alone.
+        options: all options, by which an error names what is wrong.
+
+    Raises:
+        VitkitError: as the function, with the names of options for those of parameters.
+    """
+    positional: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name == "listener":
+            named[name] = TerminalListener()
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            positional = given.get(name, ())
+        elif name in given:
+            named[name] = given[name]
+        elif any(path.startswith(f"{name}.") for path in given):
+            named[name] = with_given(parameter.default, given, f"{name}.")
+    with in_options(options, given):
+        return function(*positional, **named)
+
+
 def build(command: type[C], given: Mapping[str, Any], options: Sequence[Option] = ()) -> C:
     """Make a dataclass of the values that are given; the terminal hears its job.
 
@@ -197,7 +224,8 @@ def in_options(options: Sequence[Option], given: Mapping[str, Any]) -> Iterator[
             lambda match: names.get(match[0], match[0]),
             str(error),
         )
-        raise VitkitError(message) from None
+        error.args = (message, *error.args[1:])  # it keeps its class and its exit code
+        raise
 
 
 @contextmanager

@@ -1,31 +1,30 @@
 """`vitkit runs`: the runs, series and studies below a folder, and where they stand."""
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitkit.cli import console
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.options import RunsOptions
+from vitkit.cli.options import call, importing, parse_given
+from vitkit.cli.verb_options import JSON, describe
+from vitkit.jobs.functions import read_signature
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
     from vitkit.jobs.list_runs import RunSummary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, RunsOptions):
-    """List runs, series of runs and studies in the order of their last change."""
+SIGNATURE = read_signature("vitkit.jobs.list_runs", "list_runs")
+OPTIONS = (*describe(SIGNATURE), JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the runs."""
-    options = parse(Command, arguments, "runs")
+    given = parse_given(SIGNATURE, OPTIONS, arguments, "runs")
     with importing():
-        from vitkit.jobs.list_runs import run_list_runs
+        from vitkit.jobs.list_runs import list_runs
 
-    rows = run_list_runs(options)
-    if options.json:
+    rows = call(list_runs, given, OPTIONS)
+    if given.get("json"):
         console.print_json([row.to_json() for row in rows])
         return
     if rows:
@@ -35,7 +34,7 @@ def main(arguments: list[str]) -> None:
             text=(0, 1, 2, 3, 5),
         )
     else:
-        console.print_lines(f"There are no runs in {options.folder}.")
+        console.print_lines(f"There are no runs in {given.get('folder', 'runs')}.")
     for row in rows:
         if row.state == "damaged":
             console.print_lines(f"{row.folder} is damaged: {row.progress}")

@@ -1,11 +1,11 @@
 """`vitkit starts`: published checkpoints that a run can begin from by name."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 
 from vitkit.cli import console
-from vitkit.cli.options import JsonOption, parse
-from vitkit.jobs.options import StartsOptions
+from vitkit.cli.options import call, parse_given
+from vitkit.cli.verb_options import JSON, describe
 from vitkit.weights.published import SOURCES, PublishedStart, starts
 
 DESCRIBED = 5
@@ -14,18 +14,14 @@ DESCRIBED = 5
 UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, StartsOptions):
-    """List published checkpoints: their names stand wherever a command takes a checkpoint.
-
-    --json also lists addresses, licences and sources."""
+OPTIONS = (*describe(starts), replace(JSON, text="print everything as JSON, with licences and sources."))
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
-    options = parse(Command, arguments, "starts")
-    listed = starts(*options.patterns, model=options.model, data=options.data)
-    if options.json:
+    given = parse_given(starts, OPTIONS, arguments, "starts")
+    listed = call(starts, given, OPTIONS)
+    if given.get("json"):
         console.print_json(
             [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
         )

@@ -1,8 +1,9 @@
 """The options of a verb: one table, which the parser, help, messages on mistakes and completion read.
 
-`describe` makes it of a dataclass.
+`describe` makes it of the signature of a function, or of a dataclass.
 """
 
+import inspect
 import re
 import types
 import typing
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitkit.config import IN_PYTHON_ALONE, PREFIXED
-from vitkit.jobs.functions import read_field_texts
+from vitkit.jobs.functions import read_argument_texts, read_field_texts
 from vitkit.listener import Listener
 
 ANY_NUMBER = 10**6
 """More values than any list has."""
+
+NO_VALUES: tuple[str, ...] = ()
+"""The default of a parameter with a star."""
 
 VALUES = {
     "against": "LIBRARY",
@@ -112,6 +116,10 @@ class Option:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+JSON = Option("--json", "json", "", "print everything as JSON.", False)
+"""The option of a verb whose result programs can read."""
+
+
 def describe(
     command: Any,
     default: Any = MISSING,
@@ -119,13 +127,14 @@ def describe(
     path: str = "",
     by_position: bool = True,
 ) -> tuple[Option, ...]:
-    """Describe all options of a dataclass: first its own, then the options of the dataclasses in its fields.
+    """Describe all options of a function, or a dataclass: first its own, then those of the dataclasses in it.
 
     A field that may be given by position in Python is an argument by position here. Images, and a field with
     a default, may also be given by name.
 
     Args:
-        command: the dataclass. A field whose metadata has a "group" names the heading of the options in it.
+        command: the function, as `read_signature` makes it, or the dataclass. A field whose metadata has a
+            "group" names the heading of the options in it.
         default: an instance that holds the defaults; left out, the fields' own defaults.
         without: fields that are no options.
         path: the name of the dataclass, where it is a group of options itself.
@@ -139,24 +148,42 @@ def describe(
 def _walk(
     command: Any, default: Any, without: Sequence[str], path: str, group: str, by_position: bool
 ) -> Iterator[Option]:
-    """Yield the options of a dataclass and of the dataclasses that are its fields."""
-    hints, texts = typing.get_type_hints(command), read_field_texts(command)
-    for field in fields(command):
-        hint = hints[field.name]
-        if not field.init or hint is Listener or field.name in without or field.metadata == IN_PYTHON_ALONE:
+    """Yield the options of a function or dataclass and of the dataclasses that are its fields."""
+    is_class = is_dataclass(command)
+    metadata: dict[str, Any] = {field.name: field.metadata for field in fields(command)} if is_class else {}
+    texts = read_field_texts(command) if is_class else read_argument_texts(command)
+    for name, hint, value, has_place in _parameters(command, default):
+        if hint is Listener or name in without or metadata.get(name) == IN_PYTHON_ALONE:
             continue
-        value = _default(field) if default is MISSING else getattr(default, field.name)
-        text, place = texts.get(field.name, ""), f"{path}{field.name}"
+        text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else hint
         if is_dataclass(nested):
-            heading = field.metadata.get("group", text or _first_sentence(nested))
+            heading = metadata.get(name, {}).get("group")
+            heading = text or _first_sentence(nested) if heading is None else heading
             yield from _walk(nested, value, (), f"{place}.", heading, False)
             continue
-        is_positional = by_position and not field.kw_only
+        is_positional = by_position and has_place
         if is_positional:
             yield _option(place, hint, text, value, group, is_positional=True)
-        if not is_positional or value is not MISSING or field.name == "data":
+        if not is_positional or value not in (MISSING, NO_VALUES) or name == "data":
             yield _option(place, hint, text, value, group, is_positional=False)
+
+
+def _parameters(command: Any, default: Any) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Yield name, type, default and whether it has a place, of each field or parameter."""
+    if is_dataclass(command):
+        hints = typing.get_type_hints(command)
+        for field in fields(command):
+            if field.init:
+                value = _default(field) if default is MISSING else getattr(default, field.name)
+                yield field.name, hints[field.name], value, not field.kw_only
+        return
+    for name, parameter in inspect.signature(command).parameters.items():
+        value = MISSING if parameter.default is parameter.empty else parameter.default
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield name, types.GenericAlias(tuple, (parameter.annotation, ...)), NO_VALUES, True
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            yield name, parameter.annotation, value, parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
 
 def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positional: bool) -> Option:

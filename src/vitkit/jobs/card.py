@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitkit.config import to_json
-from vitkit.jobs.options import CardOptions
+from vitkit.jobs.options import StrPath
+from vitkit.models.config.image_config import Size
 from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import identify_any
 from vitkit.text import format_count, format_size
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import Identity
 from vitkit.weights.model_card import notable_fields, to_give_away
 
@@ -18,13 +20,20 @@ CLASSES_SHOWN = 10
 """Class names in a summary; the record has all."""
 
 
-def read_card(options: CardOptions) -> Identity:
-    """Identify a checkpoint, without reading its weights.
+def read_card(source: StrPath, *, image_size: Size | None = None, num_heads: int | None = None) -> Identity:
+    """Describe a checkpoint: architecture, numerics, preprocessing, class names, origin.
+
+    Args:
+        source: a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+            https://...).
+        image_size: height and width in pixels, or one number for both; left out, the checkpoint's. Position
+            embeddings are resized.
+        num_heads: number of attention heads, where the file does not record it.
 
     Raises:
         VitkitError: as `load_model`.
     """
-    return identify_any(options.source, options.load_options)
+    return identify_any(source, LoadOptions(image_size=image_size, num_heads=num_heads))
 
 
 def summary(identity: Identity) -> list[tuple[str, list[str]]]:

@@ -1,8 +1,10 @@
-"""Make the public functions of jobs from their options.
+"""Read the functions of jobs for the command line, and make public functions from dataclasses of options.
 
-A job is a function of one value, its options, a frozen dataclass. `from_options` makes the public function of
-it, whose parameters are the fields and whose Args are the texts below them. The command line reads the same
-dataclass.
+A module with a job computes, and so imports torch, for which help must not wait: `read_signature` reads the
+function from its source, and the options of its verb follow from it.
+
+Jobs that are not written as functions yet are functions of one value, their options, a frozen dataclass:
+`from_options` makes the public function, whose parameters are the fields and whose Args are the texts below.
 """
 
 import ast
@@ -11,7 +13,9 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
+from importlib.util import find_spec
 from itertools import pairwise, takewhile
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from vitkit.jobs.options import JobOptions, RunOptionsByName
@@ -161,3 +165,48 @@ def read_field_texts(options: type) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
                 texts[ast.unparse(statement.target)] = " ".join(ast.literal_eval(below.value).split())
     return texts
+
+
+def read_signature(module: str, name: str) -> Callable[..., Any]:
+    """Make a function that has the parameters and the docstring of another, and does nothing.
+
+    Of its module only what the types and defaults of the parameters name is imported: no torch.
+
+    Args:
+        module: the module of the function.
+        name: the function.
+    """
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    function.body, function.decorator_list, function.returns = function.body[:1], [], None  # the docstring
+    needed = {node.id for node in ast.walk(function.args) if isinstance(node, ast.Name)}
+    before: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            node.names = [alias for alias in node.names if (alias.asname or alias.name) in needed]
+            before += [node] if node.names else []
+        elif isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} & needed:
+            before.append(node)
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.Module([*before, function], []), spec.origin, "exec"), namespace)
+    made: Callable[..., Any] = namespace[name]
+    return made
+
+
+def read_argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """Read the texts of the parameters from the Args of a docstring, by their names."""
+    _, _, below = (inspect.getdoc(function) or "").partition("\nArgs:\n")
+    section = re.split(r"\n(?=\S)", below, maxsplit=1)[0]
+    entries = re.split(r"^ {4}(?=\S)", section, flags=re.MULTILINE)[1:]
+    texts: dict[str, str] = {}
+    for names, text in (entry.split(": ", 1) for entry in entries):
+        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return texts
+
+
+def summary_of(function: object) -> str:
+    """Return what a docstring says before its sections, without the marks of code."""
+    text = re.split(r"\n\n(?=Args:|Returns:|Raises:|>>> )", inspect.getdoc(function) or "", maxsplit=1)[0]
+    return text.replace("`", "")

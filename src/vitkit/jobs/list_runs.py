@@ -17,10 +17,11 @@ from typing import Any, Literal
 
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import RunsOptions
+from vitkit.jobs.options import StrPath
 from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
+from vitkit.listener import Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
@@ -101,28 +102,37 @@ class RunSummary(Shown):
         return asdict(self)
 
 
-def run_list_runs(options: RunsOptions) -> list[RunSummary]:
-    """List the runs, series and studies below a folder, the last changed one at the end.
+def list_runs(
+    folder: StrPath = "runs", *, quiet: bool = False, listener: Listener = AUTOMATIC
+) -> list[RunSummary]:
+    """List runs, series of runs and studies below a folder, the last changed one at the end.
 
     Runs of a series and series of a study are not listed by themselves.
+
+    Args:
+        folder: folder to look into, and into folders in it; left out, runs/ in the working folder.
+        quiet: print nothing but warnings.
+        listener: hears the progress; left out, a notebook shows it and a script is silent.
 
     Raises:
         VitkitError: there is no such folder.
     """
-    top = Path(options.folder)
+    top = Path(folder)
+    if not top.is_dir():
+        raise VitkitError(
+            f"{folder} is no folder: expected a folder of run folders. Name another; vitkit train makes "
+            "runs/ in the working folder."
+        )
     rows = []
-    with options.listener.progress("reading records") as progress:
-        for folder, read in _find(top, DEPTH):
+    with hushed(listener, quiet).progress("reading records") as progress:
+        for place, read in _find(top, DEPTH):
             try:
-                row = read(folder)
+                row = read(place)
             except (VitkitError, OSError, ValueError, RecursionError) as error:
-                row = RunSummary(str(folder), "run", "", "", "", "damaged", str(error))
-            rows.append(replace(row, changed=_last_change(folder)))
+                row = RunSummary(str(place), "run", "", "", "", "damaged", str(error))
+            rows.append(replace(row, changed=_last_change(place)))
             progress(len(rows))
     return sorted(rows, key=lambda row: (row.changed, row.folder))
-
-
-list_runs = from_options(RunsOptions)(run_list_runs)
 
 
 def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], RunSummary]]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import ModelsOptions
+from vitkit.models.config.image_config import Size
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig, list_models, model_config
 
@@ -24,15 +24,22 @@ class ModelSize:
     """FLOPs of the forward pass of one image, with the head."""
 
 
-def measure_models(options: ModelsOptions) -> list[ModelSize]:
-    """Count parameters and FLOPs of all models whose names match.
+def measure_models(
+    *patterns: str, num_classes: int = 1000, image_size: Size | None = None
+) -> list[ModelSize]:
+    """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
+
+    Args:
+        patterns: patterns such as 'ViT-B*', or parts of names; left out, all models are listed.
+        num_classes: number of classes of the head.
+        image_size: height and width in pixels, or one number for both; left out, 224.
 
     Raises:
         VitkitError: as `matching`, or sizes that do not fit.
     """
     sizes = []
-    for name in matching(options.patterns):
-        config = model_config(name, options.num_classes, options.image_size or 224)
+    for name in matching(patterns):
+        config = model_config(name, num_classes, image_size or 224)
         sizes.append(ModelSize(name, shape(config), parameters(config), forward_flops(config, head=True)))
     return sizes
 

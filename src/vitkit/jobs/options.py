@@ -195,51 +195,6 @@ def as_names(paths: StrPaths) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class CardOptions(CheckpointOptions, SourceOptions):
-    """The options of `vitkit card`."""
-
-
-@dataclass(frozen=True)
-class StartsOptions:
-    """The options of the list of published checkpoints; the texts below the fields are their help."""
-
-    patterns: tuple[str, ...]
-    """short names, or patterns such as 'vit-b16*'; left out, all are listed."""
-    _: KW_ONLY
-    model: str | None = None
-    """a model of vitkit models, or a pattern: ViT-B/16, 'BiT-*'."""
-    data: str | None = None
-    """the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k', webli; where
-    no checkpoint has exactly this name, a part of the name."""
-
-
-@dataclass(frozen=True)
-class ModelsOptions(SizeOptions):
-    """The options of the list of models; the texts below the fields are their help."""
-
-    patterns: tuple[str, ...]
-    """patterns such as 'ViT-B*', or parts of names; left out, all models are listed."""
-    _: KW_ONLY
-    num_classes: int = 1000
-    """number of classes of the head."""
-
-
-@dataclass(frozen=True)
-class RunsOptions(JobOptions):
-    """The options of the list of runs; the texts below the fields are their help."""
-
-    folder: StrPath = "runs"
-    """folder to look into, and into folders in it; left out, runs/ in the working folder."""
-
-    def __post_init__(self) -> None:
-        if not Path(self.folder).is_dir():
-            raise VitkitError(
-                f"{self.folder} is no folder: expected a folder of run folders. Name another; vitkit train "
-                "makes runs/ in the working folder."
-            )
-
-
-@dataclass(frozen=True)
 class CostOptions(CheckpointOptions):
     """The options of a cost estimate; the texts below the fields are their help."""
 

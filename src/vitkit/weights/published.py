@@ -108,7 +108,10 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
     """List published checkpoints, which every function and command takes by name in place of a path.
 
     Args:
-        patterns, model, data: as `vitkit starts --help` describes them.
+        patterns: short names, or patterns such as 'vit-b16*'; left out, all are listed.
+        model: a model of vitkit models, or a pattern: ViT-B/16, 'BiT-*'.
+        data: the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k',
+            webli; where no checkpoint has exactly this name, a part of the name.
 
     Raises:
         VitkitError: no published checkpoint matches a pattern, the model or the data.
