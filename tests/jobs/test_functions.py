@@ -1,5 +1,6 @@
 """A dataclass of options makes a function: its parameters, its Args, and what it takes."""
 
+import importlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.recorder import Recorder
-from vitkit.jobs.functions import from_options, method_from_options, read_field_texts
+from vitkit.jobs.functions import (
+    from_options,
+    method_from_options,
+    read_argument_texts,
+    read_field_texts,
+    read_signature,
+    summary_of,
+)
 from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names
 
 
@@ -84,3 +92,17 @@ def test_options_of_more_fields_stand_for_those_of_fewer() -> None:
 @pytest.mark.parametrize("paths", ["a", Path("a"), ["a"], (Path("a"),)])
 def test_one_path_or_several_are_names(paths: str | Path | Sequence[str | Path]) -> None:
     assert as_names(paths) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("card", "read_card"), ("models", "measure_models"), ("list_runs", "list_runs")],
+)
+def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(module: str, name: str) -> None:
+    function = getattr(importlib.import_module(f"vitkit.jobs.{module}"), name)
+    made = read_signature(f"vitkit.jobs.{module}", name)
+    assert inspect.signature(made).parameters == inspect.signature(function).parameters
+    assert made.__doc__ == function.__doc__
+    texts, parameters = read_argument_texts(function), inspect.signature(function).parameters
+    assert list(texts) == list(parameters) and all(texts.values())
+    assert "Args" not in summary_of(function) and summary_of(function)

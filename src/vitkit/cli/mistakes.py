@@ -77,6 +77,7 @@ OTHER_NAMES = {
 MEANT = {
     "pretrained": "Trained weights stand first: vitkit finetune START DATA; vitkit starts lists them.",
     "num-classes": "The number of classes follows from the images.",
+    "subset": 'It is a part of the images that a run trains on; vitkit evaluate has --split "test[:10%]".',
     "patch-size": "The patch size is a part of the model's name: --model ViT-S/8.",
     "momentum-decay": "The decay of Adam's means is --beta1 and --beta2.",
     "warmup-epochs": "The learning rate is warmed up for a number of steps: --warmup-steps.",

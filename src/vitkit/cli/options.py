@@ -13,7 +13,7 @@ from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
-from vitkit.cli.verb_options import Option, describe
+from vitkit.cli.verb_options import Option, dataclass_in, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import hush
 from vitkit.listener import Listener
@@ -41,7 +41,7 @@ def parse(command: type[C], arguments: list[str], verb: str) -> C:
     Raises:
         SystemExit: the arguments ask for help, which is printed.
         WrongCommandLine: they cannot be read.
-        VitkitError: --subset is given, and the command has no splits; or the dataclass refuses the values.
+        VitkitError: the dataclass refuses the values.
     """
     options = describe(command)
     return build(command, parse_given(command, options, arguments, verb), options)
@@ -93,17 +93,9 @@ def parse_given(
     Raises:
         SystemExit: the arguments ask for help, which is printed.
         WrongCommandLine: they cannot be read.
-        VitkitError: --subset is given, and the verb has no splits.
     """
     page = page or PAGES.get(verb, NO_PAGE)
     require_no_help(command, options, arguments, verb, page)
-    named = {option.name for option in options}
-    if "--splits.subset" not in named and any(word.partition("=")[0] == "--subset" for word in arguments):
-        other = 'Name a part of a split with --split "test[:10%]".' if "--split" in named else "Leave it out."
-        raise VitkitError(
-            "--subset takes a part of the images that a run trains on, and "
-            f"vitkit {verb} trains none. {other}"
-        )
     places = [option for option in options if option.is_positional]
     return parse_words(verb, read(arguments, options), places, options, usage(verb, options, page))
 
@@ -157,7 +149,7 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
         elif name in given:
             named[name] = given[name]
         elif any(path.startswith(f"{name}.") for path in given):
-            named[name] = with_given(parameter.default, given, f"{name}.")
+            named[name] = with_given(dataclass_in(parameter.annotation)(), given, f"{name}.")
     with in_options(options, given):
         return function(*positional, **named)
 

@@ -156,8 +156,9 @@ def _walk(
         if hint is Listener or name in without or metadata.get(name) == IN_PYTHON_ALONE:
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
-        nested = type(value) if is_dataclass(value) else hint
-        if is_dataclass(nested):
+        nested = type(value) if is_dataclass(value) else dataclass_in(hint)
+        if nested is not None:
+            value = MISSING if value is None else value
             heading = metadata.get(name, {}).get("group")
             heading = text or _first_sentence(nested) if heading is None else heading
             yield from _walk(nested, value, (), f"{place}.", heading, False)
@@ -226,6 +227,12 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         and (bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)),
         is_optional=is_optional,
     )
+
+
+def dataclass_in(hint: Any) -> Any:
+    """Return the dataclass that a type is, or is beside None; None for another type."""
+    parts = [part for part in typing.get_args(hint) or (hint,) if part is not type(None)]
+    return parts[0] if len(parts) == 1 and is_dataclass(parts[0]) else None
 
 
 def value_type(hint: Any) -> tuple[Any, int]:
