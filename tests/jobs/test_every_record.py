@@ -1,5 +1,6 @@
 """Every record that is written and read again, whole and damaged in every way."""
 
+import contextlib
 import functools
 import json
 import os
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.faults.mutate import REMOVED, leaves, replaced
 from tests.helpers.small_digits import small_run
-from vitkit.config import read, to_json, write
+from vitkit.config import from_json, read, to_json, write
 from vitkit.durable import json_bytes
 from vitkit.engines.folder import read_description_of
 from vitkit.errors import VitkitError
@@ -288,3 +290,14 @@ def test_the_nearest_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "diverged.json").write_text('{"reasons": "loss"}')
     with pytest.raises(VitkitError, match=r"diverged\.json: unknown key 'reasons'. Did you mean 'reason'\?"):
         read(Divergence, tmp_path / "diverged.json")
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_field_with_an_odd_value_is_read_or_refused(name: str) -> None:
+    """Chance would seldom put a number of 400 digits where a fraction belongs."""
+    record = BY_NAME[name]
+    whole = json.loads(json.dumps(to_json(record)))
+    for place in leaves(whole):
+        for value in (None, True, -1, 10**400, 1e308, float("nan"), "x", [], {}, REMOVED):
+            with contextlib.suppress(VitkitError):
+                from_json(type(record), replaced(whole, place, value), f"{name}.json")

@@ -39,6 +39,7 @@ from vitkit.runs.plan import (
     look_at,
     with_absolute_paths,
 )
+from vitkit.runs.records import keep_divergence
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
     RECORD,
@@ -414,6 +415,9 @@ def _train_members(
             )
         except NonFiniteError as error:
             listener.warn(f"{_describe(series, member)}: training diverged. {error}")
+            # `train` has written this down, unless it ended before its folder was made.
+            (folder / member.folder).mkdir(exist_ok=True)
+            keep_divergence(folder / member.folder, error)
         else:
             tidy(folder / member.folder, listener)
         series = read_series(folder)
