@@ -45,6 +45,7 @@ from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
 from vitkit.training.parallel import divide, places_of
 from vitkit.training.trainer import Trainer
+from vitkit.weights.loading import fill
 from vitkit.weights.model_card import card_of
 from vitkit.world import ALONE, World, prepared_together
 
@@ -113,9 +114,9 @@ def build_new(run: Run, config: ModelConfig, listener: Listener, drawn: bool = T
         if drawn:
             # A generator of its own: the weights follow from the seed alone.
             return build_model(config, torch.Generator().manual_seed(run.training.seed))
-        model = build_empty(lambda: build_model(config)).to_empty(device="cpu")
-        model.compute_buffers()
-        return model
+        model = build_empty(lambda: build_model(config))
+        # By `to_empty` PyTorch would import its compiler, for half a second.
+        return fill(model, {name: torch.empty(part.shape) for name, part in model.state_dict().items()})
 
 
 def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
