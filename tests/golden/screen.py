@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.conftest import MASKS, mask
+from tests.golden.masks import MASKS, mask
 from vitkit.cli.main import run
 
 

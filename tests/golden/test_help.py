@@ -3,7 +3,7 @@
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from tests.golden.conftest import VERSION
+from tests.golden.masks import VERSION
 from tests.golden.screen import screen
 from vitkit.cli.main import VERBS
 

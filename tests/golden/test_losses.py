@@ -25,7 +25,11 @@ TOLERANCE = 2e-4
 """The relative difference that is allowed in the first step, and as much again in each step after it.
 
 Processors take sums in other orders, and Adam divides each gradient by its own size, so that the last bits of
-small ones become visible. The oldest processor of scripts/test-processors makes 1.1e-3 in twenty steps."""
+small ones become visible. The oldest processor of scripts/test-processors makes 1.1e-3 in twenty steps.
+"""
+CONVOLUTIONS, THEIR_STEPS, THEIR_TOLERANCE = ("small-images-conv", "small-images-bit"), 12, 5e-4
+"""In batches of eight a difference of these doubles with each step: 1e-4 in the fifth, at most 2e-3 in the twelfth,
+1e-1 in the twentieth, on three imitated processors."""
 
 COLOURS = ((150, 90, 70), (120, 110, 80), (90, 100, 130))
 
@@ -96,8 +100,11 @@ def test_losses_of_the_first_steps(name: str, pictures: Path, tmp_path: Path, up
         file.write_text(json.dumps(found, indent=1) + "\n")
     expected = json.loads(file.read_text())
     assert len(found) == len(expected) == STEPS
-    for step, (loss, before) in enumerate(zip(found, expected, strict=True), 1):
-        assert loss == pytest.approx(before, rel=TOLERANCE * step), step
+    convolutions = name in CONVOLUTIONS
+    compared = slice(THEIR_STEPS if convolutions else STEPS)
+    for step, (loss, before) in enumerate(zip(found[compared], expected[compared], strict=True), 1):
+        tolerance = THEIR_TOLERANCE if convolutions else TOLERANCE
+        assert loss == pytest.approx(before, rel=tolerance * step), step
 
 
 def test_no_losses_are_those_of_a_recipe_that_has_gone() -> None:

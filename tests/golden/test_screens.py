@@ -11,7 +11,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from tests.faults.small_runs import image_folder
-from tests.golden.conftest import MASKS
+from tests.golden.masks import MASKS
 from tests.golden.screen import screen
 from tests.helpers.photos import saved
 from tests.vtab_layout import small_task

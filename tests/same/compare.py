@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.golden.masks import mask
+
 CLOCKED = re.compile(
     r"seconds|minutes|time|changed|speed|images_per_second|per_step|memory_bytes|peak_bytes|load|vitkit_version"
 )
@@ -27,14 +29,14 @@ class Difference:
         self.changed += [prefix + text for text in other.changed]
 
 
-def compare(old: Any, new: Any, clocked: re.Pattern[str] = CLOCKED, where: str = "") -> Difference:
+def compare(old: Any, new: Any, where: str = "", keys_alone: bool = False) -> Difference:
     """Compare two values of JSON.
 
     Args:
         old: the other revision's.
         new: this one's.
-        clocked: expression of the keys whose values may differ.
         where: the key of both, "" for the whole.
+        keys_alone: whether the values may differ, as those of a key that tells of the clock.
     """
     found = Difference()
     if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -44,12 +46,12 @@ def compare(old: Any, new: Any, clocked: re.Pattern[str] = CLOCKED, where: str =
                 found.deleted.add(re.sub(r"\[\d+\]", "[]", name))
             elif key not in old:
                 found.changed.append(f"{name}: is new, {_short(new[key])}")
-            elif not clocked.search(str(key)):
-                found.add(compare(old[key], new[key], clocked, name))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (first, second) in enumerate(zip(old, new, strict=True)):
-            found.add(compare(first, second, clocked, f"{where}[{number}]"))
-    elif json.dumps(old) != json.dumps(new):  # so that NaN is NaN, and 1 is neither 1.0 nor true
+            else:
+                found.add(compare(old[key], new[key], name, keys_alone or bool(CLOCKED.search(str(key)))))
+    elif isinstance(old, list) and isinstance(new, list) and (keys_alone or len(old) == len(new)):
+        for number, (first, second) in enumerate(zip(old, new, strict=False)):
+            found.add(compare(first, second, f"{where}[{number}]", keys_alone))
+    elif not keys_alone and _masked(old) != _masked(new):  # so that NaN is NaN, and 1 is neither 1.0 nor true
         found.changed.append(f"{where or 'the whole'}: {_short(old)} -> {_short(new)}")
     return found
 
@@ -73,10 +75,14 @@ def compare_runs(old: Path, new: Path) -> Difference:
 def read_values(text: str, folder: Path) -> Any:
     """Read JSON, or lines of it as a list; the paths of a folder become relative to it.
 
+    Lines of text before a value that begins on a line of its own are left out.
+
     Raises:
         ValueError: it is no JSON.
     """
     text = text.replace(f"{folder}/", "").replace(str(folder), ".")
+    began = re.search(r"^[{\[]$", text, re.MULTILINE)
+    text = text[began.start() :] if began else text
     try:
         return json.loads(text)
     except ValueError:
@@ -93,6 +99,11 @@ def describe(parts: Iterable[tuple[str, Difference]]) -> tuple[str, bool]:
         lines += [f"| {name} | {text} |" for text in texts or ["none"]]
         same = same and not found.changed
     return "\n".join(lines), same
+
+
+def _masked(value: Any) -> str:
+    """Write a value as JSON, in which a sentence's times and sizes are masked."""
+    return json.dumps(mask(value) if isinstance(value, str) and " " in value else value)
 
 
 def _short(value: Any) -> str:

@@ -22,6 +22,14 @@ from tests.same.compare import Difference, compare, compare_runs, describe, read
         (float("nan"), float("nan"), set(), []),
         ({"seconds": 1.5, "a": 1}, {"seconds": 1.25, "a": 1}, set(), []),
         ({"seconds": 1.5}, {}, {"seconds"}, []),
+        ({"seconds": [1, 2, {"a": 1}]}, {"seconds": [1, 3, {}]}, {"seconds[].a"}, []),
+        ("about 3 min, 4 steps", "about 20 s, 4 steps", set(), []),
+        (
+            "about 3 min, 4 steps",
+            "about 3 min, 5 steps",
+            set(),
+            ['the whole: "about 3 min, 4 steps" -> "about 3 min, 5 steps"'],
+        ),
     ],
 )
 def test_a_key_that_has_gone_is_named_and_all_else_is_a_change(
@@ -72,5 +80,6 @@ def test_lines_of_json_are_a_list_and_text_is_refused(tmp_path: Path) -> None:
         {"a": "x"},
         {"a": "."},
     ]
+    assert read_values('points  3\n{\n "a": 1\n}\n', tmp_path) == {"a": 1}
     with pytest.raises(ValueError):
         read_values("no such verb", tmp_path)
