@@ -157,7 +157,6 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "FinetuneOptions": ("finetune_options", None, "finetune"),
     "FinetuneRunOptions": ("finetune_options", None, "finetune_run"),
     "HearingOptions": ("options", "train", None),
-    "InspectOptions": ("options", "inspect", "inspect"),
     "MachineOptions": ("options", "finetune", None),
     "PredictOptions": ("options", "predict", None),
     "PredictorOptions": ("options", None, "Predictor"),

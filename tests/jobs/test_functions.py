@@ -96,7 +96,7 @@ def test_one_path_or_several_are_names(paths: str | Path | Sequence[str | Path])
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("card", "read_card"), ("models", "measure_models"), ("list_runs", "list_runs")],
+    [("card", "read_card"), ("inspect", "inspect"), ("models", "measure_models"), ("list_runs", "list_runs")],
 )
 def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(module: str, name: str) -> None:
     function = getattr(importlib.import_module(f"vitkit.jobs.{module}"), name)

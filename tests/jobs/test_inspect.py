@@ -7,7 +7,7 @@ import pytest
 import vitkit
 from tests.helpers.photos import picture, saved
 from vitkit.cli.main import run
-from vitkit.jobs.options import InspectOptions
+from vitkit.jobs.inspect import place_of_pictures
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -53,5 +53,5 @@ def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.C
 
 
 def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
-    assert InspectOptions("https://example.org/a/model.npz").folder == Path("inspect")
-    assert InspectOptions(str(tmp_path / "model.npz")).folder == tmp_path / "inspect"
+    assert place_of_pictures("https://example.org/a/model.npz") == Path("inspect")
+    assert place_of_pictures(str(tmp_path / "model.npz")) == tmp_path / "inspect"

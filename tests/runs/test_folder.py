@@ -24,8 +24,8 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.fewshot.fewshot import keep_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions
-from vitkit.jobs.inspect import draw_pictures
-from vitkit.jobs.options import EvaluateOptions, InspectOptions
+from vitkit.jobs.inspect import inspect
+from vitkit.jobs.options import EvaluateOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import require_same_images
@@ -222,7 +222,7 @@ def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> 
         (given / name).unlink()
     (given / "inspect").symlink_to(mine)
     with pytest.raises(VitkitError, match="inspect is a link that leads out"):
-        draw_pictures(InspectOptions(str(given)))
+        inspect(given)
     assert not list(mine.iterdir())
 
 

@@ -19,9 +19,6 @@ from vitkit.listener import Listener
 ANY_NUMBER = 10**6
 """More values than any list has."""
 
-NO_VALUES: tuple[str, ...] = ()
-"""The default of a parameter with a star."""
-
 VALUES = {
     "against": "LIBRARY",
     "budget": "TIME",
@@ -166,7 +163,7 @@ def _walk(
         is_positional = by_position and has_place
         if is_positional:
             yield _option(place, hint, text, value, group, is_positional=True)
-        if not is_positional or value not in (MISSING, NO_VALUES) or name == "data":
+        if not is_positional or value is not MISSING or name == "data":
             yield _option(place, hint, text, value, group, is_positional=False)
 
 
@@ -182,7 +179,7 @@ def _parameters(command: Any, default: Any) -> Iterator[tuple[str, Any, Any, boo
     for name, parameter in inspect.signature(command).parameters.items():
         value = MISSING if parameter.default is parameter.empty else parameter.default
         if parameter.kind is parameter.VAR_POSITIONAL:
-            yield name, types.GenericAlias(tuple, (parameter.annotation, ...)), NO_VALUES, True
+            yield name, types.GenericAlias(tuple, (parameter.annotation, ...)), MISSING, True
         elif parameter.kind is not parameter.VAR_KEYWORD:
             yield name, parameter.annotation, value, parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 

@@ -202,7 +202,7 @@ def read_argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     entries = re.split(r"^ {4}(?=\S)", section, flags=re.MULTILINE)[1:]
     texts: dict[str, str] = {}
     for names, text in (entry.split(": ", 1) for entry in entries):
-        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+        texts |= dict.fromkeys(names.split(", "), " ".join(text.replace("`", "").split()))
     return texts
 
 

@@ -25,15 +25,18 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import InspectOptions, as_names
-from vitkit.listener import Listener
+from vitkit.jobs.options import StrPath, StrPaths, as_names
+from vitkit.listener import Listener, hushed
+from vitkit.models.config.image_config import Size
+from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, answers
 from vitkit.weights.model_card import card_of, preprocessing_of
+from vitkit.weights.published import is_address
 
 IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""
@@ -52,39 +55,61 @@ class Inspection:
     """Why there are no pictures of attention; empty if there are."""
 
 
-def run_inspect(options: InspectOptions) -> list[Path]:
-    """Draw what a model has learned, as PNG and SVG.
+def inspect(
+    model: StrPath,
+    images: StrPaths = (),
+    *,
+    out: StrPath | None = None,
+    image_size: Size | None = None,
+    num_heads: int | None = None,
+    position_interpolation: Interpolation | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+) -> Inspection:
+    """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
 
-    Filters and position embeddings need the weights alone; attention distance and rollout need images: the
-    given ones, or the test images of the model's run. ResNets have filters only.
+    Filters and position embeddings need the weights alone; attention distance and rollout need images.
+    ResNets have filters only.
 
-    Returns:
-        The files written.
+    Args:
+        model: a run folder, or any checkpoint that `vitkit convert` reads.
+        images: image files, folders, or what `vitkit predict` takes, for the attention pictures; left out,
+            test images of the run.
+        out: folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint.
+        image_size: height and width in pixels, or one number for both; left out, the checkpoint's. Position
+            embeddings are resized.
+        num_heads: number of attention heads, where the file does not record it.
+        position_interpolation: library by whose rule position embeddings are resized; left out, the one that
+            the weights come from.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
     Raises:
         VitkitError: none of the images can be read.
     """
-    return draw_pictures(options).pictures
-
-
-inspect = from_options(InspectOptions)(run_inspect)
-
-
-def draw_pictures(options: InspectOptions) -> Inspection:
-    """Draw what a model has learned; it raises what `inspect` raises."""
-    require_folder(options.folder)
-    if options.out is None:
-        refuse_link(options.folder)  # the run may be somebody else's
-    model = load_model(
-        options.path,
-        image_size=options.image_size,
-        num_heads=options.num_heads,
-        position_interpolation=options.position_interpolation,
+    folder = place_of_pictures(model) if out is None else Path(out)
+    listener = hushed(listener, quiet)
+    require_folder(folder)
+    if out is None:
+        refuse_link(folder)  # the run may be somebody else's
+    loaded = load_model(
+        model,
+        image_size=image_size,
+        num_heads=num_heads,
+        position_interpolation=position_interpolation,
     )
-    with options.listener.progress("drawing pictures"):
-        written = _draw(model, as_names(options.images or ()), options.folder, options.listener)
+    with listener.progress("drawing pictures"):
+        written = _draw(loaded, as_names(images), folder, listener)
     drawn = any("attention" in path.name for path in written)
-    return Inspection(written, "" if drawn else _explain_no_attention(model))
+    return Inspection(written, "" if drawn else _explain_no_attention(loaded))
+
+
+def place_of_pictures(model: StrPath) -> Path:
+    """Return the folder for the pictures of a model; where it is an address, one in the working folder."""
+    if is_address(model):
+        return Path("inspect")
+    path = Path(model)
+    return (path if path.is_dir() else path.parent) / "inspect"
 
 
 def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: Listener) -> list[Path]:

@@ -23,7 +23,6 @@ from vitkit.models.config.image_config import Size
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.notebook import AUTOMATIC
 from vitkit.weights.format_names import Format, Library, LoadOptions, format_for
-from vitkit.weights.published import is_address
 
 StrPath: TypeAlias = str | Path
 """A file, a folder, an address, or the name of a published checkpoint."""
@@ -475,30 +474,6 @@ class EmbedOptions(
         # The working folder, ".", has no name.
         names = (Path(str(path)).name or "images" for path in (self.data, self.path))
         return Path("features") / re.sub(r"[/:\\]", "-", "-".join(names))
-
-
-@dataclass(frozen=True)
-class InspectOptions(LoadingOptions, JobOptions):
-    """The options of an inspection; the texts below the fields are their help."""
-
-    path: StrPath
-    """a run folder, or any checkpoint that vitkit convert reads."""
-    images: Sequence[StrPath] | None = None
-    """image files, folders, or what vitkit predict takes, for the attention pictures; left out, test images
-    of the run."""
-    _: KW_ONLY
-    out: StrPath | None = None
-    """folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint."""
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder for the pictures; for a model given by address, in the working folder."""
-        if self.out is not None:
-            return Path(self.out)
-        if is_address(self.path):
-            return Path("inspect")
-        path = Path(self.path)
-        return (path if path.is_dir() else path.parent) / "inspect"
 
 
 FEWEST_IMAGES = 10

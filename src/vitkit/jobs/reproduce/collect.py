@@ -17,8 +17,7 @@ from vitkit.jobs.bench.records import Memory, Speed
 from vitkit.jobs.cost import table6
 from vitkit.jobs.fewshot.fewshot import run_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions
-from vitkit.jobs.inspect import draw_pictures
-from vitkit.jobs.options import InspectOptions
+from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import PAPER_MODELS, remarks
@@ -56,8 +55,7 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
         for number, start in enumerate(options.starts, start=1):
             place, name = folder / f"inspect-{number}", Path(start).name
             refuse_link(place)  # the study may be somebody else's
-            images = tuple(options.images) or None
-            drawn = draw_pictures(InspectOptions(start, images, out=place, listener=options.listener))
+            drawn = inspect(start, options.images, out=place, listener=options.listener)
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
             present = [stem for stem in stems if stem in files]
             pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in present]
