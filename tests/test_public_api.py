@@ -16,7 +16,6 @@ import pytest
 import vitkit
 from vitkit.cli.main import VERBS, run
 from vitkit.jobs.functions import read_field_texts
-from vitkit.jobs.options import RunOptionsByName
 
 PUBLIC = {
     "ImageDataset",
@@ -154,13 +153,10 @@ OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "ProtocolOptions": ("options", None, "evaluate_protocol"),
     "ExportOptions": ("options", "export", "export"),
     "FewShotOptions": ("fewshot.options", "fewshot", "fewshot"),
-    "FinetuneOptions": ("finetune_options", None, "finetune"),
-    "FinetuneRunOptions": ("finetune_options", None, "finetune_run"),
     "HearingOptions": ("options", "train", None),
     "MachineOptions": ("options", "finetune", None),
     "PredictOptions": ("options", "predict", None),
     "PredictorOptions": ("options", None, "Predictor"),
-    "PretrainOptions": ("pretrain_options", None, "pretrain"),
     "ThenOptions": ("pretrain_options", "pretrain", None),
     "ScaleOptions": ("study.options", "scale", "scale"),
     "SeriesOptions": ("series_options", "train", None),
@@ -203,16 +199,12 @@ def test_the_fields_of_options_are_the_parameters_of_the_public_function(name: s
     assert set(given) == {field.name for field in fields(options)} - (
         {"listener"} if "listener" not in given else set()
     )
-    by_name = {parameter.name for parameter in given.values() if parameter.kind is parameter.VAR_KEYWORD}
-    assert by_name == ({"options"} if issubclass(options, RunOptionsByName) else set())
     for parameter in given.values():
-        if parameter.name not in variadic | by_name:
+        if parameter.name not in variadic:
             assert parameter.default == expected[parameter.name].default, parameter.name
     if variadic:
         return  # a dataclass takes no *names: such a signature is written by hand, and holds no texts
-    assert {p.name: p.annotation for p in given.values() if p.name not in by_name} == {
-        p.name: p.annotation for p in expected.values() if p.name not in by_name
-    }
+    assert {p.name: p.annotation for p in given.values()} == {p.name: p.annotation for p in expected.values()}
     described: Callable[..., Any] = function.__init__ if inspect.isclass(function) else function
     docstring = plain(described.__doc__ or "")
     for field, text in read_field_texts(options).items():

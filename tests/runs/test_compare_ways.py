@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -237,7 +238,7 @@ def test_the_comparison_of_loaded_weights_is_remembered(
             predict()
 
 
-def short_run(out: Path, **options: object) -> Path:
+def short_run(out: Path, **options: Any) -> Path:
     run = vitkit.recipe("digits", model="ViT-32x3x2/4", steps=2, **options)
     return vitkit.train(run, out, quiet=True)
 

@@ -1,4 +1,4 @@
-"""The error of a wrong command line, and what our options are called elsewhere."""
+"""The error of a wrong command line, and what is meant by options that have no counterpart here."""
 
 from vitkit.errors import VitkitError
 
@@ -8,71 +8,6 @@ class WrongCommandLine(VitkitError):  # noqa: N818 (it is the command line that 
 
     exit_code = 2
 
-
-OTHER_NAMES = {
-    "--learning-rate": ("lr", "base-lr", "lr0", "lrate", "learning-rate-init", "eta", "peak-learning-rate"),
-    "--weight-decay": ("wd", "decay"),
-    "--batch-size": (
-        "b", "bs", "batch", "train-batch-size", "per-device-train-batch-size", "per-gpu-train-batch-size",
-        "per-device-eval-batch-size",
-    ),
-    "--epochs": ("epoch", "e", "n-epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-iter"),
-    "--steps": ("iters", "iterations", "max-steps", "num-steps", "total-steps", "n-steps"),
-    "--image-size": (
-        "imgsz", "img", "img-size", "input-size", "imsize", "resolution", "crop-size", "size", "sizes",
-        "height",
-    ),
-    "--optimizer": ("opt", "optim", "solver", "optimiser"),
-    "--schedule": ("sched", "lr-scheduler", "lr-scheduler-type", "scheduler"),
-    "--warmup-steps": ("warmup", "num-warmup-steps"),
-    "--workers": ("j", "num-workers", "dataloader-num-workers", "data-workers", "nw"),
-    "--label-smoothing": ("smoothing", "label-smoothing-factor"),
-    "--dropout": ("drop", "drop-rate"),
-    "--drop-path": ("drop-path-rate", "stochastic-depth"),
-    "--attention-dropout": ("attn-drop", "attn-drop-rate"),
-    "--random-erasing": ("reprob", "erasing"),
-    "--rand-augment": ("aa", "auto-augment", "randaugment"),
-    "--flip": ("hflip", "fliplr", "horizontal-flip"),
-    "--clip-norm": ("clip-grad", "grad-clip", "max-grad-norm", "gradient-clip-val"),
-    "--polyak": ("ema", "model-ema", "model-ema-decay", "ema-decay"),
-    "--layer-decay": ("layerwise-decay", "llrd"),
-    "--freeze-layers": ("freeze-blocks", "num-frozen-layers"),
-    "--out": ("o", "output", "output-dir", "save-dir", "project", "outdir", "out-dir", "logdir", "workdir"),
-    "--data": (
-        "data-dir", "dataset", "dataset-name", "data-path", "train-dir", "train-data", "root", "d",
-    ),
-    "--start": (
-        "initial-checkpoint", "checkpoint", "weights", "init", "model-name-or-path", "ckpt",
-    ),
-    "--resume": ("resume-from-checkpoint", "continue", "resume-from"),
-    "--seed": ("random-state", "random-seed"),
-    "--precision": ("dtype", "amp", "fp16", "bf16", "half", "amp-dtype", "mixed-precision"),
-    "--device": ("gpu", "gpus", "cuda", "accelerator", "no-cuda"),
-    "--processes": ("nproc-per-node", "num-gpus", "devices", "nproc", "n-jobs"),
-    "--patience": ("early-stopping", "early-stopping-patience"),
-    "--splits.val-fraction": ("val-split", "validation-split", "val-fraction", "val-size"),
-    "--splits.test-fraction": ("test-split", "test-size", "test-fraction"),
-    "--cross-validate": ("cv", "folds", "kfold", "k-fold"),
-    "--sweep": ("lr-find", "auto-lr-find", "find-lr"),
-    "--top": ("k", "topk", "top-k", "num-predictions"),
-    "--image-mean": ("mean", "pixel-mean"),
-    "--image-std": ("std", "pixel-std"),
-    "--neighbours": ("n-neighbors", "neighbors", "num-neighbors", "knn-k"),
-    "--channels": ("in-chans", "in-channels", "num-channels"),
-    "--pool": ("global-pool", "pooling"),
-    "--model": ("arch", "a", "m", "model-name", "architecture"),
-    "--check-images": ("verify-images",),
-    "--json": ("as-json", "format-json"),
-    "--to": ("format", "target", "dialect"),
-    "--engine": ("backend", "runtime"),
-    "--calibration": ("calibration-data", "calib"),
-    "--num-classes": ("nc", "classes", "num-labels", "nb-classes"),
-    "--images": ("image", "source", "inputs"),
-    "--evaluate-every": ("eval-steps", "eval-every", "val-interval", "eval-interval"),
-    "--checkpoint-every": ("save-steps", "save-every", "save-interval", "save-period"),
-    "--log-every": ("logging-steps", "log-interval"),
-}  # fmt: skip
-"""Our options, and their names in timm, ultralytics, Hugging Face, scikit-learn and the original code."""
 
 MEANT = {
     "pretrained": "Trained weights stand first: vitkit finetune START DATA; vitkit starts lists them.",

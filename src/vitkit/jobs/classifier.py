@@ -166,7 +166,12 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if getattr(self, name) is not None
         }
         seed = 0 if self.random_state is None else _seed(self.random_state)
-        options = {"splits_val_fraction": 0.0, "splits_test_fraction": 0.0, "select": "last", "seed": seed}
+        options: dict[str, Any] = {
+            "splits_val_fraction": 0.0,
+            "splits_test_fraction": 0.0,
+            "select": "last",
+            "seed": seed,
+        }
         # A search over numpy.arange gives numbers of numpy.
         options |= {
             name: value.item() if isinstance(value, np.generic) else value

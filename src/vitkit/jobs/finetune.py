@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import torch
 
@@ -10,17 +11,16 @@ from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.default_start import choose_start
 from vitkit.jobs.finetune_defaults import fit_images, fit_length
-from vitkit.jobs.finetune_options import FinetuneOptions, FinetuneRunOptions, sort_out
-from vitkit.jobs.functions import from_training_options
-from vitkit.jobs.options import as_arguments
+from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import train_series
 from vitkit.jobs.train import require_data, train
-from vitkit.listener import SILENT, Listener
-from vitkit.models.config.image_config import height_and_width
+from vitkit.listener import SILENT, Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, with_options
 from vitkit.runs.machine import find_device, require_threads
 from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
+from vitkit.runs.run_options import RunOptions
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import task_of
@@ -31,10 +31,42 @@ about 2 points then. With 100 images the ten validations of a run lay between 46
 weights of two fifths of the run were taken; 21 images chose at random, and 5 once chose the second step."""
 
 
-def run_finetune(options: FinetuneOptions) -> Path:
+def finetune(
+    start: str | Path | StartConfig | None = None,
+    data: str | Path = "",
+    out: str | Path | None = None,
+    *,
+    recipe: str = "",
+    download: bool = False,
+    sweep: bool = False,
+    sweep_rates: tuple[float, ...] = (),
+    sweep_data: str = "",
+    runs: int = 1,
+    redraw: bool = False,
+    cross_validate: int | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **options: Unpack[RunOptions],
+) -> Path:
     """Fine-tune a model on images: train it with a new head, evaluate it, and write its report.
 
     Calling it again with the same arguments and folder continues from the last committed checkpoint.
+
+    Args:
+        start: a run folder, a file or folder of weights, or an address such as hf:org/name; a `StartConfig`
+            has more options. Left out, one of the published starts that this machine fine-tunes on these
+            images within an hour.
+        data: images with labels, as for `vitkit.train`. Images alone may be given in the place of the start.
+        out: the run folder; left out, one below `runs/`.
+        recipe: the name of a recipe, "paper" for the paper's; left out, options that suit the number of
+            images.
+        download: whether the chosen start may be fetched, where it is not on this machine.
+        sweep, sweep_rates, sweep_data, runs, redraw, cross_validate: several runs in place of one, as
+            `vitkit.SeriesOptions` explains them: a sweep over learning rates, several seeds, or all folds.
+        device, threads, quiet, listener: as for `vitkit.train`.
+        options: options of training, as for `vitkit.train`: `learning_rate=1e-3`, `minutes=20`.
 
     Returns:
         The run folder; for several runs, the folder of the series.
@@ -42,94 +74,92 @@ def run_finetune(options: FinetuneOptions) -> Path:
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    out, device, threads, listener = options.out, options.device, options.threads, options.listener
+    listener = hushed(listener, quiet)
     require_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)  # the speed depends on them
-    given = None if out is None else Path(out)
-    run, opened = _complete_run(options, given, device, listener, keep=not options.is_series)
-    if options.minutes is not None:
-        run = replace(run, training=replace(run.training, minutes=options.minutes))
-        ending = options.ending if options.is_series else ""
-        run = choose_length(run, given, opened, device=device, ending=ending, listener=listener)
-    if options.is_series:
-        series = SeriesOptions(**as_arguments(SeriesOptions, options))
+    folder = None if out is None else Path(out)
+    series = SeriesOptions(sweep, sweep_rates, runs, redraw, cross_validate, sweep_data)
+    config, data = _choose_start_and_data(start, data, recipe, download, options, folder, device, listener)
+    run, opened = _complete_run(config, data, recipe, options, listener, keep=not series.is_series)
+    if run.training.minutes is not None:
+        ending = series.ending if series.is_series else ""
+        run = choose_length(run, folder, opened, device=device, ending=ending, listener=listener)
+    if series.is_series:
         return train_series(
             run, out, series, device=device, threads=threads, opened=opened, listener=listener
         )
     return train(run, out, device=device, threads=threads, opened=opened, listener=listener)
 
 
-finetune = from_training_options(FinetuneOptions)(run_finetune)
-
-
-def run_finetune_run(options: FinetuneRunOptions) -> Run:
+def finetune_run(
+    start: str | Path | StartConfig | None = None,
+    data: str | Path = "",
+    *,
+    recipe: str = "",
+    download: bool = False,
+    **options: Unpack[RunOptions],
+) -> Run:
     """Make the run that fine-tunes a start on images, for `vitkit.train`.
+
+    Args:
+        start, data, recipe, download, options: as for `vitkit.finetune`.
 
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
     """
-    return _complete_run(options, None, "auto", SILENT)[0]
+    config, data = _choose_start_and_data(start, data, recipe, download, options, None, "auto", SILENT)
+    return _complete_run(config, data, recipe, options, SILENT)[0]
 
 
-finetune_run = from_training_options(FinetuneRunOptions)(run_finetune_run)
-
-
-def _settle_start_and_data(
-    options: FinetuneRunOptions, out: Path | None, device: str, listener: Listener
+def _choose_start_and_data(
+    start: str | Path | StartConfig | None,
+    data: str | Path,
+    recipe: str,
+    download: bool,
+    options: RunOptions,
+    out: Path | None,
+    device: str,
+    listener: Listener,
 ) -> tuple[StartConfig, str]:
     """Return the start and the data of a run, where one of them may be left out.
-
-    Args:
-        options: start, data, recipe and options of training.
-        out: the folder of the run.
-        device: where it will be trained.
-        listener: hears which start was chosen.
 
     Raises:
         VitkitError: the chosen start would have to be fetched, and `download` is off.
     """
-    base = named_recipe(options.recipe) if options.recipe else Run()
-    start, data = options.start or "", options.data or base.data
-    if isinstance(start, str) and start and not data:
-        start, data = sort_out(start)
-    config = start if isinstance(start, StartConfig) else StartConfig(start)
+    base = named_recipe(recipe) if recipe else Run()
+    data = str(data) or base.data
+    if isinstance(start, str | Path) and start and not data:
+        start, data = sort_out(str(start))
+    config = start if isinstance(start, StartConfig) else StartConfig(str(start or ""))
     if config.start:
         return config, data
-    run = with_options(replace(base, data=data, start=config), options.options)
+    run = with_options(replace(base, data=data, start=config), options)
     require_data(run)
-    size = height_and_width(options.image_size)
 
-    def complete(fitted: Run) -> Run:
-        preprocessing = replace(fitted.preprocessing, image_size=size or fitted.preprocessing.image_size)
-        return with_options(replace(fitted, preprocessing=preprocessing), options.options)
+    def complete(suited: Run) -> Run:
+        return with_options(suited, options)
 
-    place = find_device(device)
-    chosen = choose_start(run, out, device=place, complete=complete, listener=listener)
+    chosen = choose_start(run, out, device=find_device(device), complete=complete, listener=listener)
     listener.show(chosen.rows())
-    if not (chosen.is_here or options.download):
+    if not (chosen.is_here or download):
         raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
     return replace(config, start=chosen.start.name), data
 
 
 def _complete_run(
-    options: FinetuneRunOptions, out: Path | None, device: str, listener: Listener, keep: bool = False
+    start: StartConfig, data: str, recipe: str, options: RunOptions, listener: Listener, keep: bool = False
 ) -> tuple[Run, Opened]:
     """Make the run that fine-tunes a start on images, and return them with it."""
-    start, data = _settle_start_and_data(options, out, device, listener)
-    base = named_recipe(options.recipe) if options.recipe else Run()
-    base = replace(base, data=data, start=start)
+    base = replace(named_recipe(recipe) if recipe else Run(), data=data, start=start)
     with listener.progress("looking at the start"):
-        fitted = suit_start(with_options(base, options.options), listener, keep)
-    run = with_options(fitted.run, options.options)
-    if not options.recipe and run.training != fitted.run.training:
+        suited = suit_start(with_options(base, options), listener, keep)
+    run = with_options(suited.run, options)
+    if not recipe and run.training != suited.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = fit_length(replace(fitted.run, training=run.training), fitted.opened.num_images)
-        run = with_options(run, options.options)
-    size = height_and_width(options.image_size)
-    if size is not None:
-        run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
-    return run, fitted.opened
+        run = fit_length(replace(suited.run, training=run.training), suited.opened.num_images)
+        run = with_options(run, options)
+    return run, suited.opened
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,16 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from vitkit.jobs.options import JobOptions, RunOptionsByName
+from vitkit.jobs.options import JobOptions
 from vitkit.listener import hushed
 
 P = ParamSpec("P")
-Trained = TypeVar("Trained", bound="RunOptionsByName")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
 Self = TypeVar("Self")
@@ -43,30 +42,6 @@ def from_options(
     def publish(job: Callable[[Options], Result]) -> Callable[P, Result]:
         def function(*args: P.args, **kwargs: P.kwargs) -> Result:
             return job(hush(options(*args, **kwargs)))
-
-        _describe(function, job, options)
-        return function
-
-    return publish
-
-
-def from_training_options(
-    options: type[Trained],
-) -> Callable[[Callable[[Trained], Result]], Callable[..., Result]]:
-    """Turn a job that trains into a public function, which takes options of training by their names too.
-
-    Args:
-        options: a dataclass, whose field `options` gets the keywords that are no other field of it.
-
-    Returns:
-        A decorator, as of `from_options`.
-    """
-    own = {field.name for field in fields(options)} - {"options"}
-
-    def publish(job: Callable[[Trained], Result]) -> Callable[..., Result]:
-        def function(*args: Any, **kwargs: Any) -> Result:
-            of_training = {name: kwargs.pop(name) for name in list(kwargs) if name not in own}
-            return job(hush(options(*args, **kwargs, options=of_training)))
 
         _describe(function, job, options)
         return function
@@ -109,13 +84,7 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     function.__module__ = job.__module__
     job_parameters = inspect.signature(job).parameters.values()
     before = list(takewhile(lambda parameter: parameter.name != "options", job_parameters))  # a method's self
-    # The field `options` of a job that trains stands for any other keyword.
-    parameters = [
-        parameter.replace(kind=parameter.VAR_KEYWORD, default=parameter.empty, annotation=Any)
-        if parameter.name == "options"
-        else parameter
-        for parameter in inspect.signature(options).parameters.values()
-    ]
+    parameters = inspect.signature(options).parameters.values()
     # Quiet and listener come last among their kind, as the least important; a signature must be in the order
     # of kinds.
     ordered = sorted(

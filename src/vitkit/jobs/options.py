@@ -7,7 +7,7 @@ verbs should not wait. None of it needs torch. `vitkit.jobs.functions` makes the
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -61,16 +61,6 @@ class JobOptions(QuietOptions):
 
     listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
     """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptionsByName:
-    """The options of training that a public function takes beside its own; on a command line they are
-    options like any other."""
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """any other option of training by its name in `vitkit train --help`, with "_" for "-" and for ".":
-    learning_rate=1e-3, splits_val_fraction=0.2."""
 
 
 @dataclass(frozen=True, kw_only=True)

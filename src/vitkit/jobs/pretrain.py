@@ -3,20 +3,22 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import torch
 
 from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs.functions import from_training_options
-from vitkit.jobs.pretrain_options import PretrainOptions
+from vitkit.jobs.pretrain_options import Objective
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import require_data, train
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import SILENT, Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Architecture, Run, StartConfig, with_options
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
+from vitkit.runs.run_options import RunOptions
 from vitkit.tasks import find_task
 
 SCALED = ("simmim", "mae")
@@ -27,12 +29,35 @@ STARTED_RATE = 0.25
 not measured."""
 
 
-def run_pretrain(options: PretrainOptions) -> Path:
+def pretrain(
+    data: str | Path,
+    objective: Objective = "masked-patches",
+    start: str | Path = "",
+    recipe: str = "",
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **options: Unpack[RunOptions],
+) -> Path:
     """Pre-train a model on images without labels, and write its report.
 
     The model gives features: fine-tune it on images with labels, or measure the features with
     `vitkit.fewshot`. Calling it again with the same arguments and folder continues from the last committed
     checkpoint.
+
+    Args:
+        data: images, with labels or without: a folder of any depth, a .csv, or .parquet files.
+        objective: what is learned: masked-patches (the paper, 4.6), simmim (arXiv 2111.09886), or mae
+            (arXiv 2111.06377).
+        start: a run folder, a file or folder of weights, or an address to begin from; left out, new
+            weights.
+        recipe: the name of a recipe; left out, the objective's for two cores, for images of this size.
+        out: the run folder; left out, one below `runs/`.
+        device, threads, quiet, listener: as for `vitkit.train`.
+        options: options of training, as for `vitkit.train`: `batch_size=256`, `minutes=60`.
 
     Returns:
         The run folder.
@@ -40,27 +65,20 @@ def run_pretrain(options: PretrainOptions) -> Path:
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    require_threads(options.threads)
-    listener, out = options.listener, options.out
-    given = Run(data=options.data, start=StartConfig(options.start), recipe=options.recipe)
-    given = replace(
-        given, task=options.objective, objective=named_recipe(f"{options.objective}-small").objective
-    )
-    fitted, opened = suit_pretraining(with_options(given, options.options), listener)
-    run = with_options(fitted, options.options)
-    if options.options:
-        named = {name.replace("-", "_") for name in options.options}
-        run = fit_batch_and_length(run, fitted, named, len(list_images(run, opened).splits["train"]))
-    if options.minutes is not None:
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)  # the speed depends on them
-        run = replace(run, training=replace(run.training, minutes=options.minutes))
-        where = None if out is None else Path(out)
-        run = choose_length(run, where, opened, device=options.device, listener=listener)
-    return train(run, out, device=options.device, threads=options.threads, opened=opened, listener=listener)
-
-
-pretrain = from_training_options(PretrainOptions)(run_pretrain)
+    listener = hushed(listener, quiet)
+    require_threads(threads)
+    given = Run(data=str(data), start=StartConfig(str(start)), recipe=recipe)
+    given = replace(given, task=objective, objective=named_recipe(f"{objective}-small").objective)
+    suited, opened = suit_pretraining(with_options(given, options), listener)
+    run = with_options(suited, options)
+    if options:
+        run = fit_batch_and_length(run, suited, options, len(list_images(run, opened).splits["train"]))
+    if run.training.minutes is not None:
+        if threads is not None:
+            torch.set_num_threads(threads)  # the speed depends on them
+        folder = None if out is None else Path(out)
+        run = choose_length(run, folder, opened, device=device, listener=listener)
+    return train(run, out, device=device, threads=threads, opened=opened, listener=listener)
 
 
 def suit_pretraining(given: Run, listener: Listener = SILENT) -> tuple[Run, Opened]:

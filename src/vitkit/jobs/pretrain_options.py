@@ -1,37 +1,12 @@
-"""The options of pre-training without labels. They need no torch."""
+"""The options of pre-training without labels, and of learning what it brought. They need no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_options import OutOptions
-from vitkit.jobs.options import JobOptions, MachineOptions, RunOptionsByName
 
 Objective = Literal["masked-patches", "simmim", "mae"]
 """The tasks that need no labels."""
-
-
-@dataclass(frozen=True)
-class PretrainRunOptions(RunOptionsByName):
-    """The options of the run that pre-trains on images without labels."""
-
-    data: str
-    """images, with labels or without: a folder of any depth, a .csv, or .parquet files."""
-    objective: Objective = "masked-patches"
-    """what is learned: masked-patches (the paper, 4.6), simmim (arXiv 2111.09886), or mae (arXiv 2111.06377).
-    """
-    start: str = ""
-    """a run folder, a file or folder of weights, or an address to begin from; left out, new weights."""
-    recipe: str = ""
-    """the name of a recipe; left out, the objective's for two cores, fitted to the image size."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainOptions(MachineOptions, JobOptions, OutOptions, PretrainRunOptions):
-    """The options of pre-training. `data` comes first, because its class comes last."""
-
-    minutes: float | None = None
-    """minutes of training, in place of the recipe's number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 from vitkit.config import nearest
 from vitkit.data.config import Augmentation, Preprocessing, Splits
@@ -13,6 +13,7 @@ from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper, paper
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import Architecture, Run, with_options
+from vitkit.runs.run_options import OptionsOfRun
 from vitkit.training.config import (
     ClassificationConfig,
     MAEConfig,
@@ -334,7 +335,7 @@ RECIPES: dict[str, Callable[[], Run]] = {
 }
 
 
-def recipe(name: str, /, **options: Any) -> Run:
+def recipe(name: str, /, **options: Unpack[OptionsOfRun]) -> Run:
     """Make the run configuration of a recipe: `recipe("photos", data="photos/", epochs=5)`.
 
     Args:

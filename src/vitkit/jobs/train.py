@@ -1,11 +1,11 @@
 """Train a model, evaluate it and write its report."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import torch
 
@@ -52,6 +52,7 @@ from vitkit.runs.processes import (
     take_threads,
 )
 from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
+from vitkit.runs.run_options import RunOptions
 from vitkit.runs.start import find_start, load_start
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
@@ -63,9 +64,10 @@ from vitkit.world import ALONE, World
 
 
 def train(
-    run: Run | None = None,
+    data: Run | str | Path = "",
     out: str | Path | None = None,
     *,
+    start: str = "",
     recipe: str = "",
     resume: bool = False,
     device: str = "auto",
@@ -76,17 +78,19 @@ def train(
     opened: Opened | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
 
-    `train(data="photos/", recipe="photos", epochs=20)` changes some options of a recipe, and `train(run)`
-    takes a whole run configuration. Calling it again with the same run and folder continues from the last
+    `train("photos/", recipe="photos", epochs=20)` changes some options of a recipe, and `train(run)` takes a
+    whole run configuration. Calling it again with the same run and folder continues from the last
     committed checkpoint, and does nothing if the run has finished.
 
     Args:
-        run: the run configuration; left out, the recipe's.
-        recipe: the name of a recipe, in place of a run; left out as well, the defaults of `vitkit train`.
+        data: images with labels: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
+            .csv, or a folder of .parquet files; or a run configuration, which names them.
+        start: refused with what to call: the options of a start are chosen by `vitkit.finetune`.
+        recipe: the name of a recipe; left out, the defaults of `vitkit train`.
         out: the run folder; left out, one below `runs/` named after data and model.
         resume: whether `out` holds this run already; then only the path of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
@@ -108,7 +112,7 @@ def train(
             for the end of the step. Only the main thread answers signals.
     """
     listener = hushed(listener, quiet)
-    run = _complete_run(run, recipe, options)
+    run = _complete_run(data, start, recipe, options)
     world = join_processes(listener.warn)
     if not world.writes:
         _prepare_process(threads, world)
@@ -133,25 +137,23 @@ def train(
     return folder
 
 
-def _complete_run(run: Run | None, recipe: str, options: Mapping[str, Any]) -> Run:
+def _complete_run(data: Run | str | Path, start: str, recipe: str, options: RunOptions) -> Run:
     """Return the run of a configuration or a recipe, with the options put into it.
 
     Raises:
-        VitkitError: both are given, or neither and a start; or there is no such option or value.
+        VitkitError: a configuration and a recipe are given, or a start; or there is no such option or value.
     """
-    if run is not None and not isinstance(run, Run):
-        raise VitkitError(
-            f"Expected a run configuration first, found {run!r}. Give options by their names: "
-            "vitkit.train(data=..., recipe=...)."
-        )
-    if run is not None and recipe:
-        raise VitkitError("Give a run or a recipe, not both: a run holds every option that a recipe sets.")
-    if run is None and options.get("start"):
+    if start:
         raise VitkitError(
             "Options that are left out have to be fitted to the start: begin the run with "
             "vitkit.finetune(start, data), which takes the same options."
         )
-    return with_options(run or (named_recipe(recipe) if recipe else Run()), options)
+    if not isinstance(data, Run):
+        run = named_recipe(recipe) if recipe else Run()
+        return with_options(replace(run, data=str(data) or run.data), options)
+    if recipe:
+        raise VitkitError("Give a run or a recipe, not both: a run holds every option that a recipe sets.")
+    return with_options(data, options)
 
 
 def _prepare_process(threads: int | None, world: World) -> None:

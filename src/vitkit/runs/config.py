@@ -30,6 +30,7 @@ from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, zoo_name
+from vitkit.runs.other_names import OTHER_NAMES
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,
@@ -312,11 +313,19 @@ def with_options(run: Run, values: Mapping[str, Any]) -> Run:
             one.
 
     Raises:
-        VitkitError: no such option (the nearest one is named), or a value that it does not take.
+        VitkitError: no such options (what each is called here, or the nearest one, is named), or a value that
+            an option does not take.
     """
     if "task" in values:
         run = with_task(run, read_value(TaskName, values["task"], "task"))
-    given = {_path(run, name): (name, value) for name, value in values.items()}
+    given, unknown = {}, list[str]()
+    for name, value in values.items():
+        try:
+            given[_path(run, name)] = name, value
+        except VitkitError as error:
+            unknown.append(str(error))
+    if unknown:
+        raise VitkitError(" ".join(unknown))
     if ("training", "epochs") in given and run.training.steps is not None:
         run = replace(run, training=replace(run.training, steps=None))  # they would go before the epochs
     changed: Run = _with_fields(run, given)
@@ -345,15 +354,25 @@ def option_value(run: Run, name: str) -> Any:
     return value
 
 
+def options_of(run: Run) -> dict[str, str]:
+    """Give the field of each option of a run: {"steps": "training.steps"}."""
+    return {_option(path).removeprefix("--"): path for path in _paths(run)}
+
+
 def _path(run: Run, name: str) -> tuple[str, ...]:
     """Find the field of an option: "steps" is `steps` of `training`."""
-    paths = {_option(path).removeprefix("--"): path for path in _paths(run)}
+    paths = options_of(run)
     in_python = {option.replace("-", "_").replace(".", "_"): path for option, path in paths.items()}
     path = name if name in paths.values() else paths.get(name.replace("_", "-")) or in_python.get(name)
     if path is None:
         # The suggestion is spelled as in Python, unless the option was spelled as on the command line.
-        hint = nearest(name, paths) if "-" in name else nearest(name, in_python)
-        raise VitkitError(f"No option of training is named {name}. {hint}")
+        names = paths if "-" in name else in_python
+        elsewhere = name.replace("_", "-").lower()
+        for ours, others in OTHER_NAMES.items():
+            if elsewhere in others and (option := ours.removeprefix("--")) in paths:
+                here = next(spelled for spelled in names if names[spelled] == paths[option])
+                raise VitkitError(f"No option of training is named {name}. Here it is {here}.")
+        raise VitkitError(f"No option of training is named {name}. {nearest(name, names)}")
     return tuple(path.split("."))
 
 
