@@ -28,8 +28,8 @@ Processors take sums in other orders, and Adam divides each gradient by its own 
 small ones become visible. The oldest processor of scripts/test-processors makes 1.1e-3 in twenty steps.
 """
 CONVOLUTIONS, THEIR_STEPS, THEIR_TOLERANCE = ("small-images-conv", "small-images-bit"), 12, 5e-4
-"""In batches of eight a difference of these doubles with each step: 1e-4 in the fifth, at most 2e-3 in the twelfth,
-1e-1 in the twentieth, on three imitated processors."""
+"""In batches of eight a difference of these doubles with each step: 1e-4 in the fifth, at most 2e-3 in the
+twelfth, 1e-1 in the twentieth, on three imitated processors."""
 
 COLOURS = ((150, 90, 70), (120, 110, 80), (90, 100, 130))
 
