@@ -71,6 +71,7 @@ def test_images_are_shown_as_the_options_of_training_make_them(
     monkeypatch.chdir(tmp_path)
     assert run(["data", "show", "digits", "--images", "2", "--versions", "3"]) == 0
     assert (tmp_path / "digits-views.html").exists()
+    capsys.readouterr()
     options = ["--image-size", "32", "--rotate", "20", "--no-flip", "--seed", "3", "--out", "sheet.png"]
     assert run(["data", "show", "digits", "--recipe", "digits", *options]) == 0
     said = capsys.readouterr().out
