@@ -20,6 +20,7 @@ SHARED = {
     "lazy",
     "listener",
     "notebook",
+    "other_names",
     "shown",
     "signals",
     "text",
@@ -272,7 +273,8 @@ def declarations(path: Path, name: str) -> list[str]:
 def test_the_image_size_is_declared_at_few_places_and_set_at_one() -> None:
     """Preprocessing owns it; a model's configuration is given it by `with_image_size` alone."""
     places = [place for path in FILES for place in declarations(path, "image_size")]
-    places = [place for place in places if not place.startswith("jobs/")]  # a job takes it as an argument
+    # A job takes it as an argument, and the names that a type checker knows are compared with the run's.
+    places = [place for place in places if not place.startswith(("jobs/", "runs/run_options.py"))]
     assert len(places) <= 15, places
     setters = {
         path.relative_to(SOURCE).as_posix()

@@ -20,10 +20,10 @@ class _TextFile(SingleFileSnapshotExtension):
 @pytest.fixture
 def updating(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether snapshots are written anew; then a test may write into the checkout."""
-    wanted = bool(pytestconfig.getoption("update_snapshots"))
-    if wanted:
+    is_update = bool(pytestconfig.getoption("update_snapshots"))
+    if is_update:
         monkeypatch.delenv(watch_files.OFFENCES)
-    return wanted
+    return is_update
 
 
 @pytest.fixture

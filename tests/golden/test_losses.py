@@ -93,16 +93,16 @@ def cases() -> list[ParameterSet]:
 @pytest.mark.parametrize("name", cases())
 def test_losses_of_the_first_steps(name: str, pictures: Path, tmp_path: Path, updating: bool) -> None:
     assert run(command(name, pictures, tmp_path / "run")) == 0
-    found = losses(tmp_path / "run")
+    measured = losses(tmp_path / "run")
     file = LOSSES / f"{name}.json"
     if updating:
         file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
+        file.write_text(json.dumps(measured, indent=1) + "\n")
     expected = json.loads(file.read_text())
-    assert len(found) == len(expected) == STEPS
+    assert len(measured) == len(expected) == STEPS
     convolutions = name in CONVOLUTIONS
     compared = slice(THEIR_STEPS if convolutions else STEPS)
-    for step, (loss, before) in enumerate(zip(found[compared], expected[compared], strict=True), 1):
+    for step, (loss, before) in enumerate(zip(measured[compared], expected[compared], strict=True), 1):
         tolerance = THEIR_TOLERANCE if convolutions else TOLERANCE
         assert loss == pytest.approx(before, rel=tolerance * step), step
 

@@ -155,9 +155,9 @@ def compare_trainings(trees: Sequence[Tree], progress: Progress) -> list[tuple[s
         for tree in trees:
             progress.say(f"{name}, {tree.name}")
             failed.append(tree.train(line.split(), tree.folder / out, "killed" in name))
-        found = Difference(changed=[text for text in failed if text])
-        found.add(compare_runs(*(tree.folder / out for tree in trees)))
-        results.append((f"run: {name}", found))
+        difference = Difference(changed=[text for text in failed if text])
+        difference.add(compare_runs(*(tree.folder / out for tree in trees)))
+        results.append((f"run: {name}", difference))
     return results
 
 
@@ -166,7 +166,7 @@ def compare_json(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, D
     results = []
     for name, given in VERBS.items():
         lines = (given, given) if isinstance(given, str) else given
-        codes, values, found = [], [], Difference()
+        codes, values, difference = [], [], Difference()
         for tree, line in zip(trees, lines, strict=True):
             progress.say(f"{name} --json, {tree.name}")
             code, out, err = tree.run([*line.split(), "--json"])
@@ -174,11 +174,13 @@ def compare_json(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, D
             try:
                 values.append(read_values(out, tree.folder))
             except ValueError:
-                found.changed.append(f"{tree.name}: no JSON, exit code {code}: {(err or out).strip()[-200:]}")
-        if not found.changed:
-            found = compare(values[0], values[1], keys_alone=name == "bench")
-            found.add(compare(codes[0], codes[1], "exit code"))
-        results.append((f"json: {name}", found))
+                difference.changed.append(
+                    f"{tree.name}: no JSON, exit code {code}: {(err or out).strip()[-200:]}"
+                )
+        if not difference.changed:
+            difference = compare(values[0], values[1], keys_alone=name == "bench")
+            difference.add(compare(codes[0], codes[1], "exit code"))
+        results.append((f"json: {name}", difference))
     return results
 
 
@@ -231,11 +233,11 @@ def time_both(trees: Sequence[Tree], progress: Progress) -> str:
         pairs = []
         for number in range(rounds):
             turn = trees if number % 2 == 0 else trees[::-1]
-            found = {}
+            difference = {}
             for tree in turn:
                 progress.say(f"{name}, {tree.name}")
-                found[tree.name] = measure(tree)
-            pairs.append([found[tree.name] for tree in trees])
+                difference[tree.name] = measure(tree)
+            pairs.append([difference[tree.name] for tree in trees])
         old, new = np.array(pairs).T
         low, ratio, high = np.quantile(new / old, (0.25, 0.5, 0.75))
         lines.append(

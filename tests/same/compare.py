@@ -38,38 +38,40 @@ def compare(old: Any, new: Any, where: str = "", keys_alone: bool = False) -> Di
         where: the key of both, "" for the whole.
         keys_alone: whether the values may differ, as those of a key that tells of the clock.
     """
-    found = Difference()
+    difference = Difference()
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*old, *(key for key in new if key not in old)]:
             name = f"{where}.{key}" if where else str(key)
             if key not in new:
-                found.deleted.add(re.sub(r"\[\d+\]", "[]", name))
+                difference.deleted.add(re.sub(r"\[\d+\]", "[]", name))
             elif key not in old:
-                found.changed.append(f"{name}: is new, {_short(new[key])}")
+                difference.changed.append(f"{name}: is new, {_short(new[key])}")
             else:
-                found.add(compare(old[key], new[key], name, keys_alone or bool(CLOCKED.search(str(key)))))
+                difference.add(
+                    compare(old[key], new[key], name, keys_alone or bool(CLOCKED.search(str(key))))
+                )
     elif isinstance(old, list) and isinstance(new, list) and (keys_alone or len(old) == len(new)):
         for number, (first, second) in enumerate(zip(old, new, strict=False)):
-            found.add(compare(first, second, f"{where}[{number}]", keys_alone))
+            difference.add(compare(first, second, f"{where}[{number}]", keys_alone))
     elif not keys_alone and _masked(old) != _masked(new):  # so that NaN is NaN, and 1 is neither 1.0 nor true
-        found.changed.append(f"{where or 'the whole'}: {_short(old)} -> {_short(new)}")
-    return found
+        difference.changed.append(f"{where or 'the whole'}: {_short(old)} -> {_short(new)}")
+    return difference
 
 
 def compare_runs(old: Path, new: Path) -> Difference:
     """Compare the folders of two finished runs: weights, metrics, configuration."""
-    found = Difference()
+    difference = Difference()
     for name in ("model.safetensors", "metrics.jsonl", "config.json"):
         missing = [str(folder) for folder in (old, new) if not (folder / name).exists()]
         if missing:
-            found.changed.append(f"{name}: absent in {' and '.join(missing)}")
+            difference.changed.append(f"{name}: absent in {' and '.join(missing)}")
         elif name == "model.safetensors":
             if (old / name).read_bytes() != (new / name).read_bytes():
-                found.changed.append(f"{name}: other bytes")
+                difference.changed.append(f"{name}: other bytes")
         else:
             read = [read_values((folder / name).read_text(), folder.parent) for folder in (old, new)]
-            found.add(compare(*read), f"{name}: ")
-    return found
+            difference.add(compare(*read), f"{name}: ")
+    return difference
 
 
 def read_values(text: str, folder: Path) -> Any:
@@ -92,12 +94,12 @@ def read_values(text: str, folder: Path) -> Any:
 def describe(parts: Iterable[tuple[str, Difference]]) -> tuple[str, bool]:
     """Make a table of what was compared, and say whether nothing but deleted keys differs."""
     lines, same = ["| what | difference |", "| --- | --- |"], True
-    for name, found in parts:
-        texts = [f"deleted keys: {', '.join(sorted(found.deleted))}"] if found.deleted else []
-        texts += [f"DIFFERS: {text}" for text in found.changed[:5]]
-        texts += [f"DIFFERS: {len(found.changed) - 5} more"] if len(found.changed) > 5 else []
+    for name, difference in parts:
+        texts = [f"deleted keys: {', '.join(sorted(difference.deleted))}"] if difference.deleted else []
+        texts += [f"DIFFERS: {text}" for text in difference.changed[:5]]
+        texts += [f"DIFFERS: {len(difference.changed) - 5} more"] if len(difference.changed) > 5 else []
         lines += [f"| {name} | {text} |" for text in texts or ["none"]]
-        same = same and not found.changed
+        same = same and not difference.changed
     return "\n".join(lines), same
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vitkit.cli.mistakes import MEANT, WrongCommandLine
 from vitkit.cli.verb_options import ANY_NUMBER, Option
-from vitkit.runs.other_names import OTHER_NAMES
+from vitkit.other_names import OTHER_NAMES
 from vitkit.text import join_names
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)

@@ -7,6 +7,7 @@ from vitkit.cli import console
 from vitkit.cli.options import call, importing, parse_given
 from vitkit.cli.verb_options import JSON, describe
 from vitkit.jobs.functions import read_signature
+from vitkit.runs.destination import require_runs
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ OPTIONS = (*describe(SIGNATURE), JSON)
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the runs."""
     given = parse_given(SIGNATURE, OPTIONS, arguments, "runs")
+    require_runs(given.get("folder", "runs"))
     with importing():
         from vitkit.jobs.list_runs import list_runs
 

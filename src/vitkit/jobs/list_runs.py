@@ -24,6 +24,7 @@ from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.data_record import read_record
+from vitkit.runs.destination import require_runs
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import (
     read_divergence,
@@ -117,12 +118,7 @@ def list_runs(
     Raises:
         VitkitError: there is no such folder.
     """
-    top = Path(folder)
-    if not top.is_dir():
-        raise VitkitError(
-            f"{folder} is no folder: expected a folder of run folders. Name another; vitkit train makes "
-            "runs/ in the working folder."
-        )
+    top = require_runs(folder)
     rows = []
     with hushed(listener, quiet).progress("reading records") as progress:
         for place, read in _find(top, DEPTH):

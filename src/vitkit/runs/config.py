@@ -30,7 +30,7 @@ from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, zoo_name
-from vitkit.runs.other_names import OTHER_NAMES
+from vitkit.other_names import OTHER_NAMES
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,

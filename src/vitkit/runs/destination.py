@@ -133,3 +133,14 @@ def _remove_dead(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
+
+
+def require_runs(folder: str | Path) -> Path:
+    """Refuse a folder of runs that is not there."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise VitkitError(
+            f"{folder} is no folder: expected a folder of run folders. Name another; vitkit train makes "
+            "runs/ in the working folder."
+        )
+    return path

@@ -1,4 +1,4 @@
-"""What our options are called elsewhere, for messages to who knows those names."""
+"""The names of our options in other programs, for messages to people who know those."""
 
 OTHER_NAMES = {
     "--learning-rate": ("lr", "base-lr", "lr0", "lrate", "learning-rate-init", "eta", "peak-learning-rate"),
