@@ -116,7 +116,7 @@ def test_options_that_are_right_only_together_are_set_together() -> None:
     ("option", "given", "said"),
     [
         ("lerning_rate", "1", "No option of training is named lerning_rate. Did you mean 'learning_rate'?"),
-        ("val_fraction", "0.1", "Did you mean 'splits_val_fraction'?"),
+        ("val_fraction", "0.1", "Here it is splits_val_fraction."),
         ("position", "learnt", "position: expected one of 'learned', .* found 'learnt'"),
         ("steps", "2.5", "steps: expected int, found '2.5'"),
         ("steps", 2.5, "steps: expected int, found 2.5"),
