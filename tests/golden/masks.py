@@ -31,6 +31,8 @@ def mask(text: str, folder: Path | None = None, masks: Sequence[tuple[str, str]]
     text = text.replace(str(folder), "FOLDER") if folder else text
     for pattern, word in masks:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    # A sentence breaks where what was masked left room.
+    text = re.sub(r"^(?=.{95})(?!.*SPEED)(.*(?:TIME|SIZE).*)\n(?=[a-z])", r"\1 ", text, flags=re.MULTILINE)
     # A table's columns are as wide as what was masked, and so are the headings above them.
     beside = r" {2,}(?=SIZE|TIME|SPEED|DATE|(?:time|memory)(?:  |$))|(?<=SIZE|TIME|DATE|PEED) {2,}"
     return re.sub(beside, "  ", text, flags=re.MULTILINE)
