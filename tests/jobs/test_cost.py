@@ -134,7 +134,7 @@ def test_a_resnet_needs_less_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("VitB16",), "Did you mean"),
+        (("ViT-Bx/16",), "Did you mean"),
         ((), "Name a model"),
         (("nothere.pth",), "No checkpoint at nothere.pth"),
         (("runs/digits",), "No checkpoint at runs/digits"),

@@ -89,7 +89,7 @@ def test_a_description_without_a_checksum_is_refused(folder: Path) -> None:
     record = described(folder)
     del record["weights"]
     (folder / "model.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=r"model\.json: weights: expected an object"):
+    with pytest.raises(VitkitError, match=r"model\.json: weights: the key 'bytes' of Checksum is missing"):
         load_model(folder)
 
 

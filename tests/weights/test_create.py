@@ -128,7 +128,7 @@ def test_weights_are_fetched_from_where_they_are_published(name: str, address: s
         ("ViT-H/14", "names of their own: vit-h14-in21k"),
         ("ViT-S/14", "No weights of ViT-S/14 are published"),
         ("vit_giant_patch14_224", "timm has no weights of vit_giant_patch14_224"),
-        ("ViT-B16", "Did you mean 'ViT-B/16'"),
+        ("vit-h14", "names of their own: vit-h14-in21k"),
         ("somebody/a-vit", "No model is named 'somebody/a-vit'"),
         ("here", "load it with vitkit.load_model"),
     ],

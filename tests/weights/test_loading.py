@@ -243,7 +243,7 @@ def test_a_file_of_nothing_known_has_no_prefix_to_strip(tmp_path: Path) -> None:
         ({"width": 10**9}, "width of at most"),
         ({"width": 2**20}, "does not hold the weights"),
         ({"mlp_dim": 10**9}, "mlp_dim of at most"),
-        ({"mlp_dim": 10**30}, "mlp_dim of at most"),
+        ({"mlp_dim": 10**30}, "mlp_dim: the number 1000000000000000000000000000000 is too large"),
         ({"num_heads": 10**9}, "num_heads of at most"),
         ({"num_classes": 10**9}, "num_classes is at most"),
         ({"num_classes": 2**24}, "does not hold the weights"),

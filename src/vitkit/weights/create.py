@@ -8,7 +8,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.channels_config import with_channels
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import model_config
+from vitkit.models.zoo import model_config, zoo_name
 from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.formats.timm.architectures import TimmName, parse_timm_name, timm_config
@@ -93,7 +93,7 @@ def _published(name: str, timm_name: TimmName | None) -> str:
         raise VitkitError(f"timm has no weights of {name}: leave pretrained out, or choose another model.")
     if timm_name is not None or name.startswith("hf:"):
         return address
-    raise VitkitError(_none_published(name))
+    raise VitkitError(_none_published(zoo_name(name)))
 
 
 def _none_published(name: str) -> str:

@@ -79,7 +79,6 @@ def test_several_checkpoints_in_one_table_and_one_picture(
     ("options", "message"),
     [
         (["--data", "nowhere"], "No data at 'nowhere'"),
-        ([], "Which images?"),
         (["--data", "digits", "--shots", "0,5"], "shots are numbers of images from 1, found 0, 5"),
         (["--data", "digits", "--seeds", "0"], "--seeds and --batch-size are at least 1"),
         (["--data", "digits", "--l2", "0"], "l2 is a number above 0"),

@@ -291,7 +291,7 @@ def test_accuracy_is_drawn_over_the_images_of_the_pretraining(
     ]
     command = ["--data", data, "--shots", "1,2", "--methods", "ridge,knn", "--image-size", "8", "12"]
     assert run(["fewshot", *starts, *command]) == 0
-    assert f"--data {data} --image-size 8 12 (to compare them)" in " ".join(capsys.readouterr().out.split())
+    assert f"{data} --image-size 8 12 (to compare them)" in " ".join(capsys.readouterr().out.split())
     numbers = json.loads(Path("fewshot/images.json").read_text())
     assert [model["pretraining_images"] for model in numbers["models"]] == list(sizes.values())
     assert Path("fewshot/images-pretraining.png").stat().st_size > 5_000
