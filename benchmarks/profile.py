@@ -86,7 +86,7 @@ def shares_of(step: Step, steps: int, device: torch.device) -> dict[str, float]:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     times: dict[str, list[float]] = {kind: [0.0] * steps for kind in (*KINDS, REST)}
     for number in range(steps):
-        with named_kernels(), profile(activities=activities) as profiler:
+        with named_kernels(), profile(activities=activities, acc_events=True) as profiler:
             step()
         for event in profiler.key_averages():
             own: Any = event.self_device_time_total if cuda else event.self_cpu_time_total

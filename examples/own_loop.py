@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import vitkit
 
 
-def main(data: str = "digits", steps: str = "60", size: str = "8") -> None:
+def main(data: str = "digits", steps: str = "120", size: str = "8") -> None:
     torch.manual_seed(0)
     pixels = int(size)
     train = vitkit.ImageDataset(data, "train", size=pixels)
