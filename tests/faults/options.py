@@ -98,8 +98,9 @@ class Options(Kind):
                 arguments += [draw.choice(options[verb]), *([value] * draw.choice((1, 1, 1, 2, 3)))]
         shown = " ".join(argument[:40] for argument in arguments)
         ended = forked(arguments, folder, first=limit_memory, until=_stop_in_time, limit=40)
-        # A run of 10^30 steps is a right one: it is stopped after a while, and must end as stopping ends.
-        outcome = judge(ended, *((143,) if _began(folder) else ()))
+        # A run of 10^30 steps is a right one, and a benchmark of a minute too: it is stopped after a while,
+        # and must end as stopping ends.
+        outcome = judge(ended, *((143,) if _began(folder) or verb == "bench" else ()))
         return Outcome(outcome.verdict, f"{outcome.detail} of vitkit {shown}")
 
     def _in_terminal(self, number: int, shared: Path, folder: Path) -> Outcome:
