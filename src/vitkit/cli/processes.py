@@ -51,13 +51,13 @@ def start_several(verb: str, arguments: list[str]) -> bool:
     logging.disable(logging.CRITICAL)  # torchrun's pages about a process that has said itself why it ended
     torchrun: Any = torch.distributed.run
     # PyTorch 2.11 does not know the option, and waits half a minute.
-    is_known = "--shutdown-timeout" in torchrun.get_args_parser().format_usage()
+    has_option = "--shutdown-timeout" in torchrun.get_args_parser().format_usage()
     options = torchrun.parse_args(
         [
             "--standalone",
             f"--nproc-per-node={int(count)}",
             "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
-            *([f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if is_known else []),
+            *([f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if has_option else []),
             "-m",
             "vitkit",
             verb,
