@@ -37,12 +37,12 @@ Fraction = Annotated[float, Range("a fraction from 0 to 1", 0, 1 + 1e-9)]
 
 
 @runtime_checkable
-class Evolved(Protocol):
+class Dependent(Protocol):
     """A dataclass whose field types depend on its data."""
 
     @classmethod
-    def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return the fields, and the types of the fields whose type the data decides."""
+    def field_types(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the types of the fields whose type the data decides."""
 
 
 _SHORT = reprlib.Repr()
@@ -71,9 +71,8 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
             f"{where}: expected an object with the fields of {cls.__name__}, found {describe_value(data)}."
         )
     hints = typing.get_type_hints(cls, include_extras=True)
-    if issubclass(cls, Evolved):
-        data, types_by_data = cls.as_recorded(data, where)
-        hints |= types_by_data
+    if issubclass(cls, Dependent):
+        hints |= cls.field_types(data)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:

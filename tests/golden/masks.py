@@ -1,4 +1,4 @@
-"""What differs between machines in a text that is printed, and the words that stand there instead."""
+"""Replace the parts of a printed text that differ between machines."""
 
 import re
 from collections.abc import Sequence

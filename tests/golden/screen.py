@@ -1,4 +1,4 @@
-"""What a person sees of commands: the line that is typed, standard output, standard error, the exit code."""
+"""Run commands and return their screen: the typed line, standard output, standard error, the exit code."""
 
 import shlex
 from collections.abc import Iterable, Sequence

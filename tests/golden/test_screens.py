@@ -1,4 +1,4 @@
-"""What each verb prints, whole: standard output and standard error at the 110 columns of a pipe.
+"""Screens of all verbs, whole: standard output and standard error at the 110 columns of a pipe.
 
 The pictures are told apart by their brightness, so that every accuracy is that of a model which is always
 right, on any processor. The folder's path has the same length everywhere: lines break where they did.
@@ -163,7 +163,7 @@ OF_BENCHMARKS = (
     (r"not measured", "TIME"),  # the slowest of a hundred calls, where there is time for as many
     (r" {2,}", "  "),
 )
-"""What is masked in a benchmark besides: its rows are numbers of this machine alone."""
+"""Masks of a benchmark, whose rows are numbers of this machine alone."""
 
 LENGTH = 72
 """The letters of the working folder's path: those of a temporary folder, and as many as are missing."""

@@ -159,7 +159,7 @@ READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
         functools.partial(answers, "multi-label"),
     ),
 }
-"""What reads more than one record, or compares it with other files: writes a whole one, and reads it."""
+"""Readers of several records, or of a record and other files: each case writes a whole one and reads it."""
 
 NUMBERS = st.sampled_from([0, -1, 1.5, 1e300, 5e-324, 2**53, 2**63, 10**400, True])
 JUNK = st.recursive(

@@ -220,7 +220,7 @@ TIMES: dict[str, tuple[int, Callable[[Tree], float]]] = {
     "images a second of training": (3, training_speed),
     "images a second of predict": (3, predict_speed),
 }
-"""What is timed, and how often."""
+"""The timed commands, and how often each is timed."""
 
 
 def time_both(trees: Sequence[Tree], progress: Progress) -> str:

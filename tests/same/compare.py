@@ -17,7 +17,7 @@ CLOCKED = re.compile(
 
 @dataclass
 class Difference:
-    """What a second value has otherwise than the first."""
+    """The differences of a second value from the first."""
 
     deleted: set[str] = field(default_factory=set)
     """Keys that the first one alone has, as a.b; an index is written as []."""

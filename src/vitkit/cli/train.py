@@ -28,7 +28,7 @@ from vitkit.training.config import ClassificationConfig
 
 if TYPE_CHECKING:
     from vitkit.runs.plan import Opened
-    from vitkit.runs.series_record import Series
+    from vitkit.runs.series_record import SeriesRecord
 
 FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
@@ -61,7 +61,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     recipe_name, resume = first.get("recipe", ""), first.get("resume")
     _refuse_mistakes(arguments, recipe_name, resume)
     resumed, start = (None if path is None else kind_of(path) for path in (resume, first.get("start")))
-    series = _read_series(resumed.path) if resumed is not None and resumed.kind == "series" else None
+    series = _read_series_record(resumed.path) if resumed is not None and resumed.kind == "series" else None
     is_longer = False
     if resumed is not None:
         default = resumed.run() if series is None else series.run
@@ -130,7 +130,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
                 "--from-scratch is for a single run: give it with --resume and that run folder."
             )
         folder = train_series(line.run, out, options.series, command=command, **circumstances)
-        _print_series(folder, _read_series(folder))
+        _print_series(folder)
     else:
         folder = train(line.run, out, from_scratch=options.from_scratch, command=command, **circumstances)
         _print_run(folder, line.run)
@@ -202,12 +202,12 @@ def _trained_for_longer(start: Place) -> Run:
     return replace(before, training=training, start=StartConfig(start.name, head="keep"))
 
 
-def _read_series(folder: Path) -> "Series":
-    """Read the series of runs in a folder."""
+def _read_series_record(folder: Path) -> "SeriesRecord":
+    """Read the record with which a series of runs began."""
     with importing():
-        from vitkit.runs.series_record import read_series
+        from vitkit.runs.series_record import read_series_record
 
-    return read_series(folder)
+    return read_series_record(folder)
 
 
 def _choose_start(line: CommandLine, recipe_name: str, command: str, listener: Listener) -> CommandLine:
@@ -394,10 +394,12 @@ def _print_run(folder: Path, run: Run) -> None:
     console.print_next(f"open {folder / 'report.html'} in a browser", *uses)
 
 
-def _print_series(folder: Path, series: "Series") -> None:
+def _print_series(folder: Path) -> None:
     """Print the tables of a series, its conclusions, and commands that use its runs."""
     from vitkit.jobs.series.report import conclusions, member_table, rate_table
+    from vitkit.runs.series_record import read_series
 
+    series = read_series(folder)
     console.print_lines("")
     if series.rates:
         rates = rate_table(series)

@@ -21,7 +21,7 @@ UNGROUPED = {"group": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """The options of `vitkit train` beside those of the run."""
+    """The options of `vitkit train` that are no fields of the run."""
 
     out: str | None = None
     """run folder to write; left out, runs/DATA-MODEL. The same command again continues there."""
@@ -151,7 +151,7 @@ class CommandLine:
     """The values of the options that are not left out, by the path of their field."""
     run: Run
     options: Command
-    """The options beside those of the run."""
+    """The options that are no fields of the run."""
 
     def over(self, base: Run) -> "CommandLine":
         """Return the same command line with another run under it: the options left out have its values."""

@@ -63,7 +63,7 @@ class Option:
     name: str
     """The name as it is written, "--batch-size"; "MODEL" for a positional argument."""
     path: str
-    """The name of the field that it fills, after those of the fields that this one is in: "splits.seed"."""
+    """The name of the field that it fills, behind the names of its sections: "splits.seed"."""
     value: str = ""
     """The placeholder of its value in the help: NUMBER; empty for a switch, which has none."""
     text: str = ""
@@ -124,7 +124,7 @@ def describe(
     path: str = "",
     by_position: bool = True,
 ) -> tuple[Option, ...]:
-    """Describe all options of a function, or a dataclass: first its own, then those of the dataclasses in it.
+    """Describe all options of a function, or a dataclass: first its own, then its dataclasses'.
 
     A field that may be given by position in Python is an argument by position here. Images, and a field with
     a default, may also be given by name.

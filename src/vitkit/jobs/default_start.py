@@ -21,7 +21,7 @@ from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
 from vitkit.runs.outlook import Row, free_memory
 from vitkit.runs.plan import list_images
-from vitkit.runs.series_record import read_series
+from vitkit.runs.series_record import read_series_record
 from vitkit.runs.step_cost import Cost, measure_cost, step_memory
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.files.download import is_local, require_answer
@@ -195,7 +195,7 @@ def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tupl
         place, run, command = kind_of(folder), None, ""
         with suppress(VitkitError):  # another command tells of a damaged record
             if place.kind == "series":
-                run = read_series(folder).run
+                run = read_series_record(folder).run
             elif place.is_run:
                 run, command = place.run(), str(place.require_config().get("command", ""))
         chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)

@@ -139,7 +139,7 @@ def read_field_texts(options: type) -> dict[str, str]:
 def read_signature(module: str, name: str) -> Callable[..., Any]:
     """Make a function that has the parameters and the docstring of another, and does nothing.
 
-    Of its module only what the types and defaults of the parameters name is imported: no torch.
+    It imports only what the types and defaults of the parameters name, and so no torch.
 
     Args:
         module: the module of the function.

@@ -175,11 +175,11 @@ class Run:
             )
 
     @classmethod
-    def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Read the objective as that of the task."""
+    def field_types(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the type of the objective, which the task decides."""
         task = data.get("task", "classification")
         kind = OBJECTIVES.get(task) if isinstance(task, str) else None
-        return data, {"objective": kind or ClassificationConfig}
+        return {"objective": kind or ClassificationConfig}
 
 
 def new_model_config(run: Run, num_classes: int) -> ModelConfig:

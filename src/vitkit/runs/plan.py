@@ -30,7 +30,7 @@ from vitkit.runs.folder import kind_of, numbered_folders
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.runs.outlook import require_memory
 from vitkit.runs.records import StartRecord, read_start_record
-from vitkit.runs.series_record import read_series
+from vitkit.runs.series_record import read_series_record
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
@@ -229,7 +229,7 @@ def begun_run(folder: Path) -> Run | None:
     """Read the configuration of the run or the series that has begun in a folder; None where none has."""
     place = kind_of(folder)
     if place.kind == "series":
-        return read_series(folder).run
+        return read_series_record(folder).run
     return place.run() if place.is_run else None
 
 
@@ -331,10 +331,9 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
     )
 
 
-Statistic = tuple[float, ...]
-
-
-def _measure_pixels(run: Run, data: ImageData, listener: Listener) -> tuple[Statistic, Statistic]:
+def _measure_pixels(
+    run: Run, data: ImageData, listener: Listener
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Measure mean and standard deviation of the pixels of training images, and show them."""
     samples, channels = data.splits["train"], run.preprocessing.decode.channels
     numbers = np.unique(np.linspace(0, len(samples) - 1, MOST_IMAGES).astype(np.int64)).tolist()
@@ -361,5 +360,5 @@ def _measure_pixels(run: Run, data: ImageData, listener: Listener) -> tuple[Stat
     return measured
 
 
-def _rounded(values: NDArray[np.float64]) -> Statistic:
+def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(round(float(value), 4) for value in values)

@@ -171,7 +171,7 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
 
 
 def _changes(folder: Path, described: Mapping[str, Any]) -> list[str]:
-    """List the options and weights in which `options.json` in a folder differs from those of this call."""
+    """List the options and weights in which `options.json` in a folder differs from this call."""
     begun = read_json(folder / "options.json")
     if not isinstance(begun, dict):
         raise VitkitError(f"{folder / 'options.json'} is damaged: expected an object of options.")
