@@ -25,9 +25,9 @@ from vitkit.cli.training_options import (
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
-from vitkit.listener import Listener, hushed
+from vitkit.jobs.training_options import split_options
+from vitkit.listener import Listener
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, new_model_config, with_options, with_task
-from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
 
@@ -69,25 +69,24 @@ def run_verb(arguments: list[str], verb: str) -> None:
     default = _default_run(verb, first, is_longer)
     given = parse_training(arguments, verb, default)
     options, table = options_of_run(given), _table(verb, default)
+    own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
+    own["listener"] = TerminalListener()
     with in_options(table, given):
         run = with_options(default, options)
+        job, _ = split_options(own)
     if not run.data and resume is None:
         raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
-    if given.get("out") is not None:
-        require_folder(Path(given["out"]))
     _require_inputs(run, given, resume)
     if run.data:
         purpose = _purpose(run, resume or given.get("out"), verb == "finetune" and resume is None)
-        heard = hushed(TerminalListener(), given.get("quiet", False))
-        heard.show([("run", [purpose])])  # torch takes seconds to import
+        job.listener.show([("run", [purpose])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.finetune import finetune
         from vitkit.jobs.pretrain import pretrain
         from vitkit.jobs.train import train
 
-    own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
     own.pop("processes", None)
-    own |= {"data": options.pop("data", ""), "command": shlex.join(typed), "listener": TerminalListener()}
+    own |= {"data": options.pop("data", ""), "command": shlex.join(typed)}
     if start := options.pop("start.start", ""):
         own["start"] = start
         if "dry_run" not in own:

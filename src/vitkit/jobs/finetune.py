@@ -56,7 +56,7 @@ def finetune(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    job, given = split_options(options, out)
+    job, given = split_options(options, out=out)
     set_threads(job.threads)  # before starts are timed
     allow = (lambda _: True) if download else ask
     config, data = _choose_start_and_data(start, data, recipe, given, job, allow)

@@ -63,7 +63,7 @@ def pretrain(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    job, given = split_options(options, out)
+    job, given = split_options(options, out=out)
     set_threads(job.threads)
     comparison = ThenOptions(then=then, labels=labels, draws=draws, tune_steps=tune_steps)
     base = with_task(Run(data=str(data), start=StartConfig(str(start)), recipe=recipe), objective)

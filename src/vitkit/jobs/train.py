@@ -62,7 +62,7 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
-    job, given = split_options(options, out)
+    job, given = split_options(options, out=out)
     if resume is not None:
         if recipe or out is not None:
             raise VitkitError("--resume continues a run in its own folder: leave --recipe and --out out.")

@@ -88,13 +88,16 @@ class TrainingOptions(RunOptions, total=False):
     listener: Listener
 
 
-def split_options(options: TrainingOptions, out: str | Path | None) -> tuple[Job, dict[str, Any]]:
-    """Return the job of some options, and the options of its run.
+def split_options(given: Mapping[str, Any], **explicit: Any) -> tuple[Job, dict[str, Any]]:
+    """Return the job of the options that are given, and the others.
+
+    Args:
+        given: options of a job and of a run, as `TrainingOptions`.
+        explicit: further fields of the job.
 
     Raises:
         VitkitError: the options of the job contradict one another.
     """
-    given: Mapping[str, Any] = options
     names = {part.name for part in fields(Job)}
-    job = Job(out=out, **{name: value for name, value in given.items() if name in names})
+    job = Job(**{name: value for name, value in given.items() if name in names}, **explicit)
     return job, {name: value for name, value in given.items() if name not in names}
