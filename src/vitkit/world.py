@@ -4,7 +4,6 @@ Process 0 takes the decisions for all, and it alone writes and reports. Each met
 at the same point of the program; a process that is alone gets its own value back.
 """
 
-import json
 import os
 import socket
 import time
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -108,45 +106,25 @@ class World:
         return cast("list[float]", values.tolist())
 
     def tell(self, value: T) -> T:
-        """Give all processes the value of process 0: plain data, such as JSON holds."""
+        """Give all processes the value of process 0."""
         if self.size == 1:
             return value
-        import torch
         import torch.distributed as dist
 
-        # `default` is called for the floats of NumPy, which JSON does not accept.
-        text = json.dumps(value, default=float).encode() if self.writes else b""
-        length = torch.tensor([len(text)])
+        told = [value]
         with self.activity.together():
-            dist.broadcast(length, 0)
-            content = torch.zeros(int(length), dtype=torch.uint8)
-            if self.writes:
-                content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-            dist.broadcast(content, 0)
-        return cast("T", json.loads(content.numpy().tobytes()))
+            dist.broadcast_object_list(told, 0)
+        return told[0]
 
     def gather(self, value: T) -> list[T]:
-        """Give all processes the values of each, in the order of ranks: plain data, such as JSON holds."""
+        """Give all processes the values of each, in the order of ranks: plain data, or arrays."""
         if self.size == 1:
             return [value]
-        return [json.loads(content) for content in _gather_bytes(self, json.dumps(value).encode())]
+        import torch.distributed as dist
 
-    def gather_arrays(self, arrays: "Sequence[NDArray[Any]]") -> "list[list[NDArray[Any]]]":
-        """Give all processes the arrays of each of them, in the order of ranks; a process may have none."""
-        if self.size == 1:
-            return [list(arrays)]
-        import numpy as np
-
-        kinds = self.gather([(array.dtype.str, array.shape) for array in arrays])
-        contents = _gather_bytes(self, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
-        gathered = []
-        for content, kinds_of_process in zip(contents, kinds, strict=True):
-            arrays_of_process, at = [], 0
-            for kind, shape in kinds_of_process:
-                array = np.frombuffer(content, kind, int(np.prod(shape)), at).reshape(shape)
-                arrays_of_process.append(array)
-                at += array.nbytes
-            gathered.append(arrays_of_process)
+        gathered: list[Any] = [None] * self.size
+        with self.activity.together():
+            dist.all_gather_object(gathered, value)
         return gathered
 
     def share(self, tensors: Sequence["Tensor"]) -> None:
@@ -224,24 +202,6 @@ def _wrong(variables: Mapping[str, str]) -> VitkitError:
         f"The variables by which torchrun numbers processes are not as it sets them, found {shown}. Start "
         "vitkit by torchrun, or by --processes; for one process leave them out (unset RANK WORLD_SIZE)."
     )
-
-
-def _gather_bytes(world: World, content: bytes) -> list[bytes]:
-    import numpy as np
-    import torch
-    import torch.distributed as dist
-
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
-    with world.activity.together():
-        dist.all_gather(lengths, torch.tensor([len(content)]))
-        longest = max(int(length) for length in lengths)  # all messages of one collective have one length
-        padded = np.zeros(longest, np.uint8)
-        padded[: len(content)] = np.frombuffer(content, np.uint8)
-        received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(world.size)]
-        dist.all_gather(received, torch.from_numpy(padded))
-    return [
-        message[: int(length)].numpy().tobytes() for message, length in zip(received, lengths, strict=True)
-    ]
 
 
 def _add_bucket(tensors: Sequence["Tensor"]) -> None:

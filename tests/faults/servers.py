@@ -67,7 +67,7 @@ NUMBERS = ("-1", "0", "7", "1e3", "0x10", "9" * 40, "12 34", "\u0663", "", "+5",
 
 
 class Servers(Kind):
-    """Endless answers, redirections to broken addresses, untrue lengths and ranges, odd headers."""
+    """Endless answers, redirections to broken addresses, untrue lengths, odd headers."""
 
     name, count = "servers", 300
     sample = tuple(range(16))
@@ -108,21 +108,8 @@ def _head(status: str, **fields: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("utf-8")
 
 
-def _first_byte(request: bytes, data: bytes) -> int:
-    """The byte from which a request wants the file."""
-    _, _, rest = request.partition(b"Range: bytes=")
-    digits = rest.split(b"-")[0]
-    return min(int(digits), len(data)) if digits.isdigit() else 0
-
-
-def _honest(request: bytes, data: bytes) -> tuple[bytes, bytes]:
-    start = _first_byte(request, data)
-    if not start:
-        return _head("200 OK", Content_Length=str(len(data)), ETag='"1"'), data
-    rest = f"bytes {start}-{len(data) - 1}/{len(data)}"
-    length = str(len(data) - start)
-    head = _head("206 Partial Content", Content_Range=rest, Content_Length=length, ETag='"1"')
-    return head, data[start:]
+def _honest(data: bytes) -> tuple[bytes, bytes]:
+    return _head("200 OK", Content_Length=str(len(data)), ETag='"1"'), data
 
 
 def _cut_first(then: Talk, size: int) -> Talk:
@@ -132,7 +119,7 @@ def _cut_first(then: Talk, size: int) -> Talk:
     def talk(connection: socket.socket, request: bytes, data: bytes) -> None:
         requests.append(request)
         if len(requests) == 1:
-            head, body = _honest(request, data)
+            head, body = _honest(data)
             connection.sendall(head + body[:size])
         else:
             then(connection, request, data)
@@ -165,12 +152,11 @@ def _elsewhere(draw: Random) -> Talk:
 
 
 def _lengths(draw: Random) -> Talk:
-    """Lie about the length of the body, of its chunks, or about the place and the length of a rest."""
+    """Lie about the length of the body or of its chunks, or send a part that nobody asked for."""
     number, other = draw.choice(NUMBERS), draw.choice(NUMBERS)
-    what = draw.choice(("length", "two lengths", "chunks", "rest", "rest elsewhere", "416"))
+    what = draw.choice(("length", "two lengths", "chunks", "part", "416"))
 
     def talk(connection: socket.socket, request: bytes, data: bytes) -> None:
-        start = _first_byte(request, data)
         if what == "length":
             connection.sendall(_head("200 OK", Content_Length=number, ETag='"1"') + data)
         elif what == "two lengths":
@@ -179,14 +165,9 @@ def _lengths(draw: Random) -> Talk:
         elif what == "chunks":
             frames = f"{number}\r\n".encode() + data + f"\r\n{other}\r\n\r\n".encode()
             connection.sendall(_head("200 OK", Transfer_Encoding="chunked") + frames)
-        elif what == "rest":
+        elif what == "part":
             field = f"bytes {number}-{other}/{len(data)}"
-            connection.sendall(_head("206 Partial Content", Content_Range=field, ETag='"1"') + data[start:])
-        elif what == "rest elsewhere":
-            field = f"bytes {start // 2}-{len(data) - 1}/{len(data)}"
-            connection.sendall(
-                _head("206 Partial Content", Content_Range=field, ETag='"1"') + data[start // 2 :]
-            )
+            connection.sendall(_head("206 Partial Content", Content_Range=field, ETag='"1"') + data[1:])
         else:
             connection.sendall(_head("416 Range Not Satisfiable", Content_Range=f"bytes */{number}"))
 
@@ -198,14 +179,12 @@ def _flipped(draw: Random) -> Talk:
     changes = [(draw.random(), draw.randrange(256), draw.randrange(3)) for _ in range(draw.randrange(1, 6))]
 
     def talk(connection: socket.socket, request: bytes, data: bytes) -> None:
-        head, body = _honest(request, data)
-        # What says where a rest begins stays: a server that sends other bytes under it is believed.
-        first, second, end = head.partition(b"Content-Range")
-        changed = bytearray(first)
+        head, body = _honest(data)
+        changed = bytearray(head)
         for where, value, kind in changes:
             place = int(where * len(changed))
             changed[place : place + (kind < 2)] = [value][: kind != 1]
-        connection.sendall(bytes(changed) + second + end + body)
+        connection.sendall(bytes(changed) + body)
 
     return talk
 

@@ -2,7 +2,6 @@
 
 import http.server
 import io
-import re
 import ssl
 import threading
 import time
@@ -34,10 +33,6 @@ class Hosted:
     """One file, and how its server behaves."""
 
     data: bytes
-    etag: str = '"1"'
-    ranges: bool = True
-    conditions: bool = True
-    """Whether If-Range is heeded."""
     length: int | None = None
     """What Content-Length says, if not the truth; 0: nothing."""
     cuts: list[int] = field(default_factory=list)
@@ -61,7 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, Hosted] = {}
-        self.requests: list[tuple[str, str | None]] = []
+        self.requests: list[str] = []
         self.scheme = "http"
 
     def url(self, path: str) -> str:
@@ -69,11 +64,6 @@ class Server(http.server.ThreadingHTTPServer):
 
     def handle_error(self, *_: Any) -> None:
         """A client that goes away is what some tests are about."""
-
-    @property
-    def ranges(self) -> list[str | None]:
-        """The Range of each request for weights."""
-        return [offset for path, offset in self.requests if not path.endswith(".json")]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -90,15 +80,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return bool(file.elsewhere)
 
     def _describe(self, file: Hosted) -> None:
-        if file.etag:
-            self.send_header("ETag", file.etag)
         for name, value in file.headers.items():
             self.send_header(name, value)
         self.end_headers()
 
     def do_GET(self) -> None:
-        path, offset = self.path.split("?")[0], self.headers.get("Range")
-        self.server.requests.append((path, offset))
+        path = self.path.split("?")[0]
+        self.server.requests.append(path)
         file = self.server.files.get(path)
         if file is None:
             self.send_error(404)
@@ -114,19 +102,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if self._sent_on(file):
             return
-        start = 0
-        if offset and file.ranges and (not file.conditions or self.headers.get("If-Range") == file.etag):
-            match = re.fullmatch(r"bytes=(\d+)-", offset)
-            assert match
-            start = int(match[1])
-            if start >= len(file.data):
-                self.send_error(416)
-                return
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(file.data) - 1}/{len(file.data)}")
-        else:
-            self.send_response(200)
-        body = file.data[start:]
+        self.send_response(200)
+        body = file.data
         length = len(body) if file.length is None else file.length
         if length:
             self.send_header("Content-Length", str(length))

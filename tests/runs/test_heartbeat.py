@@ -2,8 +2,6 @@
 
 import json
 import os
-import socket
-import subprocess
 import threading
 import time
 from typing import Any
@@ -29,10 +27,8 @@ def start_beats(step_timeout: float = 0.0) -> list[Heartbeat]:
     return [Heartbeat(world, store, step_timeout=step_timeout, silent_seconds=seconds) for world in worlds]
 
 
-def watch(
-    watching: Heartbeat, living: list[Heartbeat], looks: int
-) -> tuple[int, tuple[str, int | None] | None]:
-    """Let time pass; returns after how many looks a process is given up, and why and which."""
+def watch(watching: Heartbeat, living: list[Heartbeat], looks: int) -> tuple[int, str | None]:
+    """Let time pass; returns after how many looks a process is given up, and why."""
     for number in range(looks):
         for process in living:
             process.beat()
@@ -47,8 +43,7 @@ def test_a_process_without_a_beat_is_named() -> None:
     assert watch(first, [first, second, third], 100) == (100, None)
     looks, hanging = watch(first, [first, second], 100)
     assert looks == 10 - 1 and hanging is not None
-    assert "Process 2 of 3" in hanging[0] and "no sign of life for 20 s" in hanging[0]
-    assert hanging[1] == os.getpid()  # on this machine
+    assert "Process 2 of 3" in hanging and "no sign of life for 20 s" in hanging
 
 
 def test_a_process_that_does_nothing_is_named_and_not_those_that_wait_for_it() -> None:
@@ -62,7 +57,7 @@ def test_a_process_that_does_nothing_is_named_and_not_those_that_wait_for_it() -
     ):  # one of them says it, the other one a little later
         looks, hanging = watch(watching, every, 100)
         assert looks == expected and hanging is not None
-        assert "Process 2 of 3" in hanging[0] and "--step-timeout" in hanging[0]
+        assert "Process 2 of 3" in hanging and "--step-timeout" in hanging
     assert watch(third, every, 100) == (100, None)
 
 
@@ -100,40 +95,23 @@ def test_progress_is_work() -> None:
     assert activity.work == 4
 
 
-@pytest.mark.parametrize("number_is", ["a sibling's", "another program's", "nobody's"])
-def test_only_a_process_that_torchrun_started_is_killed(
-    number_is: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The number of the hanging process is this one's own, a sibling of itself; or that of a child."""
-    said, over, calls = list[str](), threading.Event(), list[tuple[str, int]]()
+def test_the_process_that_finds_another_hanging_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, over, codes = list[str](), threading.Event(), list[int]()
 
     def leave(code: int) -> None:
-        calls.append(("exit", code))  # the process would end here: what follows does not count
+        codes.append(code)  # the process would end here
         over.set()
 
-    def kill(number: int, sent: int) -> None:
-        calls.append((f"signal {sent:d}", number))
-        over.set()
-
-    with subprocess.Popen(["sleep", "60"]) as child:
-        try:
-            if number_is == "nobody's":
-                child.kill()
-                child.wait()
-            number = os.getpid() if number_is == "a sibling's" else child.pid
-            store = Store({"1": json.dumps([1, 0, False, socket.gethostname(), number])})
-            with monkeypatch.context() as patch:
-                patch.setattr(heartbeat, "INTERVAL", 0.01)
-                patch.setattr(os, "_exit", leave)
-                patch.setattr(os, "kill", kill)
-                beats = Heartbeat(World(0, 2), store, say=said.append, silent_seconds=0.05)
-                beats.begin()
-                assert over.wait(60)
-                beats.end()
-        finally:
-            child.kill()
-    assert calls[0] == (("signal 9", number) if number_is == "a sibling's" else ("exit", 1))
-    assert len(said) == 1 and f"(number {number} there) has given no sign of life" in said[0]
+    store = Store({"1": json.dumps([1, 0, False, "elsewhere", 7])})
+    with monkeypatch.context() as patch:
+        patch.setattr(heartbeat, "INTERVAL", 0.01)
+        patch.setattr(os, "_exit", leave)
+        beats = Heartbeat(World(0, 2), store, say=said.append, silent_seconds=0.05)
+        beats.begin()
+        assert over.wait(60)
+        beats.end()
+    assert codes == [1] and len(said) == 1
+    assert "Process 1 of 2 on elsewhere (number 7 there) has given no sign of life" in said[0]
 
 
 def test_its_thread_has_left_the_store_when_the_process_may_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,17 +123,14 @@ def _results_of_all(rows: Rows | None, batch: Batch | None, world: World) -> Ite
         if rows is not None and batch is not None:
             yield rows, batch
         return
-    own: list[NDArray[Any]] = []
-    names: list[str] = []
+    own = None
     if rows is not None and batch is not None:
-        names = list(batch.targets)
-        targets = (batch.targets[name].numpy() for name in names)
-        own = [rows, batch.mask.numpy(), batch.ids.numpy(), *targets]
-    names = world.gather(names)[0]  # process 0 has a batch in each round
-    for arrays in world.gather_arrays(own):
-        if arrays:
-            result, mask, ids, *labels = map(np.copy, arrays)
-            tensors = dict(zip(names, map(torch.from_numpy, labels), strict=True))
+        targets = {name: target.numpy() for name, target in batch.targets.items()}
+        own = rows, batch.mask.numpy(), batch.ids.numpy(), targets
+    for gathered in world.gather(own):
+        if gathered is not None:
+            result, mask, ids, labels = gathered
+            tensors = {name: torch.from_numpy(target) for name, target in labels.items()}
             nothing = torch.empty((len(ids), 0))
             yield result, Batch(nothing, tensors, torch.from_numpy(mask), torch.from_numpy(ids))
 

@@ -9,13 +9,11 @@ others.
 import atexit
 import json
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vitkit.listener import Listener, Progress, RelayingListener
@@ -26,7 +24,7 @@ INTERVAL = 2.0
 SILENT_SECONDS = 60.0
 """Seconds without a beat of its thread after which a process is given up."""
 GRACE_SECONDS = 5 * INTERVAL
-"""Seconds in which the first process that is well alone names the process that hangs, and ends it."""
+"""Seconds in which the first process that is well alone names the process that hangs."""
 END_SECONDS = 30.0
 """Seconds for the store to answer when a process ends: it is on this machine or a network away."""
 
@@ -97,22 +95,22 @@ class Heartbeat:
             except RuntimeError:  # the store has gone, and with it torchrun
                 return
             if lost is not None and not self._over.is_set():
-                self._give_up(*lost)
+                self._give_up(lost)
                 return
 
     def beat(self) -> None:
-        """Write a beat of this process; `_read` takes its five entries apart."""
+        """Write a beat of this process; `_read` takes its entries apart."""
         self.beats += 1
         activity = self.world.activity
         entries = [self.beats, activity.work, activity.is_waiting, socket.gethostname(), os.getpid()]
         self.store.set(str(self.world.rank), json.dumps(entries))
 
-    def find_hanging(self) -> tuple[str, int | None] | None:
+    def find_hanging(self) -> str | None:
         """Read the beats of all others; to be called every `INTERVAL` seconds, which it counts.
 
         Returns:
-            The reason why a process is given up, and its number if it is on this machine; None: all are well.
-            The first process that is well gives up before the others do, so that it alone names the process.
+            The reason why a process is given up; None: all are well. The first process that is well gives up
+            before the others do, so that it alone names the process.
         """
         places = {rank: self._read(rank) for rank in self.seen}
         hanging = {rank for rank in self.seen if self._is_hanging(rank)}
@@ -122,16 +120,16 @@ class Heartbeat:
         for rank, (host, number) in places.items():
             seen = self.seen[rank]
             named = f"Process {rank} of {self.world.size} on {host} (number {number} there)"
-            here = number if host == socket.gethostname() else None
             if seen.silent >= self.silent_seconds + delay:
-                what = "it was stopped, or its machine hangs"
-                return f"{named} has given no sign of life for {seen.silent:g} s: {what}", here
+                return (
+                    f"{named} has given no sign of life for {seen.silent:g} s: it was stopped, or its "
+                    "machine hangs"
+                )
             if self.step_timeout and seen.idle >= self.step_timeout + delay:
                 return (
                     f"{named} has made no progress for {seen.idle:g} s: mostly a disk or network share does "
                     "not answer. If its work does take that long, allow more seconds by --step-timeout (0 "
-                    "waits for ever)",
-                    here,
+                    "waits for ever)"
                 )
         return None
 
@@ -149,28 +147,13 @@ class Heartbeat:
         seen = self.seen[rank]
         return seen.silent >= self.silent_seconds or 0 < self.step_timeout <= seen.idle
 
-    def _give_up(self, why: str, number: int | None) -> None:
-        """End the process that hangs, if torchrun started it on this machine, or else this one."""
+    def _give_up(self, why: str) -> None:
+        """End this process: torchrun then ends all others, those that are stopped by SIGKILL."""
         self.say(
             f"{why}. All processes end. What was committed is untouched: run the same command again to "
             "continue."
         )
-        if number is None or not _is_sibling(number):
-            os._exit(1)
-        # Its connections close, and the sums in which the others wait end with an error. SIGKILL, because a
-        # process that is stopped takes no other signal.
-        with suppress(OSError):
-            os.kill(number, signal.SIGKILL)
-
-
-def _is_sibling(number: int) -> bool:
-    """Whether a process is torchrun's, as this one is: the number alone might be another program's."""
-    try:
-        # After the name in brackets, which may have spaces: state, number of the parent, ... (man proc).
-        status = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return int(status[1]) == os.getppid()
+        os._exit(1)
 
 
 class WorkingListener(RelayingListener):

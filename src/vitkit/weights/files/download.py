@@ -1,16 +1,15 @@
 """Checkpoints by address: downloaded once into a cache, and from there on files like any other.
 
 `hf:org/name[@revision][/file]`, and the web address of a file on the Hub, go through huggingface_hub and its
-cache; `gs://` and `s3://` through fsspec. Other `https://` and `http://` addresses need Python alone, because
-both libraries leave out two things: a download that was cut goes on from the last byte, if the server says
-that the file is still the same (RFC 9110, `If-Range`), and a connection that brings too little is cut. The
-SHA-256 of a downloaded file is recorded: the file must keep it.
+cache; `gs://` and `s3://` through fsspec. Other `https://` and `http://` addresses go through Python's urllib
+with a deadline, because a timeout of the connection alone lets a server hold a download for ever with a byte
+now and then. A download that was cut begins again. The SHA-256 of a downloaded file is recorded: the file
+must keep it.
 """
 
 import hashlib
 import http.client
 import io
-import json
 import logging
 import os
 import re
@@ -19,30 +18,33 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from filelock import FileLock
 
 from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files.cache import cache_folder, described, file_digest, read_note, recorded_digest
 from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
-from vitkit.weights.files.source import SETTINGS, explain_no_weights
+from vitkit.weights.files.source import SETTINGS, explain_no_weights, read_json_object
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import PublishedStart, find_start_named
 
 ATTEMPTS = 5
-"""In a row without new bytes, before a download is given up."""
+"""The most times that a download which broke off is begun."""
 PAUSE = 1.0
 """Seconds before the second attempt; each further attempt waits twice as long."""
 TIMEOUT = 30.0
 """Seconds of silence after which a connection counts as cut."""
 WINDOW = 30.0
-"""Seconds in which an answer must begin, and then `LEAST` bytes of the file must come: `TIMEOUT` alone would
-wait for ever for a byte now and then."""
+"""Seconds in which `LEAST` bytes of the file must come: `TIMEOUT` alone would wait for ever for a byte now
+and then."""
 LEAST = 30 << 10
 """Bytes that must come in a window: 1 KiB a second."""
 CHUNK = 1 << 20
@@ -71,7 +73,7 @@ _CLOSED = (
 
 
 class _CutError(Exception):
-    """A download broke off: another attempt may go on from there."""
+    """A download broke off: another attempt may succeed."""
 
 
 class _RefusedError(Exception):
@@ -80,10 +82,6 @@ class _RefusedError(Exception):
 
 class _AbsentError(_RefusedError):
     """There is no such file, or none for us."""
-
-
-class _SlowError(OSError):
-    """The server does send bytes, but what must come in `WINDOW` seconds did not."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
 
     Raises:
         VitkitError: no such address, no network, or not the file it should be. Nothing that was on this
-            machine is changed; the bytes of a cut `https://` download stay, and the next call goes on.
+            machine is changed.
     """
     text = str(path)
     if Path(path).exists():
@@ -240,10 +238,11 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
     address, target = urlunsplit(parts), _target(urlunsplit(parts))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target.parent):
+        # Of two processes that start together one downloads and one waits.
+        with FileLock(target.parent / ".lock"):
             digest = _cached_digest(target, shown)
             if digest is None or digest != (expected or digest):
-                digest = _download(address, shown, target, progress, expected or _first_digest(target))
+                digest = _download(address, shown, target, progress, expected)
                 if not name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
@@ -262,23 +261,6 @@ def _digest_in(fragment: str, address: str) -> str | None:
     if match is None:
         raise VitkitError(f"{address}: after '#' expected sha256= and 64 digits, found {fragment!r}.")
     return match[1].lower()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a lock, so that of two processes that start together one downloads and one waits."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _log.info("%s: waiting for another process that is fetching it", folder)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _cached_digest(target: Path, shown: str) -> str | None:
@@ -302,46 +284,35 @@ def _cached_digest(target: Path, shown: str) -> str | None:
     return digest
 
 
-def _first_digest(target: Path) -> str | None:
-    """Return the recorded SHA-256 of a file that the cache still holds, damaged perhaps."""
-    digest = read_note(_record(target)).get("sha256") if target.exists() else None
-    return digest if isinstance(digest, str) else None
-
-
 def _record(target: Path) -> Path:
     return target.with_name(f".{target.name}.fetched.json")
 
 
 def _download(address: str, shown: str, target: Path, progress: Progress | None, expected: str | None) -> str:
-    """Fetch into a file beside `target`, going on where an earlier call ended; rename it when it is whole."""
-    part, note = target.with_name(target.name + ".part"), target.with_name(f".{target.name}.part.json")
+    """Fetch into a file beside `target`; rename it when it is whole, and return its SHA-256."""
+    part = target.with_name(target.name + ".part")
+    # A file that the cache still holds, damaged perhaps, must come back as it was.
+    first = read_note(_record(target)).get("sha256") if target.exists() else None
+    expected = expected or first
     _log.info("fetching %s into %s", shown, target)
     closed = _CLOSED if "vit_models" in shown else ""
-    failures, longest = 0, 0
-    while True:
+    for attempt in range(1, ATTEMPTS + 1):
         try:
-            _transfer(address, part, note, MAX_WEIGHTS, progress)
+            _transfer(address, part, MAX_WEIGHTS, progress)
             break
         except _RefusedError as error:
             raise VitkitError(f"{shown} cannot be fetched: {error}.{closed} Nothing was changed.") from error
         except _CutError as error:
-            reason = str(error)
-        size = part.stat().st_size if part.exists() else 0
-        # A few bytes do not count, or a server that sends some now and then would keep us for ever.
-        failures = 1 if size - longest >= LEAST else failures + 1
-        longest = max(longest, size)
-        if failures >= ATTEMPTS:
-            resumes = size and read_note(note).get("version")
-            rest = f"; {size:,} bytes are kept, and the next call goes on from there" if resumes else ""
-            raise VitkitError(
-                f"{shown} cannot be fetched: {reason}.{closed} Nothing was changed{rest}. With no network "
-                f"here, fetch the file elsewhere and give its path, or put it at {target}."
+            if attempt == ATTEMPTS:
+                raise VitkitError(
+                    f"{shown} cannot be fetched: {error}.{closed} Nothing was changed. With no network here, "
+                    f"fetch the file elsewhere and give its path, or put it at {target}."
+                ) from error
+            pause = PAUSE * 2 ** (attempt - 1)
+            _retries.warning(
+                "%s: %s; trying again in %g s (attempt %d of %d)", shown, error, pause, attempt + 1, ATTEMPTS
             )
-        pause = PAUSE * 2 ** (failures - 1)
-        _retries.warning(
-            "%s: %s; trying again in %g s (attempt %d of %d)", shown, reason, pause, failures + 1, ATTEMPTS
-        )
-        time.sleep(pause)
+            time.sleep(pause)
     digest, fault = file_digest(part), explain_no_weights(part)
     if digest != (expected or digest):
         fault = f"its SHA-256 is {digest}, expected {expected}: it is another file, or a damaged one"
@@ -350,94 +321,120 @@ def _download(address: str, shown: str, target: Path, progress: Progress | None,
         advice = (
             f" The file here is left as it is, {target}: use it by its path if you trust it, or delete it to "
             "fetch the other."
-        ) * (target.exists() and expected == _first_digest(target))
+        ) * (first is not None and expected == first)
         raise VitkitError(
             f"{shown} was fetched, but {fault}. It was thrown away; nothing else was changed.{advice}"
         )
     replace_json(_record(target), {"source": shown, **described(part, digest)})
     part.replace(target)
-    note.unlink(missing_ok=True)
     sync_folder(target.parent)
     _log.info("fetched %s: %d bytes, SHA-256 %s", shown, target.stat().st_size, digest)
     return digest
 
 
-def _transfer(address: str, part: Path, note: Path, most: int, progress: Progress | None = None) -> None:
-    """Request the missing bytes once; returns when the file is whole.
+def _fetch_settings(parts: SplitResult, folder: Path) -> None:
+    """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
+    part = folder / "settings.part"
+    for name in SETTINGS:
+        beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
+        try:
+            _transfer(beside, part, MAX_SETTINGS)
+            replace_json(folder / name, read_json_object(part))
+        except (_AbsentError, VitkitError):  # the server has none, or a page that says so
+            continue
+        except (_CutError, _RefusedError) as error:  # the user learns that the model is read without it
+            _retries.warning("%s beside the weights is left out: %s", name, error)
+    part.unlink(missing_ok=True)
 
-    A server that sends another rest of an interrupted download under the same mark is believed, where no
-    SHA-256 is known.
 
-    Args:
-        address: of the file.
-        part: where its bytes are written.
-        note: version and size of the file that the bytes in `part` belong to.
-        most: bytes that the file may have.
-        progress: called as bytes come in.
+def _transfer(address: str, part: Path, most: int, progress: Progress | None = None) -> None:
+    """Fetch a file of at most `most` bytes once into `part`.
 
     Raises:
-        _CutError, _RefusedError: it is not whole.
+        _CutError, _RefusedError: it is not whole; what came of it is removed.
     """
-    if not address.startswith("http"):
-        _copy_from_store(address, part, most, progress)
-        return
-    facts = read_note(note)
-    version, total = facts.get("version"), facts.get("total")
-    size = part.stat().st_size if part.exists() and version else 0
-    if size and size == total:
-        return
-    with _request(address, size, version) as response:
-        headers = response.headers
-        mark = headers.get("ETag", "")
-        if not mark or mark.startswith("W/"):  # a weak mark does not promise the same bytes
-            mark = headers.get("Last-Modified", "")
-        rest = re.fullmatch(r"bytes (\d{1,30})-\d{1,30}/(\d{1,30})", headers.get("Content-Range", ""))
-        continues = rest is not None and (int(rest[1]), int(rest[2])) == (size, total)
-        if response.status != 206 or not continues or mark not in ("", version):
-            part.unlink(missing_ok=True)  # the old beginning, before it can be taken for the new file's
-            if response.status in (206, 416):  # 416: it is shorter now
-                raise _CutError("the file changed on the server while it was fetched")
-            length = headers.get("Content-Length", "")
-            size, total = 0, int(length) if re.fullmatch(r"\d{1,30}", length) else None
-            replace_json(note, {"version": mark, "total": total})
-        limit = _room(size, total, part.parent, most)
-        with part.open("ab") as file:
-            try:
-                for piece in _pieces(response):
-                    file.write(piece)
-                    size += len(piece)
-                    if progress is not None:
-                        progress(size, total)
-                    if size > limit:
-                        break
-            finally:  # what came before a cut is on the disk
-                file.flush()
-                os.fsync(file.fileno())
-    if size > limit:
-        part.unlink()
-        raise _RefusedError(
-            f"it has not ended after {size:,} bytes, and the server does not say how long it is"
-        )
-    if size != (total or size):
-        raise _CutError(f"it ended after {size:,} of {total:,} bytes")
+    size = 0
+    part.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        with ExitStack() as stack:
+            with _explained(address):
+                is_store = not address.startswith("http")
+                source, total, deadline = (_open_in_store if is_store else _open_url)(address, stack)
+            limit = _limit(total, part.parent, most)
+            file = stack.enter_context(part.open("wb"))
+            since = 0
+            while True:
+                if since >= LEAST:
+                    deadline.moment, since = time.monotonic() + WINDOW, 0
+                with _explained(address):
+                    piece = source(CHUNK)
+                if not piece:
+                    break
+                file.write(piece)
+                size, since = size + len(piece), since + len(piece)
+                if progress is not None:
+                    progress(size, total)
+                if size > limit:
+                    raise _RefusedError(
+                        f"it has not ended after {size:,} bytes, and the server does not say how long it is"
+                    )
+            if size != (size if total is None else total):
+                raise _CutError(f"it ended after {size:,} of {total:,} bytes")
+            file.flush()
+            os.fsync(file.fileno())  # before it is renamed
+    except (_CutError, _RefusedError):
+        part.unlink(missing_ok=True)
+        raise
 
 
-def _room(size: int, total: int | None, folder: Path, most: int) -> int:
+def _limit(total: int | None, folder: Path, most: int) -> int:
     """Return how many bytes a file may have: all that the server announces, if the disk has room for them.
 
     A body of unannounced length may fill half of what is free.
     """
     free = shutil.disk_usage(folder).free
     if total is None:
-        return min(most, size + free // 2)
+        return min(most, free // 2)
     if total > most:
         raise _RefusedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
-    if total - size > free:
+    if total > free:
         raise _RefusedError(
-            f"it needs {total - size:,} more bytes, and {folder} has {free:,} free: make room there, or "
-            "choose another folder with the environment variable VITKIT_CACHE"
+            f"it needs {total:,} bytes, and {folder} has {free:,} free: make room there, or choose another "
+            "folder with the environment variable VITKIT_CACHE"
         )
     return total
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """Turn what Python and the packages of stores raise into words, and tell what may work another time.
+
+    Raises:
+        _CutError, _RefusedError: the same error, explained.
+    """
+    try:
+        yield
+    except (_CutError, _RefusedError):
+        raise
+    except urllib.error.HTTPError as error:
+        error.close()
+        reasons = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
+        reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
+        again = error.code >= 500 or error.code in (408, 429)
+        raise (_CutError if again else _AbsentError)(reason) from error
+    except FileNotFoundError as error:
+        raise _AbsentError("there is no such file") from error
+    except PermissionError as error:
+        raise _AbsentError("access is refused, or needs a login") from error
+    except (http.client.InvalidURL, ValueError) as error:
+        reason = first_line(error)
+        raise _RefusedError(f"it, or where the server sends it on to, is no address ({reason})") from error
+    except Exception as error:  # of the network, by any library below
+        reason = first_line(getattr(error, "reason", error))
+        anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)"
+        raise _CutError(
+            f"the server cannot be reached: {reason}{anonymous * address.startswith('s3:')}"
+        ) from error
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -474,7 +471,7 @@ class _Deadline(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         count = self.connection.readinto(buffer)
         if time.monotonic() > self.moment:
-            raise _SlowError
+            raise _CutError(f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s")
         return count
 
     def close(self) -> None:
@@ -501,89 +498,24 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return super().do_open(connect, req, **http_conn_args)
 
 
-def _request(address: str, start: int, version: str | None) -> Any:
-    """Request a file from byte `start` on if it is still the same version, else all of it.
+_Opened = tuple[Callable[[int], bytes], int | None, Any]
+"""The function that reads the next bytes of a file, its size if it is known, and the object whose `moment` is
+the deadline."""
 
-    Raises:
-        _CutError, _RefusedError: there is no answer, or another one than the file.
-    """
-    headers = {"User-Agent": "vitkit", "Accept-Encoding": "identity"}
-    if start and version:
-        headers |= {"Range": f"bytes={start}-", "If-Range": version}
-    try:
-        opener = urllib.request.build_opener(_Redirects, _Handler)
-        response = opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:
-            return error
-        error.close()
-        reasons = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
-        reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
-        again = error.code >= 500 or error.code in (408, 429)
-        raise (_CutError if again else _AbsentError)(reason) from error
-    except (http.client.InvalidURL, ValueError) as error:
-        reason = first_line(error)
-        raise _RefusedError(f"it, or where the server sends it on to, is no address ({reason})") from error
-    except _SlowError as error:
-        raise _RefusedError(f"the server sends bytes, but no answer in {WINDOW:g} s") from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = first_line(getattr(error, "reason", error))
-        raise _CutError(f"the server cannot be reached ({reason})") from error
+
+def _open_url(address: str, stack: ExitStack) -> _Opened:
+    request = urllib.request.Request(address, headers={"User-Agent": "vitkit", "Accept-Encoding": "identity"})
+    opener = urllib.request.build_opener(_Redirects, _Handler)
+    response = stack.enter_context(opener.open(request, timeout=TIMEOUT))
+    if response.status != 200:  # a part that nobody asked for, say
+        raise _RefusedError(f"the server answers with HTTP {response.status} in place of the file")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        response.close()
         raise _RefusedError("the server sends it compressed, although it was asked not to")
-    return response
+    return response.read1, response.length, response.deadline
 
 
-def _pieces(response: Any) -> Iterator[bytes]:
-    """Yield the body of an answer as it arrives.
-
-    Raises:
-        _CutError: the connection was cut, or brings fewer than `LEAST` bytes in `WINDOW` seconds.
-    """
-    count = 0
-    response.deadline.moment = time.monotonic() + WINDOW
-    while True:
-        try:
-            piece = response.read1(CHUNK)
-        except _SlowError as error:
-            raise _CutError(f"fewer than {LEAST:,} bytes came in {WINDOW:g} s") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _CutError(f"the connection was cut ({first_line(error)})") from error
-        if not piece:
-            return
-        count += len(piece)
-        if count >= LEAST:
-            response.deadline.moment, count = time.monotonic() + WINDOW, 0
-        yield piece
-
-
-def _fetch_settings(parts: SplitResult, folder: Path) -> None:
-    """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
-    part, note = folder / "settings.part", folder / ".settings.part.json"
-    for name in SETTINGS:
-        beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
-        part.unlink(missing_ok=True)
-        note.unlink(missing_ok=True)
-        try:
-            _transfer(beside, part, note, MAX_SETTINGS)
-            data = json.loads(part.read_bytes())
-            if isinstance(data, dict):
-                replace_json(folder / name, data)
-        except (_AbsentError, ValueError, RecursionError):
-            continue
-        except (_CutError, _RefusedError) as error:  # the user learns that the model is read without it
-            _retries.warning("%s beside the weights is left out: %s", name, error)
-    part.unlink(missing_ok=True)
-    note.unlink(missing_ok=True)
-
-
-def _copy_from_store(address: str, part: Path, most: int, progress: Progress | None) -> None:
-    """Copy a file of a store that fsspec knows; its packages repeat what fails for a moment.
-
-    Raises:
-        _CutError, _RefusedError: it is not whole.
-    """
+def _open_in_store(address: str, stack: ExitStack) -> _Opened:
+    """Open a file of a store that fsspec knows; its packages have timeouts, and repeat what fails."""
     scheme = address.partition(":")[0]
     package = {"gs": "gcsfs", "s3": "s3fs"}[scheme]
     try:
@@ -595,21 +527,5 @@ def _copy_from_store(address: str, part: Path, most: int, progress: Progress | N
         raise _RefusedError(
             f"{scheme}:// needs {package} (pip install {package}{public if scheme == 'gs' else ''})"
         ) from error
-    except Exception as error:
-        raise _RefusedError(f"{package} cannot be used: {first_line(error)}") from error
-    try:
-        total = int(system.info(inside)["size"])
-        _room(0, total, part.parent, most)
-        shown = {"shown": lambda total, size, **_: progress and progress(size, total)}
-        system.get_file(inside, str(part), callback=fsspec.callbacks.Callback(hooks=shown))
-    except _RefusedError:
-        raise
-    except FileNotFoundError as error:
-        raise _AbsentError("there is no such file") from error
-    except PermissionError as error:
-        raise _AbsentError("access is refused, or needs a login") from error
-    except Exception as error:
-        anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)" if scheme == "s3" else ""
-        raise _CutError(f"the store cannot be reached: {first_line(error)}{anonymous}") from error
-    if part.stat().st_size != total:
-        raise _CutError(f"it ended after {part.stat().st_size:,} of {total:,} bytes")
+    total = int(system.info(inside)["size"])
+    return stack.enter_context(system.open(inside, "rb")).read, total, SimpleNamespace()
