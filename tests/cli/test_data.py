@@ -79,7 +79,7 @@ def test_images_are_shown_as_the_options_of_training_make_them(
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 6 * 32
     for wrong, message in (
-        (["--runs", "2"], "without --runs"),
+        (["--runs", "2"], "vitkit data show has no option --runs"),
         (["--out", "digits.pdf"], "ends in .html or .png"),
         (["--images", "0"], "images is from 1 to 100"),
     ):

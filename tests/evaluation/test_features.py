@@ -61,9 +61,10 @@ def _extractor(model: ImageModel | None = None) -> FeatureExtractor:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_features_are_those_of_each_image_alone(data: ImageData, workers: int) -> None:
-    samples, extractor = data.splits["train"], _extractor(_model().train())
+    samples = data.splits["train"]
+    extractor = replace(_extractor(_model().train()), batch_size=3, workers=workers)
     heard: list[int] = []
-    features = extractor.compute(samples, np.arange(10), batch_size=3, workers=workers, progress=heard.append)
+    features = extractor.compute(samples, np.arange(10), heard.append)
     assert heard == [3, 6, 9, 10]
     assert features.readable.tolist() == [i != 7 for i in range(10)]
     assert len(features.reasons) == 1

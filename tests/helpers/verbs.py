@@ -19,7 +19,8 @@ def commands() -> Iterator[tuple[str, Any, HelpPage]]:
             yield verb, None, TRAINING_PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
-            yield named, getattr(module, "OPTIONS", None) or module.Command, PAGES[named]
+            options = module.VERB.options if hasattr(module, "VERB") else getattr(module, "OPTIONS", None)
+            yield named, module.Command if options is None else options, PAGES[named]
 
 
 COMMANDS = {verb: (command, page) for verb, command, page in commands()}

@@ -5,12 +5,11 @@ import pytest
 from tests.jobs.recorder import Recorder
 from vitkit.data.config import Splits
 from vitkit.jobs.data_check import check
-from vitkit.jobs.options import DataCheckOptions
 
 
 def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
-    data_check = check(DataCheckOptions("digits", splits=Splits(val_fraction=0.2), listener=recorder))
+    data_check = check("digits", splits=Splits(val_fraction=0.2), listener=recorder)
     assert capfd.readouterr() == ("", "")
     count = sum(sum(counts.values()) for counts in data_check.counts.values())
     assert recorder.loops == {

@@ -5,6 +5,7 @@ import io
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.jobs.data_show import LABEL, MARGIN, describe_augmentation, run_show, see_images
-from vitkit.jobs.options import DataShowOptions
+from vitkit.jobs.data_show import LABEL, MARGIN, describe_augmentation, see_images, show
 from vitkit.runs.config import Run
 from vitkit.training.config import ClassificationConfig, TrainingConfig
 
@@ -26,7 +26,14 @@ RUN = Run(
     augmentation=Augmentation(shift=2, rand_augment=1, random_erasing=0.5),
     training=TrainingConfig(seed=7),
 )
-OPTIONS = DataShowOptions("digits", images=3, versions=4)
+CHANGES: dict[str, Any] = {
+    "image_size": (16, 12),
+    "shift": 2,
+    "rand_augment": 1,
+    "random_erasing": 0.5,
+    "seed": 7,
+}
+"""What the run changes, by the names of options."""
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_the_versions_are_those_that_training_yields() -> None:
     """From the loader of a run with another batch size, in each of the first epochs."""
-    view = see_images(RUN, OPTIONS)
+    view = see_images(RUN, 3, 4)
     samples = open_data("digits", RUN.splits).splits["train"]
     loader = TrainLoader(samples, RUN.preprocessing, RUN.augmentation, batch_size=64, seed=7)
     seen: dict[str, list[np.ndarray]] = {}
@@ -59,7 +66,7 @@ def test_the_versions_are_those_that_training_yields() -> None:
 
 
 def test_beside_them_is_what_evaluation_sees() -> None:
-    view = see_images(RUN, OPTIONS)
+    view = see_images(RUN, 3, 4)
     samples = open_data("digits", RUN.splits).splits["train"]
     numbers = {samples.key(number): number for number in range(len(samples))}
     for image in view.images:
@@ -69,8 +76,9 @@ def test_beside_them_is_what_evaluation_sees() -> None:
 
 
 def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
-    view = see_images(RUN, OPTIONS)
-    page = run_show(replace(OPTIONS, out=tmp_path / "a.html"), RUN).read_text()
+    out, run = show("digits", images=3, versions=4, out=tmp_path / "a.html", **CHANGES)
+    assert replace(run, augmentation=RUN.augmentation) == RUN
+    view, page = see_images(run, 3, 4), out.read_text()
     pictures = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
         for data in re.findall(r'src="data:image/png;base64,([^"]+)"', page)
@@ -79,7 +87,8 @@ def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
     assert len(pictures) == len(expected) == 15
     for picture, pixels in zip(pictures, expected, strict=True):
         np.testing.assert_array_equal(picture, pixels)
-    sheet = np.asarray(Image.open(run_show(replace(OPTIONS, out=tmp_path / "a.png"), RUN)))
+    out, _ = show("digits", images=3, versions=4, out=tmp_path / "a.png", **CHANGES)
+    sheet = np.asarray(Image.open(out))
     factor = 7  # 16 pixels are enlarged to 112
     height, width = 16 * factor, 12 * factor
     top = len(sheet) - 3 * (height + MARGIN)
@@ -90,27 +99,26 @@ def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
 
 
 def test_names_are_shown_as_text(photos: Path, tmp_path: Path) -> None:
-    run = replace(RUN, data=str(photos))
-    page = run_show(DataShowOptions(str(photos), out=tmp_path / "a.html"), run).read_text()
+    page = show(str(photos), out=tmp_path / "a.html", image_size=16)[0].read_text()
     assert "&lt;b&gt;dogs" in page and "<b>dogs" not in page
 
 
 def test_a_file_that_cannot_be_read_is_passed_over(photos: Path) -> None:
-    run, options = replace(RUN, data=str(photos)), DataShowOptions(str(photos), images=100, versions=1)
-    names = [image.name for image in see_images(run, options).images]
+    run = replace(RUN, data=str(photos))
+    names = [image.name for image in see_images(run, 100, 1).images]
     (photos / names[0]).write_bytes(b"no image")
-    assert [image.name for image in see_images(run, options).images] == names[1:]
+    assert [image.name for image in see_images(run, 100, 1).images] == names[1:]
 
 
 def test_another_file_is_not_written_over(tmp_path: Path) -> None:
-    options = replace(OPTIONS, out=tmp_path / "new" / "cat.png")
-    first = run_show(options, RUN).read_bytes()
-    assert run_show(options, RUN).read_bytes() == first  # the same command again
+    out = tmp_path / "new" / "cat.png"
+    first = show("digits", images=2, out=out, seed=7)[0].read_bytes()
+    assert show("digits", images=2, out=out, seed=7)[0].read_bytes() == first  # the same command again
     with pytest.raises(VitkitError, match=r"cat\.png is there already, with other contents"):
-        run_show(options, replace(RUN, training=TrainingConfig(seed=8)))
-    assert (tmp_path / "new" / "cat.png").read_bytes() == first
+        show("digits", images=2, out=out, seed=8)
+    assert out.read_bytes() == first
     with pytest.raises(VitkitError, match=r"ends in \.html or \.png"):
-        replace(OPTIONS, out="views.jpg")
+        show("digits", out="views.jpg")
 
 
 def test_every_change_is_told() -> None:
@@ -142,5 +150,5 @@ def test_changes_are_told_in_words() -> None:
     for part in ("a crop of 25% to 100% of the area", "mirrored", "by up to 10 degrees", "25% of the images"):
         assert part in description
     mixing = replace(RUN, augmentation=plain, objective=ClassificationConfig(mixup=0.2))
-    said = " ".join(see_images(mixing, replace(OPTIONS, images=1, versions=1)).sentences)
+    said = " ".join(see_images(mixing, 1, 1).sentences)
     assert "Changed at random in training: nothing." in said and "Not shown: mixup" in said

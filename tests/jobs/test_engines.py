@@ -27,7 +27,6 @@ from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.export import read_calibration
-from vitkit.jobs.options import EvaluateOptions, ExportOptions
 from vitkit.models.config.card import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.data_record import describe_data
@@ -77,30 +76,29 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: P
         vitkit.Predictor(nothing, engine="openvino", device="cuda")
     with pytest.raises(vitkit.VitkitError, match="ONNX Runtime computes in float32 here, not in bfloat16"):
         vitkit.Predictor(nothing, engine="onnxruntime", precision="bfloat16")
-    with pytest.raises(vitkit.VitkitError, match="at least 10, found 300 and 3"):
+    with pytest.raises(vitkit.VitkitError, match="check_images is at least 10, found 3"):
         vitkit.export(nothing, tmp_path / "out", check_images=3)
 
 
 def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
     folder = str(photos(tmp_path / "photos"))
-    options = ExportOptions("model", "out", calibration=folder, calibration_images=10, check_images=10)
-    images = read_calibration(small(), options, Hearing())
+    images = read_calibration(small(), folder, 10, 10, Hearing())
     assert (len(images.calibration), len(images.check)) == (10, 10)
     # They are given away in engine.json, without the path.
     assert (images.source, images.check_source) == ("10 images of photos", "images of photos")
     everything = [pixels.tobytes() for pixels in (*images.calibration, *images.check)]
     assert len(set(everything)) == 20
     assert images.calibration[0].shape == (1, 3, 16, 24)
-    again = read_calibration(small(), options, Hearing())
+    again = read_calibration(small(), folder, 10, 10, Hearing())
     assert [pixels.tobytes() for pixels in (*again.calibration, *again.check)] == everything
 
 
 def test_too_few_images_are_refused(tmp_path: Path) -> None:
-    options = ExportOptions("model", "out", calibration=str(photos(tmp_path / "photos", 12)))
+    folder = str(photos(tmp_path / "photos", 12))
     with pytest.raises(vitkit.VitkitError, match=r"at least 10 readable images .* found 4 and 8"):
-        read_calibration(small(), options, Hearing())
+        read_calibration(small(), folder, 300, 500, Hearing())
     with pytest.raises(vitkit.VitkitError, match="does not say where the images are that it was trained on"):
-        read_calibration(small(), ExportOptions("model", "out"), Hearing())
+        read_calibration(small(), None, 300, 500, Hearing())
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
@@ -419,16 +417,21 @@ def test_engines_take_part_in_the_benchmark() -> None:
     assert peer_contestants("vitkit-openvino", config, images, "training", ("float32",)) == []
 
 
-@pytest.mark.parametrize(("engine", "stored"), [(None, True), ("torch", True), ("openvino", False)])
-def test_a_run_keeps_pytorch_s_numbers_alone(
-    engine: Any, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_run_keeps_the_numbers_of_its_model_as_it_was_saved_alone(
+    stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
     monkeypatch.setattr(evaluation, "write_evaluation", lambda run, split, *rest: written.append(split))
     run_evaluation: Any = SimpleNamespace(
-        split="test", result=None, predictions=None, model=Place(str(tmp_path), "run", {})
+        split="test",
+        result=None,
+        predictions=None,
+        model=Place(str(tmp_path), "run", {}),
+        trained_on=True,
+        as_saved=stored,
     )
-    folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), run_evaluation)
+    folder = evaluation.keep_evaluation(run_evaluation)
     assert (folder is not None) == stored == (written == ["test"])
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import run
-from vitkit.jobs.options import PredictOptions
 from vitkit.jobs.predict import predict_images
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.runs.folder import kind_of
@@ -63,8 +62,8 @@ def test_jobs_print_nothing_and_tell_a_listener(
         evaluation = vitkit.evaluate(copy, batch_size=4, listener=listener)
         vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=listener)
         vitkit.write_report(copy, listener=listener)
-        options = PredictOptions(copy, images=images, listener=listener)
-        paths = [predicted.path.name for predicted in predict_images(options)]
+        predictions = predict_images(copy, images, listener=listener)
+        paths = [predicted.path.name for predicted in predictions]
         assert paths == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")
     assert heard.loops == [

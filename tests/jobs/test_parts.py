@@ -31,7 +31,6 @@ from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.jobs import embed, parts
-from vitkit.jobs.options import PredictOptions
 from vitkit.jobs.predict import PredictionRows, predict_to_files
 from vitkit.weights.model_card import card_of, preprocessing_of
 
@@ -222,7 +221,7 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch-size", "0"], "--batch-size is 1 or more"),
+        (["--batch-size", "0"], "--batch-size is at least 1"),
         (["--processes", "2"], "--on ray"),
         (["--out", "{photos}/dogs/00.png"], "is a file"),
         (["--out", "{photos}/dogs/all.NPY"], "would be listed as images by the next command"),
@@ -514,12 +513,12 @@ def test_a_cluster_is_refused_without_ray(
 def test_a_process_of_a_cluster_reads_what_is_named_from_the_folder_of_the_command(
     working: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = PredictOptions("model", images=["photos/cats", "photos/dogs/04.png"], out="named", batch_size=3)
-    predict_to_files(options)
+    images = ["photos/cats", "photos/dogs/04.png"]
+    predict_to_files("model", images, out="named", batch_size=3)
     here = rows(Path("named"))
     Path("named/part-00001.parquet").unlink()
     monkeypatch.chdir("/")
-    worker = parts._Worker(str(working / "named"), PredictionRows(options), str(working))
+    worker = parts._Worker(str(working / "named"), PredictionRows("model", images, 5, 3, {}), str(working))
     facts = json.loads((working / "named" / "_parts.json").read_text())["finished"]["part-00001.parquet"]
     assert worker({"part": 1}) == {"part": 1, **facts}
     assert rows(working / "named") == here

@@ -23,9 +23,7 @@ from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.fewshot.fewshot import keep_fewshot
-from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.inspect import inspect
-from vitkit.jobs.options import EvaluateOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import require_same_images
@@ -292,12 +290,17 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
         (folder / name).touch()
     (folder / "evaluation").symlink_to(tmp_path / "mine")
     heard = Hearing()
-    evaluation = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(folder))
-    assert keep_evaluation(EvaluateOptions(folder, listener=heard), cast("Any", evaluation)) is None
+    evaluation = SimpleNamespace(
+        split="test", result=None, predictions=None, model=kind_of(folder), trained_on=True, as_saved=True
+    )
+    assert keep_evaluation(cast("Any", evaluation), heard) is None
     assert any("evaluation is a link that leads out" in note for note in heard.notes)
     (folder / "fewshot").symlink_to(tmp_path / "mine")
-    few = cast("Any", SimpleNamespace(data_name="photos", models=[]))
-    assert keep_fewshot(FewShotOptions(folder, "photos", listener=heard), few) == []
+    few = cast(
+        "Any",
+        SimpleNamespace(data_name="photos", models=[SimpleNamespace(start=folder, name="a", scores=())]),
+    )
+    assert keep_fewshot(few, listener=heard) == []
     assert "fewshot is a link that leads out" in heard.notes[-1]
     assert not list((tmp_path / "mine").iterdir())
 

@@ -2,68 +2,52 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.text import Text
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.data.config import Splits
-from vitkit.jobs.advice.options import AdviseOptions
-from vitkit.jobs.options import MachineOptions, as_arguments, as_names
+from vitkit.cli.options import Verb
+from vitkit.cli.verb_options import JSON, describe
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advice.choice import Advice, Option
+    from vitkit.jobs.advice.choice import Advice
+    from vitkit.jobs.advice.choice import Option as Way
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, MachineOptions, AdviseOptions):
-    """Say what to do with images and what to expect, before anyone waits for a run.
+@dataclass(kw_only=True)
+class Going:
+    """The option of following the advice."""
 
-    Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
-    probed on training images. --go trains as advised."""
-
-    splits: Splits = field(default_factory=Splits)
     go: bool = False
     """train as advised, and compare the expectation with the result."""
-    out: str | None = None
-    """run folder of --go; left out, runs/DATA-MODEL."""
+
+
+FOLLOW = Verb("advise", "vitkit.jobs.advice.advise", "follow")
+OF_GO = (*describe(Going), *FOLLOW.only("out"))
+VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", *OF_GO, JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, give advice, and follow it with --go."""
-    options = parse(Command, arguments, "advise")
-    line = shlex.join(["vitkit", "advise", *arguments])
-    require_images(options.data)
-    starts = as_names(options.starts)
-    require_checkpoints(*starts)
-    with importing():
-        import torch
-
-        from vitkit.jobs.advice.advise import follow, run_advise
-        from vitkit.runs.machine import require_threads
-
-    require_threads(options.threads)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    console.download(*starts)
-    advice = run_advise(options)
-    console.print_result(advice, options.json, _print)
-    if options.go:
-        machine = as_arguments(MachineOptions, options)
-        folder = follow(advice, options.out, command=line, listener=options.listener, **machine)
+    given = VERB.parse(arguments)
+    data, starts = given["data"], given.get("starts", ())
+    advice = VERB.call(given)
+    console.print_result(advice, bool(given.get("json")), _print)
+    if given.get("go"):
+        line = shlex.join(["vitkit", "advise", *arguments])
+        folder = FOLLOW.call(given, advice, command=line)
         console.print_next(f"open {folder / 'report.html'} in a browser")
-    elif not options.json:
+    elif not given.get("json"):
         if advice.can_go:
-            following = f"{shlex.join(['vitkit', 'advise', options.data, *starts])} --go   (trains so)"
+            following = f"{shlex.join(['vitkit', 'advise', data, *starts])} --go   (trains so)"
         elif advice.default:
-            following = f"vitkit finetune {shlex.quote(options.data)}   (from {advice.default})"
+            following = f"vitkit finetune {shlex.quote(data)}   (from {advice.default})"
         else:
-            following = f"vitkit advise {shlex.quote(options.data)} START"
+            following = f"vitkit advise {shlex.quote(data)} START"
         console.print_next(following)
 
 
@@ -87,7 +71,7 @@ def _print(advice: "Advice") -> None:
         console.out.print(f"- {sentence}", markup=False)
 
 
-def _cells(option: "Option", advice: "Advice") -> list[str | Text]:
+def _cells(option: "Way", advice: "Advice") -> list[str | Text]:
     """Write the row of a way to train; the advised way stands out."""
     mark: Callable[[str], str | Text] = console.bold if option is advice.chosen else str
     return [

@@ -3,28 +3,24 @@
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from vitkit.cli.help import ASKING
-from vitkit.cli.options import parse
+from vitkit.cli.options import parse_given
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
 from vitkit.runs.config import Run, with_task
 
-Shell = Literal["bash", "zsh", "fish"]
-
-
-@dataclass(frozen=True)
-class Command:
-    """Print a script by which a shell completes verbs, options and their choices.
-
-    It knows the options of this version: write it anew after an update."""
-
-    shell: Shell
-    """the shell: bash, zsh or fish."""
-
-
+OPTIONS = (
+    Option(
+        "SHELL",
+        "shell",
+        "SHELL",
+        "the shell: bash, zsh or fish.",
+        choices=("bash", "zsh", "fish"),
+        is_positional=True,
+        is_required=True,
+    ),
+)
 OF_BASH = """\
 autoload -U +X compinit && compinit
 autoload -U +X bashcompinit && bashcompinit"""
@@ -32,8 +28,11 @@ autoload -U +X bashcompinit && bashcompinit"""
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line and print the script."""
-    shell = parse(Command, arguments, "completion").shell
+    """Print a script by which a shell completes verbs, options and their choices.
+
+    It knows the options of this version: write it anew after an update.
+    """
+    shell = parse_given(main, OPTIONS, arguments, "completion")["shell"]
     from vitkit.cli.main import VERBS
 
     verbs = {verb: list_options(verb, module) for verb, (_, module) in VERBS.items()}
@@ -55,9 +54,10 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         options = (*TRAINING_PAGES[verb].before, *describe_training(verb, run))
     else:
         home = importlib.import_module(module)
-        options = home.OPTIONS if hasattr(home, "OPTIONS") else describe(home.Command)
+        table = home.VERB.options if hasattr(home, "VERB") else getattr(home, "OPTIONS", None)
+        options = describe(home.Command) if table is None else table
         if verb == "data":
-            options = (*options, *describe(home.Show))
+            options = (*options, *home.SHOW.options)
         if verb in ("ablate", "scale"):  # they take the options of training too
             options = (*options, *describe_training())
     return tuple({option.name: option for option in options if not option.is_positional}.values())

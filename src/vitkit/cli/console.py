@@ -40,6 +40,7 @@ from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
 from vitkit.weights.published import find_start_named, is_address
+from vitkit.world import world_of_environment
 
 if TYPE_CHECKING:
     from vitkit.tasks import page
@@ -388,7 +389,7 @@ def download(*paths: str | Path) -> None:
     Raises:
         VitkitError: as `fetch`.
     """
-    for path in paths:
+    for path in paths if world_of_environment().rank == 0 else ():
         start = find_start_named(path)
         address = str(path) if start is None else start.address
         if is_address(path) and not address.startswith("hf:"):

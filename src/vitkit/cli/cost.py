@@ -2,13 +2,14 @@
 
 import difflib
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_models
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.options import CostOptions
+from vitkit.cli.options import Verb, with_defaults
+from vitkit.cli.verb_options import JSON, describe
 from vitkit.models.zoo import list_models, model_config
 from vitkit.runs.folder import is_checkpoint
 from vitkit.text import format_bytes, format_count, format_size
@@ -16,48 +17,48 @@ from vitkit.text import format_bytes, format_count, format_size
 if TYPE_CHECKING:
     from vitkit.jobs.cost import Cost, Table6Row
 
+TABLE6 = Verb("cost", "vitkit.jobs.cost", "table6")
 
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, CostOptions):
-    """Say what models need: parameters, FLOPs, memory of a batch, compute of a whole training."""
+
+@dataclass(kw_only=True)
+class OtherForms:
+    """The options that are none of the estimate's."""
 
     table6: bool = False
     """print the pre-training compute of the paper's Table 6 beside ours."""
 
 
+VERB = Verb("cost", "vitkit.jobs.cost", "count_costs", JSON, *describe(OtherForms))
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print what the models need, or Table 6."""
-    command = parse(Command, arguments, "cost")
-    if command.table6:
-        with importing():
-            from vitkit.jobs.cost import table6
-
-        rows = table6()
-        if command.json:
+    given = VERB.parse(arguments)
+    if given.get("table6"):
+        rows = TABLE6.call({})
+        if given.get("json"):
             console.print_json([{**asdict(row), "ratio": row.ratio} for row in rows])
         else:
             _print_table6(rows)
         return
-    require_models(command.models)
-    with importing():
-        from vitkit.jobs.cost import count_costs, record
+    require_models(given["models"])
+    costs = VERB.call(given)
+    from vitkit.jobs.cost import record
 
-    console.download(*command.models)
-    costs = count_costs(command)
-    if command.json:
+    if given.get("json"):
         console.print_json([record(cost) for cost in costs])
     else:
-        _print_costs(costs, command)
+        _print_costs(costs, with_defaults(given, VERB.options))
 
 
-def _print_costs(costs: "list[Cost]", options: CostOptions) -> None:
+def _print_costs(costs: "list[Cost]", options: Mapping[str, Any]) -> None:
     """Print what models need: a single model in detail, several as a table."""
     from vitkit.jobs.cost import H100_FLOPS
 
     if len(costs) == 1:
         _print_model(costs[0], options)
     else:
-        _print_many(costs, options.batch_size)
+        _print_many(costs, options["batch_size"])
     console.out.print(
         "\nA multiply-accumulate is 2 FLOPs; products with the zeros of padding are not counted (other "
         "counters have them, 3 to 4 % more for a ResNet). Memory is an estimate, measured as a processor "
@@ -66,14 +67,14 @@ def _print_costs(costs: "list[Cost]", options: CostOptions) -> None:
     )
     for sentence in filter(None, map(_pixels_left_out, costs)):
         console.print_lines(sentence)
-    if options.images_seen is not None:
+    if options["images"] is not None:
         console.out.print(
-            f"Days are an estimate: at {options.utilization:.0%} (assumed) of an H100's "
+            f"Days are an estimate: at {options['utilization']:.0%} (assumed) of an H100's "
             f"{H100_FLOPS / 1e12:.0f} TFLOP/s."
         )
     following = "vitkit train PATH --model NAME"
-    if all(is_checkpoint(name) for name in options.models):
-        following = f"vitkit card {shlex.quote(options.models[0])}"
+    if all(is_checkpoint(name) for name in options["models"]):
+        following = f"vitkit card {shlex.quote(options['models'][0])}"
     console.print_next(following)
 
 
@@ -127,9 +128,9 @@ def _figures(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _print_model(cost: "Cost", options: CostOptions) -> None:
+def _print_model(cost: "Cost", options: Mapping[str, Any]) -> None:
     console.print_table((f"{cost.model} at {format_size(cost.image_size)}", ""), _numbers(cost))
-    state = "AdamW" if options.optimizer == "adamw" else "SGD"
+    state = "AdamW" if options["optimizer"] == "adamw" else "SGD"
     parts = {
         "weights": "weights",
         "optimizer_state": f"state of {state}",
@@ -149,7 +150,7 @@ def _print_model(cost: "Cost", options: CostOptions) -> None:
     peaks = (format_bytes(memory.peak) for memory in cost.prediction_memory.values())
     console.print_lines("")
     console.print_table(
-        (f"memory of {options.batch_size:,} images at a time", "float32", "bfloat16"),
+        (f"memory of {options['batch_size']:,} images at a time", "float32", "bfloat16"),
         [*rows, ("prediction, most at one time", *peaks)],
     )
 

@@ -2,22 +2,18 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.help import ASKING
 from vitkit.cli.mistakes import WrongCommandLine
-from vitkit.cli.options import JsonOption, importing, parse, parse_study
-from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_training, with_named_task
-from vitkit.cli.verb_options import Option
+from vitkit.cli.options import Verb
+from vitkit.cli.training_options import with_named_task
+from vitkit.cli.verb_options import JSON, Option, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import AUGMENTATION
-from vitkit.jobs.options import DataCheckOptions, DataShowOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.runs.config import Run
 from vitkit.weights.published import default_starts
@@ -28,18 +24,8 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, DataCheckOptions):
-    """Read every image once and say what is there: counts, sizes, bad files, duplicates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Show(DataShowOptions):
-    """Draw training images beside augmented versions of each, as a model sees them.
-
-    All options of vitkit train that change images may follow: --image-size, --crop-area, --rand-augment,
-    --seed, --splits..."""
+VERB = Verb("data check", "vitkit.jobs.data_check", "check", JSON)
+SHOW = Verb("data show", "vitkit.jobs.data_show", "show")
 
 
 def main(arguments: list[str]) -> None:
@@ -50,16 +36,12 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "show":
         _show(arguments[1:])
         return
-    options = parse(Command, arguments[1:] if arguments[0] == "check" else arguments, "data check")
-    require_images(options.path)
-    with importing():
-        from vitkit.jobs.data_check import check
-
-    checked = check(options)
-    if options.json:
+    given = VERB.parse(arguments[arguments[0] == "check" :])
+    checked = VERB.call(given)
+    if given.get("json"):
         console.print_json(checked.to_json())
         raise SystemExit(int(bool(checked.problems)))  # they are in the one object that is printed
-    print_check(checked, options)
+    print_check(checked, given["path"], given.get("task", "classification"))
     if checked.problems:
         raise VitkitError("Training refuses these images as they are:\n" + "\n".join(checked.problems))
 
@@ -68,38 +50,29 @@ def _show(arguments: list[str]) -> None:
     """Draw images as a training with the options of the command line sees them."""
 
     def training(own: Mapping[str, Any]) -> Sequence[Option]:
-        return describe_training(default=with_named_task(_base(own.get("recipe", "")), arguments))
+        run = with_named_task(recipe(own["recipe"]) if "recipe" in own else Run(), arguments)
+        return describe(Run, run, without=("data", "recipe"), by_position=False)
 
-    command, given = parse_study(Show, arguments, "data show", training)
-    require_images(command.path)
-    require_checkpoints(command.start)
-    given |= {"data": command.path} | ({"start.start": command.start} if command.start else {})
-    name = command.recipe
-    run = study_base(given, name, _base(name), "data show", "nothing", command.listener)
-    with importing():
-        from vitkit.jobs.data_show import describe_augmentation, run_show
+    given, options = SHOW.parse_with_training(arguments, training)
+    out, run = SHOW.call(given, **options)
+    from vitkit.jobs.data_show import describe_augmentation
 
-    out = run_show(command, run)
     console.print_lines(
         f"Changed at random: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.", str(out)
     )
+    path = given["path"]
     # Nobody fine-tunes the digits of the demonstration from a start for photos.
-    quoted = shlex.quote(command.path)
-    following = "vitkit train --recipe digits" if command.path == "digits" else f"vitkit finetune {quoted}"
+    following = "vitkit train --recipe digits" if path == "digits" else f"vitkit finetune {shlex.quote(path)}"
     console.print_next(f"open {out} in a browser", following)
 
 
-def _base(name: str) -> Run:
-    """Return the run of a recipe, or by default one with the augmentation of fine-tuning."""
-    return recipe(name) if name else Run(augmentation=AUGMENTATION)
-
-
-def print_check(data: "DataCheck", options: DataCheckOptions) -> None:
+def print_check(data: "DataCheck", path: str, task: str) -> None:
     """Print what is in a data set, and the command that trains on it.
 
     Args:
         data: the findings of the check.
-        options: the options of the check.
+        path: the images.
+        task: what will be learned.
     """
     console.out.print(f"[bold]{escape(data.name)}[/]: {data.kind}", *map(escape, data.notes), sep="\n")
     _print_counts(data)
@@ -114,8 +87,8 @@ def print_check(data: "DataCheck", options: DataCheckOptions) -> None:
         return
     if data.advice:
         console.out.print(f"\n[bold]Advice[/]  {escape(' '.join(data.advice))}")
-    recipe = "digits" if options.path == "digits" else data.recipe
-    quoted, remark = shlex.quote(options.path), "vitkit recipes lists others"
+    recipe = "digits" if path == "digits" else data.recipe
+    quoted, remark = shlex.quote(path), "vitkit recipes lists others"
     command = f"vitkit train --recipe {recipe} --data {quoted}"
     if data.advice:  # to begin from a checkpoint, and not from scratch
         starts = ", ".join(f"{start.name} ({start.megabytes:,.0f} MB)" for start in default_starts())
@@ -124,10 +97,10 @@ def print_check(data: "DataCheck", options: DataCheckOptions) -> None:
             f"from {starts}: it takes the largest that this machine fine-tunes within an hour, and asks "
             "before it fetches that"
         )
-    if options.task != "classification":
-        command += f" --task {options.task}"
+    if task != "classification":
+        command += f" --task {task}"
     if not any(data.counts.values()):  # there are no classes
-        command = f"vitkit pretrain {quoted} --objective {options.task}"
+        command = f"vitkit pretrain {quoted} --objective {task}"
         remark = "it needs no labels"
     console.print_next(f"{command}   ({remark})")
 

@@ -1,18 +1,15 @@
 """`vitkit fewshot`: learn classes from a few images by the features of a checkpoint."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.cli.processes import start_several
-from vitkit.jobs.fewshot.options import FewShotOptions
-from vitkit.models.config.image_config import height_and_width
+from vitkit.cli.options import Verb
+from vitkit.cli.processes import PROCESSES, start_several
+from vitkit.cli.verb_options import JSON
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
@@ -23,34 +20,20 @@ HARDEST_SHOWN = 3
 DRAWS_SHOWN = 5
 """Accuracies of single draws that the table has room for."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, FewShotOptions):
-    """Measure how well classes are learned from a few images, by the features of frozen checkpoints."""
-
-    out: str | None = None
-    """folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working folder."""
-    processes: int = 1
-    """processes that compute features together on this machine, one for each GPU or some for its
-    processors; the numbers are the same. On several machines: torchrun ... -m vitkit fewshot."""
+KEEP = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "keep_fewshot")
+VERB = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "fewshot", JSON, *KEEP.only("out"), PROCESSES)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
     if start_several("fewshot", arguments):
         return
-    options = parse(Command, arguments, "fewshot")
-    if options.out is not None:  # before minutes of measurements
-        require_folder(Path(options.out))
-    require_checkpoints(*options.checkpoints)
-    require_images(options.data)
-    with importing():
-        from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
-
-    console.download(*options.checkpoints)
-    measured = run_fewshot(options)
-    paths = keep_fewshot(options, measured, options.out)
-    if options.json:
+    given = VERB.parse(arguments)
+    if "out" in given:  # before minutes of measurements
+        require_folder(Path(given["out"]))
+    measured = VERB.call(given)
+    paths = KEEP.call(given, measured)
+    if given.get("json"):
         console.print_json(measured.to_json())
         return
     if len(measured.models) == 1:
@@ -59,17 +42,10 @@ def main(arguments: list[str]) -> None:
         _print_models(measured)
     _print_remarks(measured)
     console.print_lines(*map(str, paths))
-    size = height_and_width(options.image_size)
-    of_size = "" if size is None else f" --image-size {size[0]} {size[1]}"
-    starts, data = shlex.join(options.checkpoints), shlex.quote(options.data)
-    console.print_next(f"vitkit fewshot {starts} ANOTHER {data}{of_size}   (to compare them)")
-
-
-def compute_part(arguments: list[str]) -> None:
-    """Compute a part of the features for the numbers that process 0 prints."""
-    from vitkit.jobs.fewshot.fewshot import run_fewshot
-
-    run_fewshot(parse(Command, arguments, "fewshot"))
+    size = given.get("image_size")
+    of_size = [] if size is None else ["--image-size", *map(str, size)]
+    following = shlex.join(["vitkit", "fewshot", *given["starts"], "ANOTHER", given["data"], *of_size])
+    console.print_next(f"{following}   (to compare them)")
 
 
 def _print_model(measured: "FewShot", model: "FewShotModel") -> None:

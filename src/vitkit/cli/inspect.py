@@ -4,29 +4,20 @@ import shlex
 from pathlib import Path
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints
-from vitkit.cli.options import call, importing, parse_given, read_names
-from vitkit.cli.verb_options import describe
-from vitkit.jobs.functions import read_signature
+from vitkit.cli.options import Verb, read_names
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of
 
-SIGNATURE = read_signature("vitkit.jobs.inspect", "inspect")
-OPTIONS = describe(SIGNATURE)
+VERB = Verb("inspect", "vitkit.jobs.inspect", "inspect")
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and draw the pictures."""
-    given = parse_given(SIGNATURE, OPTIONS, arguments, "inspect")
+    given = VERB.parse(arguments)
     if "out" in given:
         require_folder(Path(given["out"]))
-    require_checkpoints(given["model"])
-    with importing():
-        from vitkit.jobs.inspect import inspect
-
     given["images"] = read_names(given["images"])
-    console.download(given["model"])
-    drawn = call(inspect, given, OPTIONS)
+    drawn = VERB.call(given)
     for path in drawn.pictures:
         console.out.print(str(path), markup=False)
     if drawn.without_attention:

@@ -160,8 +160,8 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             return 0
         processes = importlib.import_module("vitkit.cli.processes")
         if verb in ("evaluate", "fewshot"):
-            part = importlib.import_module(VERBS[verb][1]).compute_part
-            return cast("int", processes.take_part(world, part, rest))
+            job = importlib.import_module(VERBS[verb][1]).VERB
+            return cast("int", processes.take_part(world, job, rest))
         return cast("int", processes.follow(world))
     console = importlib.import_module("vitkit.cli.console")
     try:

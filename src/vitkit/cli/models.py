@@ -1,26 +1,20 @@
 """`vitkit models`: the models that can be made by name, and how large they are."""
 
 from vitkit.cli import console
-from vitkit.cli.options import call, importing, parse_given
-from vitkit.cli.verb_options import describe
-from vitkit.jobs.functions import read_signature
+from vitkit.cli.options import Verb
 from vitkit.text import format_count
 
-SIGNATURE = read_signature("vitkit.jobs.models", "measure_models")
-OPTIONS = describe(SIGNATURE)
+VERB = Verb("models", "vitkit.jobs.models", "measure_models")
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the models."""
-    given = parse_given(SIGNATURE, OPTIONS, arguments, "models")
-    with importing():
-        from vitkit.jobs.models import measure_models
-
+    measured = VERB.call(VERB.parse(arguments))
     console.print_table(
         ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image"),
         (
             (model.name, *model.shape, f"{model.parameters:,}", format_count(model.flops))
-            for model in call(measure_models, given, OPTIONS)
+            for model in measured
         ),
     )
     console.print_next(

@@ -7,15 +7,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar, cast
+from functools import partial
+from importlib import import_module
+from itertools import chain
+from typing import Any, TypeVar, cast, get_args
 
-from vitkit.cli.console import TerminalListener
+from vitkit.cli.checks import require_checkpoints, require_images
+from vitkit.cli.console import TerminalListener, download
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import Option, dataclass_in, describe
 from vitkit.errors import VitkitError
-from vitkit.jobs.functions import hush
+from vitkit.jobs.functions import hush, read_signature
+from vitkit.jobs.options import as_names
 from vitkit.listener import Listener
 from vitkit.signals import stop_signals
 
@@ -28,6 +33,72 @@ class JsonOption:
 
     json: bool = False
     """print everything as JSON."""
+
+
+class Verb:
+    """A job on the command line: the parameters of its function are the options.
+
+    Args:
+        name: the verb.
+        module, function: the job, which is imported when it is called, and so neither for help nor for a
+            misspelt option.
+        own: options that the verb itself reads.
+        without: parameters that are no options.
+    """
+
+    def __init__(
+        self, name: str, module: str, function: str, *own: Option, without: Sequence[str] = ()
+    ) -> None:
+        self.name, self.module, self.function = name, module, function
+        self.signature = read_signature(module, function)
+        self.options = (*describe(self.signature, without=without), *own)
+
+    def only(self, *names: str) -> Iterator[Option]:
+        """Yield the options of some parameters, none of them by position."""
+        options = describe(self.signature, by_position=False)
+        return (option for option in options if option.path in names)
+
+    def parse(self, arguments: list[str]) -> dict[str, Any]:
+        """Return the values that are given, by the path of their parameter.
+
+        Raises:
+            SystemExit, WrongCommandLine: as `parse_given`.
+            VitkitError: they name weights or images that are not there.
+        """
+        return self._require(parse_given(self.signature, self.options, arguments, self.name))
+
+    def parse_with_training(
+        self, arguments: list[str], of_training: Callable[[Mapping[str, Any]], Sequence[Option]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values that are given, and those of options of training; see `parse_with_training`."""
+        own, training = parse_with_training(self.signature, self.options, arguments, self.name, of_training)
+        return self._require(own), training
+
+    def _require(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Refuse weights and images that are not there."""
+        require_checkpoints(*self._weights(given))
+        require_images(*(given.get(option.path) for option in self.options if option.names_images))
+        return given
+
+    def call(self, given: Mapping[str, Any], *positional: Any, **more: Any) -> Any:
+        """Fetch the weights that are given by address or name, and call the job, which the terminal hears.
+
+        Args:
+            given: the values of options.
+            positional, more: further arguments.
+
+        Raises:
+            VitkitError: as the job, with the names of options for those of parameters.
+        """
+        with importing():
+            job = getattr(import_module(self.module), self.function)
+        download(*self._weights(given))
+        return call(partial(job, *positional, **more), given, self.options)
+
+    def _weights(self, given: Mapping[str, Any]) -> list[str]:
+        """Return the paths, addresses and names of weights that are given."""
+        values = [as_names(given.get(option.path, ())) for option in self.options if option.names_weights]
+        return list(dict.fromkeys(chain.from_iterable(values)))
 
 
 def parse(command: type[C], arguments: list[str], verb: str) -> C:
@@ -63,6 +134,26 @@ def parse_study(
         SystemExit, WrongCommandLine: as `parse`.
     """
     options = describe(command)
+    given, training = parse_with_training(command, options, arguments, verb, of_training)
+    return build(command, given, options), training
+
+
+def parse_with_training(
+    command: object,
+    options: Sequence[Option],
+    arguments: list[str],
+    verb: str,
+    of_training: Callable[[Mapping[str, Any]], Sequence[Option]],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of a verb's options that are given, and those of options of training.
+
+    Args:
+        command, options, arguments, verb: as for `parse_given`.
+        of_training: describes the options of training, given the verb's own named options.
+
+    Raises:
+        SystemExit, WrongCommandLine: as `parse_given`.
+    """
     require_no_help(command, options, arguments, verb)
     reading = read(arguments, options)
     training_options = of_training(reading.given)
@@ -71,7 +162,7 @@ def parse_study(
     places = [option for option in options if option.is_positional]
     every = (*options, *training_options)
     given = parse_words(verb, reading, places, every, usage(verb, options, PAGES.get(verb, NO_PAGE)))
-    return build(command, given, options), training.given
+    return given, training.given
 
 
 def parse_given(
@@ -128,6 +219,11 @@ def require_first(arguments: Sequence[str], question: str) -> None:
         raise VitkitError(question)
 
 
+def with_defaults(given: Mapping[str, Any], options: Sequence[Option]) -> dict[str, Any]:
+    """Return the values that are given, and the defaults of the options that are left out."""
+    return {option.path: option.default for option in options} | dict(given)
+
+
 def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence[Option]) -> C:
     """Call a function with the options that are given; the terminal hears it.
 
@@ -146,6 +242,9 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
             named[name] = TerminalListener()
         elif parameter.kind is parameter.VAR_POSITIONAL:
             positional = given.get(name, ())
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            (kind,) = get_args(parameter.annotation)  # of Unpack
+            named |= {key: given[key] for key in kind.__annotations__ if key in given}
         elif name in given:
             named[name] = given[name]
         elif any(path.startswith(f"{name}.") for path in given):

@@ -3,25 +3,24 @@
 import base64
 import os
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints
-from vitkit.cli.options import importing, parse, read_names
+from vitkit.cli.options import Verb, read_names, with_defaults
+from vitkit.cli.verb_options import describe
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import PredictOptions, as_names
 from vitkit.text import pluralize, visible
 
 if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command(PredictOptions):
-    """Name what is in images."""
+@dataclass(kw_only=True)
+class Forms:
+    """The forms in which predictions are printed."""
 
     json: bool = False
     """one line of JSON for each image; image_base64 holds a name that is not UTF-8."""
@@ -30,28 +29,30 @@ class Command(PredictOptions):
     where an image cannot be read."""
 
 
+FILES = Verb("predict", "vitkit.jobs.predict", "predict_to_files")
+OF_FILES = FILES.only("out", "on", "processes")
+VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *OF_FILES, *describe(Forms))
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
-    options = parse(Command, arguments, "predict")
-    json_output, csv_output = options.json, options.csv
+    given = VERB.parse(arguments)
+    json_output, csv_output = bool(given.get("json")), bool(given.get("csv"))
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
-    if options.out is not None and (json_output or csv_output):
+    if "out" in given and (json_output or csv_output):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
-    require_checkpoints(options.path)
-    with importing():
-        from vitkit.jobs.predict import predict_images, predict_to_files
-
-    options = replace(options, images=read_names(as_names(options.images)))
-    console.download(options.path)
-    if options.out is not None:
-        _print_files(str(options.out), *predict_to_files(options))
+    if "out" not in given and {"on", "processes"} & {*given}:
+        raise VitkitError("On a cluster predictions are written to files: give --out FOLDER.")
+    given["images"] = read_names(given["images"])
+    if "out" in given:
+        _print_files(given["out"], *FILES.call(given))
         return
-    top = options.top
+    top = with_defaults(given, VERB.options)["top"]
     headings, rows = ["image"], []
     count = failures = 0
     # Closed at once, so that no bar stays on the terminal when the reader of the output has gone.
-    with closing(predict_images(options)) as images:
+    with closing(VERB.call(given)) as images:
         for predicted in images:
             if not count:  # the headings depend on the task and the classes of the model
                 top = min(top, predicted.classes)

@@ -4,11 +4,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vitkit.cli.help import ASKING
+from vitkit.cli.options import Verb
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
@@ -16,6 +16,16 @@ from vitkit.world import World, world_of_environment
 
 MOST_PROCESSES = 1024
 """Processes on one machine at most; a larger number is a mistyped option."""
+PROCESSES = Option(
+    "--processes",
+    "processes",
+    "NUMBER",
+    "processes that compute together on this machine, one for each GPU or some for its processors; the "
+    "result is the same. On several machines: torchrun ... -m vitkit.",
+    1,
+    number=int,
+)
+"""The option of a verb that several processes can compute."""
 SHUTDOWN_SECONDS = 600
 """Seconds that processes have to finish a step and commit it, once they are asked to stop."""
 
@@ -85,20 +95,20 @@ def say(sentence: str) -> None:
     print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
 
 
-def take_part(world: World, compute_part: Callable[[list[str]], None], arguments: list[str]) -> int:
+def take_part(world: World, verb: Verb, arguments: list[str]) -> int:
     """Compute a part of what process 0 prints; return the exit code.
 
     Args:
         world: the processes.
-        compute_part: computes the part of this process, given the arguments of the command.
-        arguments: of the command.
+        verb: the command.
+        arguments: its arguments.
     """
     from vitkit.runs.processes import await_invitation, join_processes, leave_processes
 
     join_processes(say)  # returns once process 0 has understood the arguments
     logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
     try:
-        compute_part(arguments)
+        verb.call(verb.parse(arguments))
         await_invitation(world)
     except KeyboardInterrupt:
         return 130

@@ -1,21 +1,17 @@
 """`vitkit recipes`: named configurations of training and what they are for."""
 
-from dataclasses import dataclass
-
 from vitkit.cli import console
-from vitkit.cli.options import parse
+from vitkit.cli.options import parse_given
+from vitkit.cli.verb_options import Option
 from vitkit.jobs.recipes import RECIPES, describe_recipe, recipe
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """List the recipes: named run configurations, every option of which can be changed on the command
-    line."""
+OPTIONS: tuple[Option, ...] = ()
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, which has no options, and print the recipes."""
-    parse(Command, arguments, "recipes")
+    """List the recipes: named run configurations, every option of which can be changed on the command
+    line."""
+    parse_given(main, OPTIONS, arguments, "recipes")
     rows = []
     for name in RECIPES:
         run = recipe(name)

@@ -4,28 +4,22 @@ import shlex
 from typing import TYPE_CHECKING
 
 from vitkit.cli import console
-from vitkit.cli.options import call, importing, parse_given
-from vitkit.cli.verb_options import JSON, describe
-from vitkit.jobs.functions import read_signature
+from vitkit.cli.options import Verb
+from vitkit.cli.verb_options import JSON
 from vitkit.runs.destination import require_runs
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
     from vitkit.jobs.list_runs import RunSummary
 
-
-SIGNATURE = read_signature("vitkit.jobs.list_runs", "list_runs")
-OPTIONS = (*describe(SIGNATURE), JSON)
+VERB = Verb("runs", "vitkit.jobs.list_runs", "list_runs", JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the runs."""
-    given = parse_given(SIGNATURE, OPTIONS, arguments, "runs")
+    given = VERB.parse(arguments)
     require_runs(given.get("folder", "runs"))
-    with importing():
-        from vitkit.jobs.list_runs import list_runs
-
-    rows = call(list_runs, given, OPTIONS)
+    rows = VERB.call(given)
     if given.get("json"):
         console.print_json([row.to_json() for row in rows])
         return

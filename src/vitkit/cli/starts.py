@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from vitkit.cli import console
-from vitkit.cli.options import call, parse_given
-from vitkit.cli.verb_options import JSON, describe
-from vitkit.weights.published import SOURCES, PublishedStart, starts
+from vitkit.cli.options import Verb
+from vitkit.cli.verb_options import JSON
+from vitkit.weights.published import SOURCES, PublishedStart
 
 DESCRIBED = 5
 """The most starts of which addresses, licence and source are printed below the table."""
@@ -14,13 +14,14 @@ DESCRIBED = 5
 UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
 
 
-OPTIONS = (*describe(starts), replace(JSON, text="print everything as JSON, with licences and sources."))
+LONG = replace(JSON, text="print everything as JSON, with licences and sources.")
+VERB = Verb("starts", "vitkit.weights.published", "starts", LONG)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
-    given = parse_given(starts, OPTIONS, arguments, "starts")
-    listed = call(starts, given, OPTIONS)
+    given = VERB.parse(arguments)
+    listed = VERB.call(given)
     if given.get("json"):
         console.print_json(
             [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]

@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,8 @@ from vitkit.config import IN_PYTHON_ALONE, PREFIXED
 from vitkit.jobs.functions import read_argument_texts, read_field_texts
 from vitkit.listener import Listener
 
+WEIGHTS = ("CHECKPOINT", "FIRST", "MODEL", "SECOND", "START")
+"""Placeholders of a path to weights; a `str` in such a place is a name."""
 ANY_NUMBER = 10**6
 """More values than any list has."""
 
@@ -82,6 +84,10 @@ class Option:
     """Whether it takes several numbers or names in one argument, with commas between them."""
     is_optional: bool = False
     """Whether None is a value."""
+    names_weights: bool = False
+    """Whether its values name weights: a run folder, a checkpoint, an address or a published name."""
+    names_images: bool = False
+    """Whether its value names images with or without labels."""
 
     @property
     def field(self) -> str:
@@ -148,7 +154,7 @@ def _walk(
     """Yield the options of a function or dataclass and of the dataclasses that are its fields."""
     is_class = is_dataclass(command)
     metadata: dict[str, Any] = {field.name: field.metadata for field in fields(command)} if is_class else {}
-    texts = read_field_texts(command) if is_class else read_argument_texts(command)
+    texts = read_field_texts(command) if is_class else in_shell(read_argument_texts(command))
     for name, hint, value, has_place in _parameters(command, default):
         if hint is Listener or name in without or metadata.get(name) == IN_PYTHON_ALONE:
             continue
@@ -167,6 +173,25 @@ def _walk(
             yield _option(place, hint, text, value, group, is_positional=False)
 
 
+def in_shell(texts: Mapping[str, str]) -> dict[str, str]:
+    """Write the texts of parameters for the command line, where a word has no quotes, and an option hyphens.
+
+    Args:
+        texts: from a docstring, where another parameter stands between backticks.
+    """
+
+    def written(text: str) -> str:
+        text = re.sub(r'"(\w+(?::\d+)?)"', r"\1", text)
+        return re.sub("`([^`]+)`", lambda word: option_name(word[1]) if word[1] in texts else word[1], text)
+
+    return {name: written(text) for name, text in texts.items()}
+
+
+def option_name(field: str) -> str:
+    """Return the name of the option of a field: "--batch-size"."""
+    return f"--{field.replace('_', '-')}"
+
+
 def _parameters(command: Any, default: Any) -> Iterator[tuple[str, Any, Any, bool]]:
     """Yield name, type, default and whether it has a place, of each field or parameter."""
     if is_dataclass(command):
@@ -180,7 +205,11 @@ def _parameters(command: Any, default: Any) -> Iterator[tuple[str, Any, Any, boo
         value = MISSING if parameter.default is parameter.empty else parameter.default
         if parameter.kind is parameter.VAR_POSITIONAL:
             yield name, types.GenericAlias(tuple, (parameter.annotation, ...)), MISSING, True
-        elif parameter.kind is not parameter.VAR_KEYWORD:
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            (kind,) = typing.get_args(parameter.annotation)  # of Unpack; what is left out is the function's
+            hints = typing.get_type_hints(kind)
+            yield from ((key, hints[key], None, False) for key in read_field_texts(kind))
+        else:
             yield name, parameter.annotation, value, parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
 
@@ -204,8 +233,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
     if is_positional:
         name = "OUT" if field == "out" else VALUES.get(field, value) if choices else value
     else:
-        prefix = f"{section}." if section in PREFIXED else ""
-        name = f"--{prefix}{field.replace('_', '-')}"
+        name = option_name(f"{section}.{field}" if section in PREFIXED else field)
     return Option(
         name,
         path,
@@ -223,6 +251,8 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         and not is_positional
         and (bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)),
         is_optional=is_optional,
+        names_weights=item == str | Path and value in WEIGHTS,
+        names_images=value == "DATA" or (field, item) == ("path", str),
     )
 
 

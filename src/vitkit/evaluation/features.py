@@ -64,6 +64,10 @@ class FeatureExtractor:
     preprocessing: Preprocessing
     device: torch.device
     precision: Precision = "auto"
+    batch_size: int = 128
+    """Images at a time."""
+    workers: int = 0
+    """Processes that decode images."""
 
     def fingerprint(self) -> str:
         """Hash everything except the images that features depend on: weights, arithmetic, preprocessing.
@@ -90,9 +94,6 @@ class FeatureExtractor:
         self,
         samples: Samples,
         indices: NDArray[np.int64],
-        *,
-        batch_size: int = 128,
-        workers: int = 0,
         progress: Callable[[int], None] | None = None,
         world: World = ALONE,
     ) -> Features:
@@ -104,8 +105,6 @@ class FeatureExtractor:
         Args:
             samples: the split.
             indices: `(N,)` of the images. Unreadable ones take part as zeros and are dropped.
-            batch_size: images at a time.
-            workers: processes that decode images.
             progress: called after each batch with the number of images that are done.
             world: the processes.
 
@@ -127,7 +126,7 @@ class FeatureExtractor:
                 progress(sum(map(len, readable)))
 
         batches = evaluation_batches(
-            samples, self.preprocessing, batch_size, workers, rejects, indices, world=world
+            samples, self.preprocessing, self.batch_size, self.workers, rejects, indices, world=world
         )
         run_model(
             self.model,

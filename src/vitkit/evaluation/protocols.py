@@ -4,7 +4,7 @@ C is the number of classes that the model chooses among, 1,000 or 200.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,8 @@ class ProtocolResult(Shown):
     """The set's own classes that have images, the worst first."""
     note: str
     """The way in which the model's outputs were matched to ImageNet's classes."""
+    rejects: Mapping[str, str] = field(default_factory=dict)
+    """Key and reason of every image that could not be read."""
 
     def summary(self) -> str:
         """State the accuracy with its interval."""

@@ -5,8 +5,9 @@ option `against` compares with the other library's own model.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -15,15 +16,16 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import ConvertOptions
-from vitkit.listener import SILENT, Listener
+from vitkit.jobs.options import LoadingOptions, StrPath
+from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.destination import beside, refuse_taken
-from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions
+from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.formats.recognise import find_format
-from vitkit.weights.loading import Loaded, load
+from vitkit.weights.loading import Identity
+from vitkit.weights.loading import load as load_checkpoint
 from vitkit.weights.model_card import changed_pixels, preprocessing_of
 from vitkit.weights.peers import library_logits
 from vitkit.weights.saving import lost_numerics, save
@@ -84,8 +86,12 @@ class Parity:
 class Converted:
     """The result of a conversion."""
 
+    source: Identity
+    """The checkpoint that was read, with the head that it had."""
     path: Path
     """The file or folder written."""
+    format: Format
+    """The format written."""
     parity: Parity
     """The comparison of the source model with the written model, read back."""
     beside_library: Parity | None = None
@@ -96,8 +102,39 @@ class Converted:
     """Remarks on the source, as `load_model` logs them."""
 
 
-def run_convert(options: ConvertOptions) -> Converted:
-    """Write a checkpoint in another format, read it back and compare the two.
+def convert(
+    source: StrPath,
+    out: StrPath,
+    *,
+    to: Format | None = None,
+    num_classes: int | None = None,
+    head: Literal["keep", "new"] | None = None,
+    against: Library | None = None,
+    accept_change: bool = False,
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **load: Unpack[LoadingOptions],
+) -> Converted:
+    """Write a checkpoint in another library's format, read it back and compare the two.
+
+    Args:
+        source: a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+            https://...).
+        out: file or folder to write; it must not exist yet.
+        to: format to write; left out, official for a name ending in .npz, torchvision for .pth, else vitkit.
+        num_classes: number of classes of a new head of zeros, which replaces the old one, as the original
+            code fine-tunes.
+        head: keep the whole head, or replace it by a new one of zeros.
+        against: compare with the model of another library, timm or huggingface, if it is installed.
+        accept_change: keep a result that differs because the format cannot store all of the model's numerics.
+        image_mean: mean of pixels in 0..1, one for each channel or one for all, where the file does not
+            record it.
+        image_std: standard deviation of pixels in 0..1, given in the same way.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        load: how the checkpoint is read, as `vitkit.jobs.options.LoadingOptions` describes it.
 
     Returns:
         The path and the parity figures.
@@ -106,47 +143,18 @@ def run_convert(options: ConvertOptions) -> Converted:
         VitkitError: the format cannot store such a model, or it differs when it is read back; nothing is
             left.
     """
-    return convert_loaded(read_source(options), options)
-
-
-convert = from_options(ConvertOptions)(run_convert)
-
-
-def read_source(options: ConvertOptions) -> Loaded:
-    """Read the checkpoint with the head and the image size of the conversion.
-
-    Raises:
-        VitkitError: as `load_model`; or the destination cannot be written, which is checked before reading.
-    """
-    _check_destination(Path(options.out), options.format)
-    given = replace(
-        options.load_options,
-        num_classes=options.num_classes,
-        head=options.head,
-        image_mean=options.image_mean or None,
-        image_std=options.image_std or None,
-    )
-    return load(options.source, given)
-
-
-def _check_destination(out: Path, to: Format) -> None:
-    """Refuse a destination that cannot be written, before the source is read."""
+    listener, out, to = hushed(listener, quiet), Path(out), to or format_for(out)
     refuse_taken(out)
     if find_format(to).is_folder and out.name.endswith(ENDINGS):
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
-
-
-def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
-    """Write a model, read it back, compare, and move the file to its destination.
-
-    Args:
-        loaded: from `read_source`.
-        options: the options of the conversion.
-
-    Raises:
-        VitkitError: as `convert`.
-    """
-    out, to, against = Path(options.out), options.format, options.against
+    given = LoadOptions(
+        num_classes=num_classes,
+        head=head,
+        image_mean=image_mean or None,
+        image_std=image_std or None,
+        **load,
+    )
+    loaded = load_checkpoint(source, given)
     model, identity = loaded.model, loaded.identity
     if against is not None and against not in (to, identity.format):
         raise VitkitError(
@@ -157,17 +165,16 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
         written = save(model, folder / out.name, to).path
-        again = load(
-            written, LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
-        ).model
-        parity = compare(model, again, options.listener)
+        same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
+        again = load_checkpoint(written, same).model
+        parity = compare(model, again, listener)
         if not parity.is_finite:
             raise VitkitError(
                 f"{identity.file} gives logits that are not finite, so nothing can be compared: its weights "
                 "overflow or are damaged. Nothing was written."
             )
         if not parity.within(TOLERANCE):
-            _refuse(parity, out, to, lost, options.accept_change)
+            _refuse(parity, out, to, lost, accept_change)
         library_parity = None
         if against is not None:
             library_parity = compare_with_library(model, written if against == to else identity.file, against)
@@ -179,7 +186,8 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
         if out.exists():
             raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
         written.rename(out)
-    return Converted(out, parity, library_parity, (*lost, *_lost_of_the_card(model, again)), loaded.notes)
+    lost += _lost_of_the_card(model, again)
+    return Converted(identity, out, to, parity, library_parity, tuple(lost), loaded.notes)
 
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:

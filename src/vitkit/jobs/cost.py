@@ -1,13 +1,14 @@
 """Estimate the parameters, FLOPs and memory of a model, and the compute of a training."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import CostOptions
+from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
 from vitkit.models.channels_config import with_image_size
 from vitkit.models.config.compute_config import Phase, Precision
+from vitkit.models.config.image_config import Size
 from vitkit.models.measure import (
     InferenceMemory,
     TrainingMemory,
@@ -60,27 +61,50 @@ class Cost:
     """Days on one H100, estimated from the assumed utilisation."""
 
 
-def count_costs(options: CostOptions) -> list[Cost]:
-    """Count the cost of each model.
+def count_costs(
+    *models: str,
+    batch_size: int = 128,
+    image_size: Size | None = None,
+    num_classes: int | None = None,
+    num_heads: int | None = None,
+    optimizer: Literal["adamw", "sgd"] = "adamw",
+    average: bool = False,
+    epochs: float | None = None,
+    images: int | None = None,
+    utilization: float = 0.4,
+) -> list[Cost]:
+    """Say what models need: parameters, FLOPs, memory of a batch, compute of a whole training.
+
+    Args:
+        models: model names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints.
+        batch_size: images of the batch whose memory is counted.
+        image_size: height and width in pixels, or one number for both; left out, 224 or the checkpoint's.
+        num_classes: number of classes of the head; left out, 1000 or the checkpoint's.
+        num_heads: number of attention heads, where the file does not record it.
+        optimizer: optimiser: adamw stores two numbers for each weight, sgd one.
+        average: count a running average of the weights too.
+        epochs: epochs of a training whose compute is estimated; give `images` too.
+        images: images in the training set; give `epochs` too.
+        utilization: fraction of an H100's peak speed that training is assumed to reach.
 
     Raises:
         VitkitError: no model is named, or one is neither a name nor a checkpoint, or sizes do not fit.
     """
-    if not options.models:
+    if not models:
         raise VitkitError("Name a model: vitkit cost ViT-B/16. Names are listed by vitkit models.")
+    require_at_least(1, batch_size=batch_size)
+    if (epochs is None) != (images is None):
+        missing = "--epochs" if epochs is None else "--images"
+        raise VitkitError(f"A training is costed by --epochs and --images together: give {missing} too.")
+    if epochs is not None and images is not None and min(epochs, images) <= 0:
+        raise VitkitError(f"epochs and images are above 0, found {epochs:g} and {images}.")
+    if not 0 < utilization <= 1:
+        raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {utilization}.")
+    load = LoadOptions(num_classes, image_size, num_heads=num_heads)
     # Any decay: an average costs the same with each.
-    optimizer = OptimizerConfig(optimizer=options.optimizer, polyak=0.9999 if options.average else None)
-    return [
-        cost_of(
-            name,
-            configuration(name, replace(options.load_options, num_classes=options.num_classes)),
-            options.batch_size,
-            optimizer,
-            options.images_seen,
-            options.utilization,
-        )
-        for name in options.models
-    ]
+    state = OptimizerConfig(optimizer=optimizer, polyak=0.9999 if average else None)
+    seen = None if epochs is None or images is None else epochs * images
+    return [cost_of(name, configuration(name, load), batch_size, state, seen, utilization) for name in models]
 
 
 def record(cost: Cost) -> dict[str, Any]:

@@ -5,8 +5,9 @@ import io
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,17 @@ from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import DataShowOptions
+from vitkit.jobs.finetune import finetune_run
+from vitkit.jobs.finetune_defaults import AUGMENTATION
+from vitkit.jobs.options import StrPath
+from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.listener import SILENT, Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_views
-from vitkit.runs.config import Run
+from vitkit.runs.config import Run, with_options
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.plan import list_images
+from vitkit.runs.run_options import RunOptions
 from vitkit.text import format_size, pluralize, visible
 
 TILE = 112
@@ -56,21 +63,50 @@ class DataView:
     images: tuple[SeenImage, ...]
 
 
-def run_show(options: DataShowOptions, run: Run) -> Path:
-    """Write a page or a picture of training images beside augmented versions of each.
+def show(
+    path: str,
+    *,
+    start: StrPath = "",
+    recipe: str = "",
+    images: int = 6,
+    versions: int = 5,
+    out: StrPath | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **options: Unpack[RunOptions],
+) -> tuple[Path, Run]:
+    """Draw training images beside augmented versions of each, as a model sees them.
+
+    All options of vitkit train that change images may follow: --image-size, --crop-area, --rand-augment,
+    --seed, --splits...
 
     Args:
-        options: data, number of images and versions, and the file.
-        run: its splits, preprocessing, augmentation and seed make the images.
+        path: images to show: "digits" (built in), a folder of class folders or a .zip or .tar of one, a .csv,
+            or a folder of .parquet files.
+        start: weights whose fine-tuning is shown: a run folder, a file, an address or a name of
+            `vitkit starts`.
+        recipe: recipe whose training is shown; without it and `start`, fine-tuning by default options.
+        images: number of images, the first ones that the run trains on.
+        versions: augmented versions of each image, from the first epochs.
+        out: file to write, .html or .png; left out, DATA-views.html.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        options: options of training, as for `vitkit.train`.
 
     Returns:
-        The file.
+        The file, and the run whose splits, preprocessing, augmentation and seed make the images.
 
     Raises:
         VitkitError: there is no such data, no readable image, or another file of that name.
     """
-    view = see_images(run, options)
-    out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if options.out is None else options.out)
+    for name, count in (("images", images), ("versions", versions)):
+        if not 1 <= count <= 100:
+            raise VitkitError(f"{name} is from 1 to 100, found {count}.")
+    if out is not None and Path(out).suffix.lower() not in (".html", ".png"):
+        raise VitkitError(f"--out is a file that ends in .html or .png, found {out}.")
+    run = shown_run(path, start, recipe, options)
+    view = see_images(run, images, versions, hushed(listener, quiet))
+    out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)
     require_folder(out.parent)
     content = _picture(view) if out.suffix.lower() == ".png" else _page(view).encode()
     # The same command again writes the same bytes; another file of that name may be one of the images.
@@ -78,16 +114,23 @@ def run_show(options: DataShowOptions, run: Run) -> Path:
         raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
     make_folder(out.parent)
     replace_file(out, [content])
-    return out
+    return out, run
 
 
-def see_images(run: Run, options: DataShowOptions) -> DataView:
+def shown_run(path: str, start: StrPath, recipe: str, options: RunOptions) -> Run:
+    """Make the run whose images are shown."""
+    if start:
+        return finetune_run(start, path, recipe=recipe, **options)
+    base = named_recipe(recipe) if recipe else Run(augmentation=AUGMENTATION)
+    return with_options(replace(base, data=path), options)
+
+
+def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) -> DataView:
     """Take the first training images of a run, and their versions in the first epochs, from its own loader.
 
     Raises:
-        VitkitError: as `run_show`.
+        VitkitError: as `show`.
     """
-    listener = options.listener
     with listener.progress("listing images"):
         data = list_images(run)
     samples, seed = data.splits["train"], run.training.seed
@@ -95,10 +138,9 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)
     count, images = len(samples), list[SeenImage]()
     orders = [
-        sample_at(np.arange(epoch * count, (epoch + 1) * count), count, seed)[1]
-        for epoch in range(options.versions)
+        sample_at(np.arange(epoch * count, (epoch + 1) * count), count, seed)[1] for epoch in range(versions)
     ]
-    with listener.progress("drawing images", options.images) as progress:
+    with listener.progress("drawing images", most) as progress:
         for sample in orders[0].tolist():
             places = [
                 epoch * count + int(np.flatnonzero(order == sample)[0]) for epoch, order in enumerate(orders)
@@ -107,12 +149,12 @@ def see_images(run: Run, options: DataShowOptions) -> DataView:
             if not batches[0].mask[0]:
                 continue  # the file cannot be read: vitkit data check lists it
             (tested,) = evaluation_batches(samples, run.preprocessing, 1, indices=[sample])
-            versions = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
+            augmented = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
             label = _label(data, samples.labels[sample])
             seen = tested.images[0].permute(1, 2, 0).numpy()
-            images.append(SeenImage(samples.key(sample), label, seen, versions))
+            images.append(SeenImage(samples.key(sample), label, seen, augmented))
             progress(len(images))
-            if len(images) == options.images:
+            if len(images) == most:
                 break
     if not images:
         raise VitkitError(

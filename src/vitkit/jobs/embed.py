@@ -1,10 +1,11 @@
 """Compute the features of many images into files, each beside the name of its image."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,11 @@ from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import EmbedOptions
+from vitkit.jobs.options import SINGLE_FILES, Cluster, LoadingOptions, StrPath, require_at_least
 from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, read_part, remove_parts
+from vitkit.listener import Listener, hushed
+from vitkit.models.config.compute_config import Precision
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.destination import refuse_taken
 from vitkit.runs.folder import kind_of
 from vitkit.text import csv_line
@@ -53,96 +56,132 @@ class Embedded:
 class FeatureRows:
     """The table of features, as `vitkit.jobs.parts` computes it."""
 
-    options: EmbedOptions
+    path: StrPath
+    data: StrPath
+    device: str
+    precision: Precision
+    load: LoadingOptions
+    batch_size: int
+    workers: int
 
-    def open(self) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
+    def open(self, listener: Listener) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
         """Load the model and list the images.
 
         Raises:
-            VitkitError: as `run_embed`.
+            VitkitError: as `embed`.
         """
-        options, listener = self.options, self.options.listener
-        place = kind_of(options.path)
+        place = kind_of(self.path)
         if place.kind == "exported model":
             raise VitkitError(
-                f"{options.path} is an exported engine, which computes logits alone: give the model that it "
+                f"{place.name} is an exported engine, which computes logits alone: give the model that it "
                 "was exported from."
             )
-        ready = load_ready(
-            place,
-            options.load_options,
-            device=options.device,
-            precision=options.precision,
-            phase="evaluation",
-        )
+        ready = load_ready(place, "evaluation", device=self.device, precision=self.precision, **self.load)
         model: Any = ready.model
         device: Any = ready.device
-        log_notes(options.path, ready.notes, ready.left_out)
+        log_notes(place.name, ready.notes, ready.left_out)
         reason = explain_no_features(model.config)
         if reason:
-            raise VitkitError(f"{options.path} {reason}.")
-        extractor = FeatureExtractor(model, preprocessing_of(model), device, ready.precision)
+            raise VitkitError(f"{place.name} {reason}.")
+        extractor = FeatureExtractor(
+            model, preprocessing_of(model), device, ready.precision, self.batch_size, self.workers
+        )
         with listener.progress("listing images"):
-            rule = extractor.preprocessing.decode
-            data = open_data(str(options.data), Splits(0, 0), rule, labelled=False)
+            data = open_data(str(self.data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
         samples, splits = _all_images(data)
         text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
         columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
         def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-            features = extractor.compute(
-                samples,
-                np.arange(first, last),
-                batch_size=options.batch_size,
-                workers=options.workers,
-                progress=progress,
-            )
+            features = extractor.compute(samples, np.arange(first, last), progress)
             names = [samples.key(index) for index in range(first, last)]
             return _table(names, splits[first:last], features, columns)
 
         facts = {
             "model": extractor.fingerprint(),
             "images": data.fingerprint(),
-            "batch_size": options.batch_size,
+            "batch_size": self.batch_size,
         }
-        return PartsRecord(facts, len(samples), part_rows(options.batch_size)), columns, compute
+        return PartsRecord(facts, len(samples), part_rows(self.batch_size)), columns, compute
 
 
-def run_embed(options: EmbedOptions) -> Embedded:
+def embed(
+    path: StrPath,
+    data: StrPath,
+    out: StrPath | None = None,
+    *,
+    batch_size: int = 128,
+    workers: int = 0,
+    on: Cluster = "here",
+    processes: int = 1,
+    device: str = "auto",
+    precision: Precision = "auto",
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **load: Unpack[LoadingOptions],
+) -> Embedded:
     """Compute the features of images by a frozen model, and keep them in files.
 
-    The features of an image are the input of the model's head: `ImageModel.features`. The files are Parquet
-    with the columns image, split, features and error, one below the folder `out` for each part, or one for
-    all where `out` ends in .parquet. Where it ends in .npy, they are an array `(N, D)` of float32, beside a
-    .names.csv with the names of its rows.
+    Args:
+        path: the model: a run folder, or a checkpoint of any library.
+        data: images: "digits" (built in), a folder of images, a .csv, or .parquet files.
+        out: folder of .parquet files, or a file that ends in .parquet or .npy; left out, one below features/,
+            named by the images and the model. The same command again continues there.
+        batch_size: images that are computed at a time.
+        workers: processes that decode images; with 0 the main process decodes.
+        on: here: this process; ray: the processes of a Ray cluster, which RAY_ADDRESS names, else of this
+            machine (the extra ray). All machines must see the images, the model and the files that are
+            written.
+        processes: processes on Ray, each with a GPU or a processor core of its own.
+        device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
+        precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
+            it, else float32.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        load: how the model is read, as `vitkit.jobs.options.LoadingOptions` describes it.
+
+    Returns:
+        The files and what is in them. The features of an image are the input of the model's head:
+        `ImageModel.features`. Parquet files have the columns image, split, features and error, a file for
+        each part or one for all. A .npy file is an array `(N, D)` of float32, beside a .names.csv with the
+        names of its rows.
 
     Raises:
         VitkitError: the model has no single row of features; there are no such images; `out` holds features
             of another model or of other images.
     """
-    out, ending = options.destination, options.file_ending
-    names = out.with_suffix(NAMES) if ending == ".npy" else None
-    folder = out.with_name(f".{out.name}.parts") if ending else out
-    if ending:
+    if not data or not path:
+        raise VitkitError("Features need a model and images: vitkit embed MODEL DATA.")
+    require_at_least(1, batch_size=batch_size)
+    listener, out = hushed(listener, quiet), _destination(path, data) if out is None else Path(out)
+    is_file = out.suffix.lower() in SINGLE_FILES
+    names = out.with_suffix(NAMES) if out.suffix.lower() == ".npy" else None
+    folder = out.with_name(f".{out.name}.parts") if is_file else out
+    if is_file:
         refuse_taken(out)
-        _refuse_below(out, str(options.data))
+        _refuse_below(out, str(data))
     if names is not None and not folder.exists():  # beside parts, the names are of an earlier attempt
         refuse_taken(names)
-    with computed_parts(folder, FeatureRows(options), options) as (parts, continued):
+    source = FeatureRows(path, data, device, precision, load, batch_size, workers)
+    with computed_parts(folder, source, listener, on, processes) as (parts, continued):
         errors = {part: list(_errors(part)) for part in parts}
         images = sum(pq.read_metadata(part).num_rows for part in parts)
         width = pq.read_schema(parts[0]).field("features").type.list_size
-        if ending:
-            with options.listener.progress(f"writing {out.name}"):
+        if is_file:
+            with listener.progress(f"writing {out.name}"):
                 _join(parts, out, names, images, width)
             remove_parts(folder)
     rejects = {name: error for part in parts for name, error in errors[part]}
-    retry = [out, names] if ending else [part for part in parts if errors[part]]
+    retry = [out, names] if is_file else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
     return Embedded(out, images, width, continued, rejects, again, names)
 
 
-embed = from_options(EmbedOptions)(run_embed)
+def _destination(path: StrPath, data: StrPath) -> Path:
+    """Name the folder for the features of images by a model."""
+    # The working folder, ".", has no name.
+    names = (Path(str(source)).name or "images" for source in (data, path))
+    return Path("features") / re.sub(r"[/:\\]", "-", "-".join(names))
 
 
 def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:

@@ -6,19 +6,21 @@ An exported folder is read without importing PyTorch; a checkpoint is not.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+from vitkit.data.config import Preprocessing
 from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import ModelOptions, PredictorOptions, StrPath
+from vitkit.jobs.options import BuiltModel, LoadingOptions
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.runs.folder import Place, kind_of
 from vitkit.text import join_names
 from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.model_card import preprocessing_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,35 +44,43 @@ class Ready:
     """The device that images are moved to."""
     precision: Precision
     """The precision of autocast."""
+    max_pixels: int | None = None
+    """Largest number of pixels of an image; None for the limit that the model was saved with."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Return the preprocessing of its images."""
+        rule = preprocessing_of(self.model)
+        if self.max_pixels is None:
+            return rule
+        return replace(rule, decode=replace(rule.decode, max_pixels=self.max_pixels))
 
 
 def load_ready(
     path: str | Path | Place,
-    options: LoadOptions,
-    *,
-    device: str,
-    precision: Precision,
     phase: Phase,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
     engine: Engine | None = None,
     exact: bool = False,
+    max_pixels: int | None = None,
+    **load: Unpack[LoadingOptions],
 ) -> Ready:
     """Load a checkpoint, or the folder of an exported engine, to be computed by an engine.
 
     Args:
         path: anything `load_model` reads, or a folder that `vitkit export` wrote.
-        options: as for `load_model`.
-        device: "auto", "cpu", "cuda".
-        precision: "auto" is float32 on a processor.
         phase: evaluation or prediction.
-        engine: None for the engine of an exported folder, else PyTorch.
-        exact: whether to compute in the plain way, which PyTorch alone has.
+        device, precision, engine, exact, max_pixels, load: as `vitkit.jobs.options.ModelOptions` describes
+            them.
 
     Raises:
         VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`.
     """
-    path = kind_of(path)
+    path, options = kind_of(path), LoadOptions(**load)
     if path.kind == "exported model":
-        return _from_folder(path.path, options, device, engine, precision, exact)
+        return _from_folder(path.path, options, device, engine, precision, exact, max_pixels)
     if engine is None or engine == "torch":
         from vitkit.runs.checkpoints import load_any
         from vitkit.runs.machine import find_device, prepare
@@ -81,7 +91,7 @@ def load_ready(
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
         chosen = prepare(loaded.model, place, precision, exact, phase, weights)
-        return Ready(loaded.model, loaded.notes, loaded.identity.left_out, place, chosen)
+        return Ready(loaded.model, loaded.notes, loaded.identity.left_out, place, chosen, max_pixels)
     graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
     refuse_options(engine, device, exact)
     refuse_precision(engine, graph_precision)  # before the weights are read
@@ -92,52 +102,49 @@ def load_ready(
     model = serve(loaded.model, engine, graph_precision, thread_count())
     gelu = describe_gelu(model.config, graph_precision)
     notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
-    return Ready(model, notes, loaded.identity.left_out, "cpu", "float32")
+    return Ready(model, notes, loaded.identity.left_out, "cpu", "float32", max_pixels)
 
 
-def load_by_options(options: ModelOptions, path: StrPath | Place, phase: Phase) -> Ready:
-    """Load the model at a path by the options of a command; see `load_ready`."""
-    return load_ready(
-        path,
-        options.load_options,
-        device=options.device,
-        precision=options.precision,
-        phase=phase,
-        engine=options.engine,
-        exact=options.exact,
-    )
-
-
-def take_built(options: PredictorOptions) -> Ready:
+def take_built(
+    model: BuiltModel,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    max_pixels: int | None = None,
+    **others: object,
+) -> Ready:
     """Take a model that is built already, on its own device unless another is given.
 
     Its way to compute is not changed, because its owner may go on to train it.
+
+    Args:
+        model: the model.
+        device, precision, max_pixels: as for `load_ready`.
+        others: its other options, which are for reading a model.
 
     Raises:
         VitkitError: it is no model of this library, or an option is given that is for reading a model.
     """
     from vitkit.models.image_model import ImageModel
 
-    model = options.path
     if not isinstance(model, ImageModel):
         raise VitkitError(
             f"Expected a path or a model of vitkit, found {type(model).__name__}. For a model of another "
             "library give the path of its checkpoint."
         )
-    refused = ("image_size", "num_heads", "position_interpolation", "exact", "engine")
-    given = [name for name in refused if getattr(options, name)]
+    given = [name for name, value in others.items() if value]
     if given:
         raise VitkitError(
             f"{join_names(given)} is for a model that is read from a path, and this model is built: leave it "
             "out, or give it to create_model or load_model."
         )
     place = next(model.parameters()).device
-    if options.device != "auto":
+    if device != "auto":
         from vitkit.runs.machine import find_device
 
-        place = find_device(options.device)
+        place = find_device(device)
         model.to(place)
-    return Ready(model, (), {}, place, "float32" if options.precision == "auto" else options.precision)
+    return Ready(model, (), {}, place, "float32" if precision == "auto" else precision, max_pixels)
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
@@ -177,6 +184,7 @@ def _from_folder(
     engine: Engine | None,
     precision: Precision,
     exact: bool,
+    max_pixels: int | None,
 ) -> Ready:
     """Load the folder of an export, which fixes the engine, the precision and the image size."""
     model, record = serve_folder(folder, thread_count())
@@ -194,4 +202,4 @@ def _from_folder(
                 "model again."
             )
     refuse_options(record.engine, device, exact)
-    return Ready(model, record.notes, {}, "cpu", "float32")
+    return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)

@@ -6,13 +6,14 @@ The protocols by name are ImageNet's own validation images, ReaL, V2, -A, -R, -S
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
-from vitkit.data.imagenet_config import PROTOCOLS
+from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import Images, repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
@@ -27,11 +28,11 @@ from vitkit.evaluation.protocols import (
     five_likeliest,
     outputs_of_classes,
 )
-from vitkit.jobs.engines import Ready, load_by_options
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions
-from vitkit.listener import SILENT, Listener, added_up
+from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.options import ModelOptions, StrPath
+from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import join_processes, lost_processes_explained, take_threads
@@ -45,7 +46,7 @@ from vitkit.shown import Rows, Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
 from vitkit.weights.loading import log_notes
-from vitkit.weights.model_card import Described, card_of, preprocessing_of
+from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
 
 NAMES_SHOWN = 10
@@ -74,6 +75,8 @@ class Evaluation(Shown):
     """Whether the model was trained on this data, `split` included or not."""
     card: Card = field(default_factory=Card, repr=False)
     """The model's, which says what its outputs mean."""
+    as_saved: bool = True
+    """Whether PyTorch computed the model, with the image size and the limit of pixels it was saved with."""
 
     def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
@@ -86,74 +89,122 @@ class Evaluation(Shown):
         return ((), ()) if details is None else (details.headings, details.rows)
 
 
-def run_evaluate(options: EvaluateOptions) -> Evaluation:
-    """Evaluate a checkpoint, by default on the data that its run folder or export records.
+def evaluate(
+    path: StrPath,
+    data: str | None = None,
+    *,
+    split: str | None = None,
+    batch_size: int = 128,
+    workers: int = 0,
+    worker_timeout: float = WORKER_TIMEOUT,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **model: Unpack[ModelOptions],
+) -> Evaluation:
+    """Evaluate a model on images it was not trained on.
 
-    Each process that torchrun starts computes a part of the batches, and all of them get the same numbers.
+    Args:
+        path: a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`.
+        data: other images than the model's own: "digits", a folder, a .csv or .parquet files. Classes are
+            matched by name.
+        split: images to evaluate on: test, val or train, or a part of them such as "test[:10%]" or
+            "train[-500:]", which has the same fraction of every class; left out, test if there is one.
+        batch_size: images that are computed at a time.
+        workers: processes that decode images; with 0 the main process decodes.
+        worker_timeout: seconds to wait for a batch before the process that loads it is considered stuck; 0
+            waits for ever.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        model: how the model is read and computed, as `vitkit.jobs.options.ModelOptions` describes it.
+
+    Returns:
+        The numbers. Each process that torchrun starts computes a part of the batches, and all of them get
+        the same numbers.
 
     Raises:
         VitkitError: the model names no classes; the data is not there, has classes that the model lacks, or
             has no such split.
     """
-    world = join_processes(options.listener.warn)
-    if not world.writes:
-        options = replace(options, listener=SILENT)  # process 0 speaks
-    listener, place = options.listener, kind_of(options.path)
+    listener = hushed(listener, quiet)
+    world, place = join_processes(listener.warn), kind_of(path)
+    listener = listener if world.writes else SILENT  # process 0 speaks
     take_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            ready = load_for_evaluation(options, place)
-            data, split, trained_on = _open_images(ready, options)
+            ready = _load(place, **model)
+            images, split, trained_on = _open_images(ready, place.name, data, split, listener)
         rejects: dict[str, str] = {}
         result, predictions = evaluate_split(
             ready.model,
-            data,
+            images,
             split,
             ready.device,
             rejects,
-            batch_size=options.batch_size,
-            workers=options.workers,
-            worker_timeout=options.worker_timeout,
+            batch_size=batch_size,
+            workers=workers,
+            worker_timeout=worker_timeout,
             precision=ready.precision,
             listener=listener,
             world=world,
         )
-    model = ready.model
-    answering, recorded = answering_of(model.card), card_of(model).data
-    whole = not trained_on and split == "train" and list(data.splits) == ["train"]
+    answering, recorded = answering_of(ready.model.card), card_of(ready.model).data
+    whole = not trained_on and split == "train" and list(images.splits) == ["train"]
     if world.writes and trained_on:
         others = () if parse_split(split)[0] == "train" else (split,)
-        repeated = find_training_images(data, others, listener)
+        repeated = find_training_images(images, others, listener)
         result = with_repeats(result, predictions, repeated, split, answering, listener)
     elif world.writes and recorded is not None:
-        rows = find_among_others(model, data.splits[split], listener)
+        rows = find_among_others(ready.model, images.splits[split], listener)
         repeated = {} if rows is None else {split: rows}
-        shown = data.name if whole else split
+        shown = images.name if whole else split
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
+    given = (model.get("image_size"), model.get("max_pixels"))
     return Evaluation(
-        split, data, answering, place, result, predictions, rejects, whole, trained_on, model.card
+        split,
+        images,
+        answering,
+        place,
+        result,
+        predictions,
+        rejects,
+        whole,
+        trained_on,
+        ready.model.card,
+        as_saved=model.get("engine") in (None, "torch") and given == (None, None),
     )
 
 
-def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str, bool]:
+def _load(place: Place, **model: Unpack[ModelOptions]) -> Ready:
+    """Load a model for evaluation, and log the notes on it.
+
+    Raises:
+        VitkitError: as `load_ready`; or the model has no classes.
+    """
+    ready = load_ready(place, "evaluation", **model)
+    log_notes(place.name, ready.notes, ready.left_out)
+    reason = answering_of(ready.model.card).explain_unfit(ready.model.config)
+    if reason:
+        raise VitkitError(f"{place.name} {reason}.")
+    return ready
+
+
+def _open_images(
+    ready: Ready, path: str, spec: str | None, split: str | None, listener: Listener
+) -> tuple[ImageData, str, bool]:
     """Open the images of an evaluation; return the name of the split too, and whether the model was trained
     on this data.
 
     Raises:
-        VitkitError: as `run_evaluate`.
+        VitkitError: as `evaluate`.
     """
-    model, listener = ready.model, options.listener
-    reason = answering_of(model.card).explain_unfit(model.config)
-    if reason:
-        raise VitkitError(f"{options.path} {reason}.")
+    model = ready.model
     with listener.progress("listing images"):
-        data = open_model_data(model, options.data, options.max_pixels)
+        data = open_model_data(model, spec, ready.max_pixels)
     if not model.card.class_names:
-        listener.note(_match_by_order(str(options.path), model, data))
-    trained_on = options.data is None or is_training_data(model.card, options.data)
-    data, split = choose_split(data, options.split, options.data is not None, trained_on)
-    return data, split, trained_on
+        listener.note(_match_by_order(path, model, data))
+    trained_on = spec is None or is_training_data(model.card, spec)
+    return *choose_split(data, split, spec is not None, trained_on), trained_on
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -184,21 +235,6 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
     return data, split
 
 
-evaluate = from_options(EvaluateOptions)(run_evaluate)
-
-
-def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -> Ready:
-    """Load the model of an evaluation with its engine, device and precision, and log the notes on it.
-
-    Args:
-        options: the options of the evaluation.
-        place: the path of the model and its kind, where it was looked at already.
-    """
-    ready = load_by_options(options, place or options.path, "evaluation")
-    log_notes(options.path, ready.notes, ready.left_out)
-    return ready
-
-
 def find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
     """Return the rows of data that are training images of a model; None if they cannot be compared."""
     try:
@@ -213,7 +249,7 @@ def find_among_others(model: Described, others: Images, listener: Listener) -> N
         return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
 
 
-def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | None:
+def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:
     """Keep the evaluation of a run in its folder, if PyTorch computed its model unchanged.
 
     The report shows the numbers on the run's own images, and another evaluation of the run is compared with
@@ -223,25 +259,20 @@ def keep_evaluation(options: EvaluateOptions, evaluation: Evaluation) -> Path | 
         The folder that holds it; None if it is of another model or of a part of a split, if the run has not
         finished, or if its folder may not be written.
     """
-    run, split = Path(options.path), evaluation.split
-    if (
-        options.engine not in (None, "torch")
-        or evaluation.model.kind != "run"
-        or split not in SPLITS
-        or any(option is not None for option in (options.image_size, options.max_pixels))
-    ):
+    run, split = evaluation.model.path, evaluation.split
+    if not evaluation.as_saved or evaluation.model.kind != "run" or split not in SPLITS:
         return None
     try:
-        if options.data is not None and not evaluation.trained_on:
+        if not evaluation.trained_on:
             name = name_other_images(run, evaluation.data)
             split = f"{name}/{'all' if evaluation.whole else split}"
             replace_json(run / "evaluation" / f"{split}.mistakes.json", list_mistakes(evaluation))
         write_evaluation(run, split, evaluation.result, evaluation.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are printed all the same
-        options.listener.note(f"Not kept in {run}: {error.strerror}.")
+        listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
     except VitkitError as error:
-        options.listener.note(f"Not kept: {error}")
+        listener.note(f"Not kept: {error}")
         return None
     return (run / "evaluation" / f"{split}.json").parent
 
@@ -294,60 +325,53 @@ def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
     return f"{data.spec} has no {missing} split, only {', '.join(splits)}. Choose one with --split."
 
 
-def run_evaluate_protocol(options: ProtocolOptions) -> ProtocolResult:
+def evaluate_protocol(
+    path: StrPath,
+    data: StrPath,
+    protocol: ProtocolName,
+    *,
+    labels: StrPath | None = None,
+    wnids: StrPath | None = None,
+    batch_size: int = 128,
+    workers: int = 0,
+    worker_timeout: float = WORKER_TIMEOUT,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **model: Unpack[ModelOptions],
+) -> ProtocolResult:
     """Evaluate a model of ImageNet's classes by the protocol of a test set for such models.
+
+    Args:
+        path, batch_size, workers, worker_timeout, quiet, listener, model: as for `vitkit.evaluate`.
+        data: the folder of the test set's images.
+        protocol: test set by whose rules the images are scored, for models of ImageNet's classes.
+        labels: with a protocol, real.json of imagenet-real or the folder mappings of objectnet; left out,
+            beside the images.
+        wnids: with a protocol, the WordNet ids of the model's outputs in order: a file with an id at the
+            beginning of each line, or a folder of class folders; left out, the model's class names or
+            ImageNet's usual order.
 
     Raises:
         VitkitError: the model has other classes; or data or labels have another layout.
     """
-    return run_protocol(options)[0]
-
-
-evaluate_protocol = from_options(ProtocolOptions)(run_evaluate_protocol)
-
-
-def run_protocol(options: ProtocolOptions) -> tuple[ProtocolResult, dict[str, str]]:
-    """Evaluate a model by the protocol of the options.
-
-    Returns:
-        The numbers; and the key and reason of every image that could not be read.
-
-    Raises:
-        VitkitError: as `evaluate_protocol`.
-    """
-    name, listener = options.protocol, options.listener
-    protocol, wnids = PROTOCOLS[name], imagenet_wnids()
-    given = None if options.wnids is None else read_wnids(str(options.wnids))
+    listener, place = hushed(listener, quiet), kind_of(path)
+    rules, all_wnids = PROTOCOLS[protocol], imagenet_wnids()
+    given = None if wnids is None else read_wnids(str(wnids))
     with listener.progress("listing images"):
-        images = list_labelled(
-            name, str(options.data), None if options.labels is None else str(options.labels)
-        )
-    ready = load_for_evaluation(options)
-    model = ready.model
-    reason = answering_of(model.card).explain_unfit(model.config)
-    if reason:
-        raise VitkitError(f"{options.path} {reason}.")
-    names = model.card.class_names
-    columns, note = outputs_of_classes(str(options.path), model.config.num_classes, names, given)
-    candidates = np.array([wnids.index(wnid) for wnid in imagenet_wnids(protocol.mark)])
-    rule = preprocessing_of(model).decode
-    if options.max_pixels is not None:
-        rule = replace(rule, max_pixels=options.max_pixels)
+        images = list_labelled(protocol, str(data), None if labels is None else str(labels))
+    ready = _load(place, **model)
+    names = ready.model.card.class_names
+    columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
+    candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])
+    rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
-    labels = np.zeros(len(images.numbers), np.int64)
-    samples = WithoutBorder(images.files, images.numbers, labels, rule, protocol.border)
+    unlabelled = np.zeros(len(images.numbers), np.int64)
+    samples = WithoutBorder(images.files, images.numbers, unlabelled, rule.decode, rules.border)
     rejects: dict[str, str] = {}
-    batches = evaluation_batches(
-        samples,
-        preprocessing_of(model),
-        options.batch_size,
-        options.workers,
-        rejects,
-        worker_timeout=options.worker_timeout,
-    )
-    with listener.progress(f"evaluating {name}", len(samples)) as progress:
+    batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
+    with listener.progress(f"evaluating {protocol}", len(samples)) as progress:
         logits = run_model.predict(
-            model,
+            ready.model,
             batches,
             device=ready.device,
             precision=ready.precision,
@@ -355,6 +379,7 @@ def run_protocol(options: ProtocolOptions) -> tuple[ProtocolResult, dict[str, st
             progress=added_up(progress),
         )
     output_names = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []
-    return count_right(
-        name, images, logits.ids, five_likeliest(logits), candidates, note, output_names
-    ), rejects
+    counted = count_right(
+        protocol, images, logits.ids, five_likeliest(logits), candidates, note, output_names
+    )
+    return replace(counted, rejects=rejects)

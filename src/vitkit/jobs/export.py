@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -24,23 +25,26 @@ from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, comp
 from vitkit.engines.engine_model import Runner, describe_gelu
 from vitkit.engines.folder import write_description
 from vitkit.engines.graph import example_images
-from vitkit.engines.libraries import refuse_precision
+from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import FEWEST_IMAGES, ExportOptions
-from vitkit.listener import SILENT, Listener
+from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
+from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.fast import compute_as
 from vitkit.models.image_model import ImageModel
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, task_of
 from vitkit.text import without_places
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.model_card import card_of, preprocessing_of
 
+FEWEST_IMAGES = 10
+"""The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
 CHECK_BATCH = 32
 """Images that are compared at a time."""
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
@@ -70,6 +74,9 @@ class Exported:
 
     path: Path
     """The folder written."""
+    engine: GraphEngine
+    """The engine that computes it."""
+    precision: EnginePrecision
     agreement: Agreement | None
     """The comparison of the answers with float32's; None without images, which int8 alone needs."""
     nearness: Nearness | None
@@ -82,51 +89,80 @@ class Exported:
     """A sentence on the operation that the engine computes in another form than the model; None for none."""
 
 
-def run_export(options: ExportOptions) -> Exported:
-    """Write a model as the graph of an inference engine, which `vitkit.Predictor` and `evaluate` read.
+def export(
+    source: StrPath,
+    out: StrPath,
+    *,
+    format: GraphFormat = "openvino",
+    precision: EnginePrecision = "float32",
+    calibration: str | None = None,
+    calibration_images: int = 300,
+    check_images: int = 500,
+    accept_change: bool = False,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **load: Unpack[LoadingOptions],
+) -> Exported:
+    """Write a model for an inference engine, OpenVINO or ONNX Runtime, into a folder that predict and
+    evaluate read.
 
-    The graph is for images of one size.
+    Args:
+        source: a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+            https://...).
+        out: folder of the graph, which must not exist yet.
+        format: format of the graph, and so the engine that computes it: openvino (the extra openvino), or
+            onnx (the extra onnxruntime).
+        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is
+            calibrated on images.
+        calibration: images for int8, like the images it will see: a folder of images, labels or not, or any
+            data to train on; left out, the training images of a run. Some of them are kept apart to compare
+            int8 with float32.
+        calibration_images: most images to measure ranges on.
+        check_images: most other images to compare the result with float32 on.
+        accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        load: how the checkpoint is read, as `vitkit.jobs.options.LoadingOptions` describes it. The graph is
+            for images of one size.
 
     Raises:
         VitkitError: the engine is not installed or cannot compute the model; there are too few images; or the
             engine answers otherwise than float32. Nothing is left at `out` then.
     """
-    listener = options.listener
-    out, engine, precision = Path(options.out), options.engine, options.precision
+    require_at_least(FEWEST_IMAGES, calibration_images=calibration_images, check_images=check_images)
+    listener, out = hushed(listener, quiet), Path(out)
+    engine: GraphEngine = "onnxruntime" if format == "onnx" else "openvino"
     refuse_taken(out)
     refuse_precision(engine, precision)
-    loaded = load_any(options.source, options.load_options)
+    loaded = load_any(source, LoadOptions(**load))
     model = loaded.model
     reason = answering_of(model.card).explain_unfit(model.config)
     if reason:
-        raise VitkitError(f"{options.source} {reason}.")
+        raise VitkitError(f"{source} {reason}.")
     refuse_model(engine, model.config)
     images = None
-    if precision == "int8" or options.calibration is not None:
-        images = read_calibration(model, options, listener)
+    if precision == "int8" or calibration is not None:
+        images = read_calibration(model, calibration, calibration_images, check_images, listener)
     calibrated = images if precision == "int8" else None
     with beside(out) as place:
         folder = place / out.name
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
-            calibration = () if calibrated is None else calibrated.calibration
-            runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, calibration)
+            ranges = () if calibrated is None else calibrated.calibration
+            runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, ranges)
         agreement = nearness = None
         if precision != "int8":
             compared, pixels = _images_to_compare(model, images, listener)
             nearness = require_same(model, runner, engine, precision, pixels, compared)
         if images is not None:
             agreement = measure(model, runner, images.check, listener)
-            _refuse_change(agreement, options, listener)
+            _refuse_change(agreement, precision, out, accept_change, listener)
         calibration_source = None if calibrated is None else calibrated.source
         write_description(folder, model, engine, precision, agreement, nearness, calibration_source)
         refuse_taken(out)
         folder.rename(out)
     departure = describe_gelu(model.config, precision)
-    return Exported(out, agreement, nearness, calibration_source, loaded.notes, departure)
-
-
-export = from_options(ExportOptions)(run_export)
+    return Exported(out, engine, precision, agreement, nearness, calibration_source, loaded.notes, departure)
 
 
 def _images_to_compare(
@@ -180,7 +216,9 @@ def measure(
     return compare_logits(logits, plain, answers(logits), answers(plain))
 
 
-def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Listener) -> None:
+def _refuse_change(
+    agreement: Agreement, precision: EnginePrecision, out: Path, accept_change: bool, listener: Listener
+) -> None:
     """Refuse a result that answers otherwise than float32 too often, unless the caller accepts it.
 
     Raises:
@@ -188,33 +226,39 @@ def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Liste
     """
     if agreement.fraction_same >= LOWEST_AGREEMENT:
         return
-    difference = (
-        f"In {options.precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
-    )
-    if not options.accept_change:
+    difference = f"In {precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
+    if not accept_change:
         raise VitkitError(
-            f"{difference}. Nothing is left at {options.out}. Give more images like those it will see with "
+            f"{difference}. Nothing is left at {out}. Give more images like those it will see with "
             "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
         )
     listener.warn(f"{difference}, kept because of --accept-change.")
 
 
-def read_calibration(model: ImageModel, options: ExportOptions, listener: Listener) -> CalibrationImages:
+def read_calibration(
+    model: ImageModel, spec: str | None, count: int, check_count: int, listener: Listener
+) -> CalibrationImages:
     """Draw images for calibration and for checking, the same at every call, and read them.
 
     Data with a test or validation split is checked on that split; of other data some images are kept apart.
+
+    Args:
+        model: the model.
+        spec: the images; None for those that it was trained on.
+        count, check_count: most images to calibrate on and to check with.
+        listener: hears the progress.
 
     Raises:
         VitkitError: there are no images, or too few that can be read.
     """
     with listener.progress("listing images"):
-        name, samples, apart, check_source = _list(model, options)
-    rule, count = preprocessing_of(model), options.calibration_images
+        name, samples, apart, check_source = _list(model, spec)
+    rule = preprocessing_of(model)
     if apart:
         calibration = _read(samples, count, rule, "reading images to calibrate on", listener)
-        check = _read(apart, options.check_images, rule, "reading images to check with", listener)
+        check = _read(apart, check_count, rule, "reading images to check with", listener)
     else:
-        together = count + options.check_images
+        together = count + check_count
         pixels = _read(samples, together, rule, "reading images to calibrate on and to check with", listener)
         cut = len(pixels) * count // together
         calibration, check = pixels[:cut], pixels[cut:]
@@ -253,20 +297,19 @@ def _own_images(data: ImageData) -> tuple[str, list[Unread]]:
     return f"{SPLITS[split]} images of {data.name}", _unread(data.splits[split])
 
 
-def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread], str]:
+def _list(model: ImageModel, spec: str | None) -> tuple[str, list[Unread], list[Unread], str]:
     """List the images to calibrate on, and the images of a test or validation split, if there is one.
 
     Returns:
         A phrase for the images to calibrate on, these images, the images to check on, and a phrase for them.
     """
-    spec, rule = options.calibration, preprocessing_of(model).decode
+    rule = preprocessing_of(model).decode
     if spec is None:
         record = card_of(model).data
         if record is None or not record.has_place:
             raise VitkitError(
-                f"{options.source} does not say where the images are that it was trained on, and int8 is "
-                "calibrated on images: give a folder of some hundred like those it will see with "
-                "--calibration."
+                "The model does not say where the images are that it was trained on, and int8 is calibrated "
+                "on images: give a folder of some hundred like those it will see with --calibration."
             )
         data = open_model_data(model)
         name = f"the training images of {data.name}"

@@ -10,13 +10,14 @@ Jobs that are not written as functions yet are functions of one value, their opt
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, is_typeddict
 
 from vitkit.jobs.options import JobOptions
 from vitkit.listener import hushed
@@ -117,15 +118,18 @@ def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
 
 
 def read_field_texts(options: type) -> dict[str, str]:
-    """Read the text below each field of a dataclass and of its base classes, from their source.
+    """Read the text below each field of a dataclass or TypedDict and of its base classes, from their source.
 
     Returns:
         The texts by the names of the fields; none where the source is missing.
     """
     texts = {}
-    for owner in reversed(options.__mro__):
-        if not is_dataclass(owner):
-            continue
+    owners = [owner for owner in reversed(options.__mro__) if is_dataclass(owner)]
+    if is_typeddict(options):  # it does not know its bases: they are those of its file whose keys it has
+        named = vars(sys.modules[options.__module__]).values()
+        keys = options.__annotations__.keys()
+        owners = [kind for kind in named if is_typeddict(kind) and kind.__annotations__.keys() <= keys]
+    for owner in owners:
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
         except OSError:
@@ -139,7 +143,8 @@ def read_field_texts(options: type) -> dict[str, str]:
 def read_signature(module: str, name: str) -> Callable[..., Any]:
     """Make a function that has the parameters and the docstring of another, and does nothing.
 
-    It imports only what the types and defaults of the parameters name, and so no torch.
+    It imports only what the types and defaults of the parameters name, and so no torch; a type in quotes, of
+    a parameter that is no option, is not looked at.
 
     Args:
         module: the module of the function.
@@ -165,13 +170,19 @@ def read_signature(module: str, name: str) -> Callable[..., Any]:
 
 
 def read_argument_texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Read the texts of the parameters from the Args of a docstring, by their names."""
+    """Read the texts of the parameters from the Args of a docstring, by their names.
+
+    A TypedDict of further options by name explains its keys itself.
+    """
     _, _, below = (inspect.getdoc(function) or "").partition("\nArgs:\n")
     section = re.split(r"\n(?=\S)", below, maxsplit=1)[0]
     entries = re.split(r"^ {4}(?=\S)", section, flags=re.MULTILINE)[1:]
     texts: dict[str, str] = {}
     for names, text in (entry.split(": ", 1) for entry in entries):
-        texts |= dict.fromkeys(names.split(", "), " ".join(text.replace("`", "").split()))
+        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            texts |= read_field_texts(get_args(parameter.annotation)[0])
     return texts
 
 

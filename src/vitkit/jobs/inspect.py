@@ -4,6 +4,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -26,10 +27,8 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.options import StrPath, StrPaths, as_names
+from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
-from vitkit.models.config.image_config import Size
-from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_model
@@ -76,11 +75,9 @@ def inspect(
     images: StrPaths = (),
     *,
     out: StrPath | None = None,
-    image_size: Size | None = None,
-    num_heads: int | None = None,
-    position_interpolation: Interpolation | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
+    **load: Unpack[LoadingOptions],
 ) -> Inspection:
     """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
 
@@ -92,13 +89,9 @@ def inspect(
         images: image files, folders, or what `vitkit predict` takes, for the attention pictures; left out,
             test images of the run.
         out: folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint.
-        image_size: height and width in pixels, or one number for both; left out, the checkpoint's. Position
-            embeddings are resized.
-        num_heads: number of attention heads, where the file does not record it.
-        position_interpolation: library by whose rule position embeddings are resized; left out, the one that
-            the weights come from.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        load: how the checkpoint is read, as `vitkit.jobs.options.LoadingOptions` describes it.
 
     Raises:
         VitkitError: none of the images can be read.
@@ -108,12 +101,7 @@ def inspect(
     require_folder(folder)
     if out is None:
         refuse_link(folder)  # the run may be somebody else's
-    loaded = load_model(
-        model,
-        image_size=image_size,
-        num_heads=num_heads,
-        position_interpolation=position_interpolation,
-    )
+    loaded = load_model(model, **load)
     with listener.progress("drawing pictures"):
         written = _draw(loaded, as_names(images), folder, listener)
     drawn = any("attention" in path.name for path in written)

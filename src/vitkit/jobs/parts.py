@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +26,8 @@ from vitkit.config import describe_value, read, to_json, write
 from vitkit.data.listing import PARTS_RECORD
 from vitkit.durable import read_chunks, replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import ClusterOptions, JobOptions
-from vitkit.listener import SILENT, Progress
+from vitkit.jobs.options import Cluster, require_at_least
+from vitkit.listener import SILENT, Listener, Progress
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Owner, claim
 from vitkit.text import visible
@@ -78,12 +78,11 @@ class PartsRecord:
 class RowSource(Protocol):
     """The options of a table: a dataclass of plain data, which a cluster sends to its processes."""
 
-    @property
-    def options(self) -> JobOptions:
-        """Return the options of the job."""
-
-    def open(self) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
+    def open(self, listener: Listener) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
         """Load the model and list the images, once in each process that computes.
+
+        Args:
+            listener: hears the progress and remarks.
 
         Returns:
             The record of what decides the rows, their columns, and the function that computes them.
@@ -97,14 +96,15 @@ def part_rows(batch_size: int) -> int:
 
 @contextmanager
 def computed_parts(
-    folder: Path, source: RowSource, cluster: ClusterOptions
+    folder: Path, source: RowSource, listener: Listener, on: Cluster = "here", processes: int = 1
 ) -> Iterator[tuple[list[Path], int]]:
     """Compute the parts that are missing in a folder, which is locked until the block ends.
 
     Args:
         folder: the folder of the parts; made if it is missing.
         source: computes the rows.
-        cluster: the processes that compute.
+        listener: hears the progress and remarks.
+        on, processes: this process, or so many of a Ray cluster compute.
 
     Yields:
         The files of all parts, and the number of parts that were there before.
@@ -113,11 +113,13 @@ def computed_parts(
         VitkitError: the folder holds something else; another process is at work in it; the rows cannot be
             computed; or there is no Ray.
     """
+    require_at_least(1, processes=processes)
+    if on == "here" and processes != 1:
+        raise VitkitError("Several --processes compute on Ray: give --on ray, or leave them out.")
     require_folder(folder)
-    if cluster.on == "ray":
+    if on == "ray":
         _import_ray()
-    listener = source.options.listener
-    record, columns, compute = source.open()
+    record, columns, compute = source.open(listener)
     with claim(_owner(record), folder):
         begun = read(PartsRecord, folder / PARTS_RECORD)
         if begun is None:
@@ -139,8 +141,8 @@ def computed_parts(
         with listener.progress("computing", record.rows) as progress:
             if done:
                 progress(done)
-            if cluster.on == "ray" and missing:
-                for number, part in _on_ray(folder, source, missing, cluster.processes):
+            if on == "ray" and missing:
+                for number, part in _on_ray(folder, source, missing, processes):
                     keep(number, part)
             else:
                 for number in missing:
@@ -235,7 +237,7 @@ class _Worker:
             raise VitkitError(
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
-        record, _, self._compute = source.open()
+        record, _, self._compute = source.open(SILENT)
         _owner(record).refuse_others(self._folder)  # other images and weights on this machine
         self._record = record
 
@@ -263,13 +265,11 @@ def _on_ray(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the listener has its own
     count = max(1, min(workers, len(missing)))
-    # The listener stays in this process.
-    silent: Any = replace(cast("Any", source), options=replace(source.options, listener=SILENT))
     parts = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
     try:
         done = parts.map(
             _Worker,
-            fn_constructor_args=(str(folder.absolute()), silent, str(Path.cwd())),
+            fn_constructor_args=(str(folder.absolute()), source, str(Path.cwd())),
             concurrency=count,
             num_gpus=1 if ray.cluster_resources().get("GPU") else None,
         )

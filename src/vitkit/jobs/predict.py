@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, Unpack, overload
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -26,17 +26,25 @@ from vitkit.durable import hash_file
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs.engines import load_by_options, take_built
-from vitkit.jobs.functions import method_from_options
-from vitkit.jobs.options import ModelOptions, PredictOptions, PredictorOptions, as_arguments, as_names
-from vitkit.models.config.image_config import height_and_width
+from vitkit.jobs.engines import load_ready, take_built
+from vitkit.jobs.options import (
+    SINGLE_FILES,
+    BuiltModel,
+    Cluster,
+    ModelOptions,
+    StrPath,
+    StrPaths,
+    as_names,
+    require_at_least,
+)
+from vitkit.listener import Listener, hushed
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.shown import Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
 from vitkit.text import format_size, pluralize
-from vitkit.weights.model_card import preprocessing_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,30 +78,54 @@ class PredictedImage:
     """The number of the model's classes, of which `guesses` has the most probable."""
 
 
-def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
-    """Predict the classes of images, a batch at a time and in order.
+def predict_images(
+    path: StrPath,
+    images: StrPaths,
+    *,
+    top: int = 5,
+    batch_size: int = 32,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **model: Unpack[ModelOptions],
+) -> Generator[PredictedImage]:
+    """Name what is in images.
 
-    Only files and folders are read here; `vitkit.cli.options.read_names` replaces a "-" among them.
+    Args:
+        path: a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`.
+        images: image files, folders, .zip or .tar files, Parquet files, a .csv of paths; or - for a list of
+            paths on standard input.
+        top: number of classes to name for each image; a multi-label model always names all labels.
+        batch_size: images that are read and computed at a time.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        model: as for `vitkit.evaluate`.
 
     Raises:
         VitkitError: there is no such model, it cannot classify, or an image is given by its web address. A
             file that cannot be read is no error: it is yielded with the reason.
     """
-    predictor, images = _open(options)
-    with options.listener.progress("predicting", len(images)) as progress:
-        for start in range(0, len(images), options.batch_size):
-            batch = images[start : start + options.batch_size]
-            yield from _predict_batch(predictor, batch, options.top)
+    require_at_least(1, top=top, batch_size=batch_size)
+    listener = hushed(listener, quiet)
+    predictor, named = _open(path, images, listener, model)
+    with listener.progress("predicting", len(named)) as progress:
+        for start in range(0, len(named), batch_size):
+            batch = named[start : start + batch_size]
+            yield from _predict_batch(predictor, batch, top)
             progress(start + len(batch))
 
 
-def _open(options: PredictOptions) -> "tuple[Predictor, list[NamedImage]]":
+def _open(
+    path: StrPath, images: StrPaths, listener: Listener, model: ModelOptions
+) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model, and list the images."""
-    predictor = Predictor(**as_arguments(ModelOptions, options))
+    names = as_names(images)
+    if not names:
+        raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
+    predictor = Predictor(path, **model)
     for note in predictor.notes:
-        options.listener.note(f"{options.path}: {note}.")
-    with options.listener.progress("listing images"):
-        return predictor, list(find_images(as_names(options.images)))
+        listener.note(f"{path}: {note}.")
+    with listener.progress("listing images"):
+        return predictor, list(find_images(names))
 
 
 def _predict_batch(
@@ -117,9 +149,13 @@ def _predict_batch(
 class PredictionRows:
     """The table of predictions, as `vitkit.jobs.parts` computes it."""
 
-    options: PredictOptions
+    path: StrPath
+    images: StrPaths
+    top: int
+    batch_size: int
+    model: ModelOptions
 
-    def open(self) -> "tuple[PartsRecord, pa.Schema, ComputeRows]":
+    def open(self, listener: Listener) -> "tuple[PartsRecord, pa.Schema, ComputeRows]":
         """Load the model and list the images.
 
         Raises:
@@ -129,8 +165,7 @@ class PredictionRows:
 
         from vitkit.jobs.parts import PartsRecord, part_rows
 
-        options = self.options
-        predictor, images = _open(options)
+        predictor, images = _open(self.path, self.images, listener, self.model)
         names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
         columns = pa.schema(
             {
@@ -143,9 +178,9 @@ class PredictionRows:
 
         def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
             predicted: list[PredictedImage] = []
-            for start in range(first, last, options.batch_size):
-                batch = images[start : min(start + options.batch_size, last)]
-                predicted += _predict_batch(predictor, batch, options.top)
+            for start in range(first, last, self.batch_size):
+                batch = images[start : min(start + self.batch_size, last)]
+                predicted += _predict_batch(predictor, batch, self.top)
                 progress(len(predicted))
             rows = {
                 "image": names[first:last],
@@ -156,17 +191,17 @@ class PredictionRows:
             return pa.table(rows, columns)
 
         facts = {
-            "model": _hash_model(options),
-            "engine": options.engine,
-            "precision": options.precision,
-            "image_size": list(height_and_width(options.image_size) or ()),
-            "position_interpolation": options.position_interpolation,
+            "model": _hash_model(self.path, self.model.get("num_heads")),
+            "engine": self.model.get("engine"),
+            "precision": self.model.get("precision", "auto"),
+            "image_size": list(predictor.preprocessing.image_size),
+            "position_interpolation": self.model.get("position_interpolation"),
             "max_pixels": predictor.preprocessing.decode.max_pixels,
             "images": _hash_images(images),
-            "top": options.top,
-            "batch_size": options.batch_size,
+            "top": self.top,
+            "batch_size": self.batch_size,
         }
-        return PartsRecord(facts, len(images), part_rows(options.batch_size)), columns, compute
+        return PartsRecord(facts, len(images), part_rows(self.batch_size)), columns, compute
 
 
 def _hash_images(images: Sequence[NamedImage]) -> str:
@@ -182,14 +217,14 @@ def _hash_images(images: Sequence[NamedImage]) -> str:
     return digest.hexdigest()
 
 
-def _hash_model(options: PredictOptions) -> str:
+def _hash_model(path: StrPath, num_heads: int | None) -> str:
     """Hash a model: its weights, configuration, preprocessing, classes and task."""
-    place = kind_of(options.path)
+    place = kind_of(path)
     if place.kind == "exported model":
         return hash_file(place.path / DESCRIPTION)[1]  # the description holds the hashes of the graph
     from vitkit.runs.start import find_start, hash_weights
 
-    start = find_start(StartConfig(str(options.path), num_heads=options.num_heads), place)
+    start = find_start(StartConfig(str(path), num_heads=num_heads), place)
     facts = {
         "weights": sorted(hash_weights(start).values()),
         "config": to_json(start.config),
@@ -200,10 +235,29 @@ def _hash_model(options: PredictOptions) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
-    """Predict the classes of images into Parquet files in the folder `out`.
+def predict_to_files(
+    path: StrPath,
+    images: StrPaths,
+    *,
+    top: int = 5,
+    batch_size: int = 32,
+    out: StrPath,
+    on: Cluster = "here",
+    processes: int = 1,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **model: Unpack[ModelOptions],
+) -> tuple[int, int, int]:
+    """Predict the classes of images into Parquet files with the columns image, classes, probabilities, error.
 
-    The columns are image, classes, probabilities and error.
+    Args:
+        path, images, top, batch_size, quiet, listener, model: as for `predict_images`.
+        out: folder of .parquet files for the predictions, in place of printing them. The same command again
+            continues there.
+        on: here: this process; ray: the processes of a Ray cluster, which RAY_ADDRESS names, else of this
+            machine (the extra ray). All machines must see the images, the model and the files that are
+            written.
+        processes: processes on Ray, each with a GPU or a processor core of its own.
 
     Returns:
         The number of images, of unreadable ones, and of parts that were there before.
@@ -213,10 +267,18 @@ def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
     """
     from vitkit.jobs.parts import computed_parts, read_part
 
-    with computed_parts(Path(options.out or ""), PredictionRows(options), options) as (parts, continued):
+    require_at_least(1, top=top, batch_size=batch_size)
+    folder, listener = Path(out), hushed(listener, quiet)
+    if folder.suffix.lower() in SINGLE_FILES:
+        raise VitkitError(
+            f"For predictions --out takes a folder for .parquet files, found {out}, the name of a "
+            "single file: give the name of a folder."
+        )
+    source = PredictionRows(path, images, top, batch_size, model)
+    with computed_parts(folder, source, listener, on, processes) as (parts, continued):
         errors = [read_part(part, ["error"])["error"] for part in parts]
-    images = sum(len(column) for column in errors)
-    return images, images - sum(column.null_count for column in errors), continued
+    count = sum(map(len, errors))
+    return count, count - sum(column.null_count for column in errors), continued
 
 
 class Predictor(Shown):
@@ -234,27 +296,37 @@ class Predictor(Shown):
         VitkitError: there is no checkpoint, the model has no classes, or `class_names` has another number.
     """
 
-    @method_from_options(PredictorOptions)
-    def __init__(self, options: PredictorOptions) -> None:
-        """Load a model, for predictions by PyTorch or by another engine."""
-        if isinstance(options.path, str | os.PathLike):
-            ready, named = load_by_options(options, options.path, "prediction"), str(options.path)
+    def __init__(
+        self,
+        path: StrPath | BuiltModel,
+        *,
+        class_names: Sequence[str] | None = None,
+        **model: Unpack[ModelOptions],
+    ) -> None:
+        """Load a model, for predictions by PyTorch or by another engine.
+
+        Args:
+            path: a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`; or
+                a model of `create_model` or `load_model`, which computes as it stands and where it stands.
+            class_names: names of the classes in the order of the outputs; left out, the names that the model
+                was saved with.
+            model: as for `vitkit.evaluate`.
+        """
+        if isinstance(path, str | os.PathLike):
+            named, ready = str(path), load_ready(path, "prediction", **model)
         else:
-            ready, named = take_built(options), "The model"
+            named, ready = "The model", take_built(path, **model)
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)
         reason = self.answering.explain_unfit(self.model.config)
         if reason:
             raise VitkitError(f"{named} {reason}.")
-        self.preprocessing = preprocessing_of(self.model)
-        if options.max_pixels is not None:
-            rule = replace(self.preprocessing.decode, max_pixels=options.max_pixels)
-            self.preprocessing = replace(self.preprocessing, decode=rule)
+        self.preprocessing = ready.preprocessing
         count = self.model.config.num_classes
         self.card = self.model.card
-        if options.class_names is not None:
-            self.card = replace(self.card, class_names=tuple(options.class_names))
+        if class_names is not None:
+            self.card = replace(self.card, class_names=tuple(class_names))
             if len(self.card.class_names) != count:
                 raise VitkitError(
                     f"Expected the names of {count} classes, found {len(self.card.class_names)}: give one "

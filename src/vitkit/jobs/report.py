@@ -53,12 +53,12 @@ class Trained:
 
 
 def write_report(
-    run: str | Path, *, trained: Trained | None = None, quiet: bool = False, listener: Listener = AUTOMATIC
+    run: str | Path, *, trained: "Trained | None" = None, quiet: bool = False, listener: Listener = AUTOMATIC
 ) -> Path:
-    """Write `report.html` into a run folder, from what is in it and the images it was trained on.
+    """Write a run's `report.html`, from what is in its folder and the images it was trained on.
 
     Args:
-        run: the run folder, or the folder of a series of runs.
+        run: folder of a run or of a series of runs.
         trained: the run in memory; left out, it is read from the folder.
         quiet: whether nothing but warnings is heard.
         listener: hears the progress, and what is missing on the page.

@@ -256,7 +256,7 @@ def test_what_was_expected_is_kept_and_compared_with_what_came_out(
     advice = advise(str(photos), start, cache=False)
     assert advice.chosen is not None and advice.chosen.forecast is not None
     hearing = Hearing()
-    folder = follow(advice, tmp_path / "run", listener=hearing)
+    folder = follow(advice, out=tmp_path / "run", listener=hearing)
     record = read_advice(folder)
     assert record is not None and record.expected == advice.chosen.forecast
     accuracy = json.loads((folder / "evaluation" / "test.json").read_text())["accuracy"]
@@ -271,7 +271,7 @@ def test_what_was_expected_is_kept_and_compared_with_what_came_out(
     ]
     assert expectations[-1] == [sentence]
     again = Hearing()
-    assert follow(advice, folder, listener=again) == folder, "the same advice goes on where it was"
+    assert follow(advice, out=folder, listener=again) == folder, "the same advice goes on where it was"
     assert ("advice", [sentence]) in again.rows
     assert vitkit.load_model(folder).config.num_classes == 2
 

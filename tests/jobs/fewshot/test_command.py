@@ -80,11 +80,11 @@ def test_several_checkpoints_in_one_table_and_one_picture(
     [
         (["--data", "nowhere"], "No data at 'nowhere'"),
         (["--data", "digits", "--shots", "0,5"], "shots are numbers of images from 1, found 0, 5"),
-        (["--data", "digits", "--seeds", "0"], "--seeds and --batch-size are at least 1"),
+        (["--data", "digits", "--seeds", "0"], "--seeds is at least 1"),
         (["--data", "digits", "--l2", "0"], "l2 is a number above 0"),
         (["--data", "digits", "--l2", "nan"], "l2 is a number above 0"),
         (["--data", "digits", "--neighbours", "0"], "neighbours is at least 1"),
-        (["--data", "digits", "--workers", "-1"], "workers is 0 or more"),
+        (["--data", "digits", "--workers", "-1"], "workers is at least 0"),
         (["--data", "digits", "--device", "abacus"], "cannot be used"),
     ],
 )

@@ -5,6 +5,7 @@ that begins or that is resumed. A file that cannot be read has its slot in the b
 by name.
 """
 
+import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -135,10 +136,15 @@ def evaluation_batches(
     Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`.
 
     Raises:
-        VitkitError: a worker takes more than `worker_timeout` seconds for a batch; 0 waits for ever.
+        VitkitError: a worker takes more than `worker_timeout` seconds for a batch; 0 waits for ever. Or one
+            of these numbers is too low.
     """
     if batch_size < 1:
-        raise VitkitError(f"batch_size must be at least 1, found {batch_size}.")
+        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+    if workers < 0:
+        raise VitkitError(f"workers is at least 0, found {workers}.")
+    if not 0 <= worker_timeout < math.inf:
+        raise VitkitError(f"worker_timeout is 0 seconds (no limit) or more, found {worker_timeout}.")
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
     batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
     count = -(-len(ids) // batch_size)  # rounded up

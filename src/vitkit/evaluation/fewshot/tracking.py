@@ -104,12 +104,12 @@ class FewShotTracking:
                 raise VitkitError(
                     f"Few-shot accuracy needs a model with features, found {type(model).__name__}."
                 )
-            extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
+            extractor = FeatureExtractor(
+                model, preprocessing, torch.device(device), precision, batch_size, workers
+            )
 
             def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
-                return extractor.compute(
-                    samples, indices, batch_size=batch_size, workers=workers, world=world
-                )
+                return extractor.compute(samples, indices, world=world)
 
             # All processes fit the same features, since they could only wait meanwhile, and need no message
             # for the result; one reports an error.

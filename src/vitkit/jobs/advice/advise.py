@@ -1,5 +1,6 @@
 """Advise, before anyone waits for a run, on the start to begin from and on the accuracy to expect."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.check import DataCheck, check_data
-from vitkit.data.config import Splits
+from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
@@ -17,20 +18,18 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.jobs.advice.choice import Advice, Option, advice_sentences, choose, option_of, refuse_to_go
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
-from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
 from vitkit.jobs.default_start import measure_starts
 from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.functions import from_options
-from vitkit.jobs.options import as_names
+from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train_run import train_run
-from vitkit.listener import Listener
+from vitkit.listener import Listener, hushed
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.machine import find_device
+from vitkit.runs.machine import find_device, use_threads
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.start import find_start
 from vitkit.runs.step_cost import count_images, measure_cost
@@ -48,30 +47,64 @@ PIXEL_SECONDS = 10.0
 """The most seconds for the probe of small pictures."""
 
 
-def run_advise(options: AdviseOptions) -> Advice:
-    """Advise on how to train on images and on the accuracy to expect, before anyone waits for a run.
+def advise(
+    data: str,
+    starts: StrPaths = (),
+    *,
+    splits: Splits | None = None,
+    decode: DecodeRule = DEFAULT_RULE,
+    seconds: float = 60.0,
+    device: str = "auto",
+    threads: int | None = None,
+    cache: bool = True,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+) -> Advice:
+    """Say what to do with images and what to expect, before anyone waits for a run.
 
-    The images are counted and checked, a few steps measure this machine's speed, and frozen features of each
-    start are probed on training images for `seconds` at most, by ridge regression and nearest neighbours with
-    cross-validation. `advice.chosen.run` is the advised run, for `vitkit.train`. Without a start, published
-    ones are compared by their cost.
+    Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
+    probed on training images.
+
+    Args:
+        data: images to train on: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
+            .csv, or a folder of .parquet files.
+        starts: run folders, files or addresses of weights to begin from; the best of several is advised.
+        splits: how missing splits are made.
+        decode: how images are read where a start records no rule of its own.
+        seconds: seconds for the features of all starts together; with more seconds, more images are probed.
+        device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        cache: keep the features of images in the user's cache folder, and use the features that are there.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+
+    Returns:
+        The advice; `chosen.run` is the advised run, for `vitkit.train`. A probe is ridge regression and
+        nearest neighbours with cross-validation. Without a start, published ones are compared by their cost.
 
     Raises:
         VitkitError: there is no such data or start, or too few images for a probe.
     """
-    listener, device = options.listener, find_device(options.device)
+    if not data:
+        raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")
+    if not 0 < seconds < math.inf:
+        raise VitkitError(f"seconds is a number above 0, found {seconds:g}.")
+    use_threads(threads)  # the speed depends on them
+    listener, place, cut = hushed(listener, quiet), find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):
         # First, so that a wrong start is refused at once.
-        runs = [_fitted_run(options, start) for start in as_names(options.starts)]
+        runs = [_fitted_run(data, cut, start) for start in as_names(starts)]
     with listener.progress("listing images"):
-        data = find_task("classification").learning.open_data(options.data, options.cut, options.decode)
-    sizes = sample_sizes(data.splits["train"])
-    check, leaks = _look(data, sizes, listener)
-    variants = [sized for run in runs for sized in _with_sizes(run, data, sizes)]
-    seconds = options.seconds / max(len(variants), 1)
-    scratch = _scratch(options, data, sizes, device, listener)
-    ways = tuple(_option(options, run, seconds, device, listener) for run in variants)
-    default = None if runs else measure_starts(Run(data=data.spec), data, lambda run: run, device, listener)
+        opened = find_task("classification").learning.open_data(data, cut, decode)
+    sizes = sample_sizes(opened.splits["train"])
+    check, leaks = _look(opened, sizes, listener)
+    variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
+    each = seconds / max(len(variants), 1)
+    scratch = _scratch(opened, cut, sizes, min(PIXEL_SECONDS, seconds), place, listener)
+    ways = tuple(_option(run, each, place, cache, listener) for run in variants)
+    default = None
+    if not runs:
+        default = measure_starts(Run(data=opened.spec), opened, lambda run: run, place, listener)
     begin = ""
     if default is not None:
         ways = tuple(
@@ -79,30 +112,27 @@ def run_advise(options: AdviseOptions) -> Advice:
             for candidate in default.candidates
             if candidate.measured is not None
         )
-        begin = default.advice(data.spec)
+        begin = default.advice(opened.spec)
     chosen = choose(ways, scratch.folded)
     return Advice(
-        data=options.data,
-        name=data.name,
-        classes=len(data.class_names),
-        images=len(data.splits["train"]),
-        tested=count_images(data, "test"),
+        data=data,
+        name=opened.name,
+        classes=len(opened.class_names),
+        images=len(opened.splits["train"]),
+        tested=count_images(opened, "test"),
         check=check,
         options=ways,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_sentences(data, sizes, leaks, ways, chosen, scratch, begin)),
+        sentences=tuple(advice_sentences(opened, sizes, leaks, ways, chosen, scratch, begin)),
         default="" if default is None else default.start.name,
     )
 
 
-advise = from_options(AdviseOptions)(run_advise)
-
-
 def follow(
-    advice: Advice,
-    out: str | Path | None = None,
+    advice: "Advice",
     *,
+    out: StrPath | None = None,
     device: str = "auto",
     threads: int | None = None,
     command: str = "",
@@ -114,7 +144,8 @@ def follow(
 
     Args:
         advice: by `advise`.
-        out, device, threads, command, listener: as for `vitkit.train`.
+        out: run folder of --go; left out, runs/DATA-MODEL.
+        device, threads, command, listener: as for `vitkit.train`.
 
     Returns:
         The run folder.
@@ -153,13 +184,13 @@ def _look(
     return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
 
 
-def _fitted_run(options: AdviseOptions, start: str) -> Run:
+def _fitted_run(data: str, splits: Splits, start: str) -> Run:
     """Make the run that fine-tunes a start by default.
 
     Raises:
         VitkitError: it is no start, or has no features.
     """
-    run = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.cut)
+    run = Run(data=absolute_spec(data), start=StartConfig(start), splits=splits)
     reason = explain_no_features(describe_start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
@@ -187,13 +218,11 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
     return new_model_config(planned, len(data.class_names))
 
 
-def _option(
-    options: AdviseOptions, run: Run, seconds: float, device: torch.device, listener: Listener
-) -> Option:
+def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:
     """Probe a start at a size, and measure the cost of fine-tuning it."""
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
     probe = probe_features(
-        run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
+        run.start, data, run.preprocessing, seconds, device=device, cache=cache, listener=listener
     )
     cost = measure_cost(run, data, _config(run, data), probe.image_seconds, device, listener)
     start = find_start(run.start)
@@ -210,22 +239,23 @@ def _option(
 
 
 def _scratch(
-    options: AdviseOptions,
     data: ImageData,
+    splits: Splits,
     sizes: Sequence[tuple[int, int]],
+    seconds: float,
     device: torch.device,
     listener: Listener,
 ) -> Option:
     """Measure the cost of training from scratch by the recipe for these images, and probe small pictures."""
-    base = recipe("digits" if options.data == "digits" else suggest_recipe(sizes))
+    base = recipe("digits" if data.spec == "digits" else suggest_recipe(sizes))
     run = replace(
         base,
-        data=absolute_spec(options.data),
-        splits=replace(base.splits, subset=options.cut.subset)
-        if replace(options.cut, subset=None, subset_seed=None) == Splits()
-        else options.cut,
+        data=absolute_spec(data.spec),
+        splits=replace(base.splits, subset=splits.subset)
+        if replace(splits, subset=None, subset_seed=None) == Splits()
+        else splits,
     )
-    probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
+    probe = probe_pixels(data, seconds, listener)
     config = _config(run, data)
     cost = measure_cost(run, data, config, 0.0, device, listener)
     named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)

@@ -72,7 +72,7 @@ def probe_features(
             num_heads=start.num_heads,
             position_interpolation=start.position_interpolation,
         )
-    extractor = FeatureExtractor(model.to(device), preprocessing, device)
+    extractor = FeatureExtractor(model.to(device), preprocessing, device, batch_size=CHUNK)
     stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
     fingerprint = extractor.fingerprint() if stored is not None else ""
 
@@ -82,7 +82,7 @@ def probe_features(
         def anew() -> Features:
             nonlocal fresh
             fresh = True
-            return extractor.compute(samples, indices, batch_size=CHUNK)
+            return extractor.compute(samples, indices)
 
         features = (
             cached_features(fingerprint, samples, indices, stored, anew) if stored is not None else anew()

@@ -24,7 +24,6 @@ from vitkit.runs.trained_model import is_training_data, open_model_data
 from vitkit.tasks import answering_of, learned_by, task_of
 from vitkit.tasks.answering import Answering
 from vitkit.text import join_names
-from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 
@@ -146,9 +145,7 @@ def _load(given: str, label: str, options: CompareOptions) -> Contender:
                 f"{label} is a series of {len(series.members)} runs: its first one, {member.folder}, stands "
                 "for it. Over all seeds, vitkit ablate compares ways to train."
             )
-    ready = load_ready(
-        place, LoadOptions(), device=options.device, precision=options.precision, phase="evaluation"
-    )
+    ready = load_ready(place, "evaluation", device=options.device, precision=options.precision)
     log_notes(given, ready.notes, ready.left_out)
     contender = Contender(given, label, place, ready, note)
     reason = contender.answering.explain_unfit(ready.model.config)

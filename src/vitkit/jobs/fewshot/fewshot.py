@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
@@ -23,6 +23,7 @@ from vitkit.evaluation.features import (
     cached_features,
     explain_no_features,
 )
+from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Method, listed
 from vitkit.evaluation.fewshot.data import (
     ComputeFeatures,
     FewShotData,
@@ -33,7 +34,6 @@ from vitkit.evaluation.fewshot.data import (
     test_features,
 )
 from vitkit.evaluation.fewshot.scores import measure
-from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.fewshot.result import (
     FewShot,
     FewShotModel,
@@ -42,8 +42,10 @@ from vitkit.jobs.fewshot.result import (
     remarks,
     short_names,
 )
-from vitkit.jobs.functions import from_options
-from vitkit.listener import SILENT
+from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names, require_at_least
+from vitkit.listener import SILENT, Listener, hushed
+from vitkit.models.config.compute_config import Precision
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
@@ -51,72 +53,137 @@ from vitkit.runs.processes import await_message, join_processes, lost_processes_
 from vitkit.runs.trained_model import is_training_data
 from vitkit.text import pluralize, without_places
 from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.published import pretraining_images
 from vitkit.world import World, prepared_together
 
 
-def run_fewshot(options: FewShotOptions) -> FewShot:
-    """Measure how well classes are learned from a few images of each, by the features of frozen checkpoints.
+@dataclass(frozen=True)
+class _Learning:
+    """The ways in which classes are learned from the shots."""
 
-    The shots are drawn once for all checkpoints. The test images are the test split, else the validation
-    split, else a fifth of the images, cut off with seed 0. Each model computes the features of these images
-    once. The protocol of "ridge" is the paper's (4.1), as in big_vision `evaluators/fewshot_lsr.py`.
+    shots: tuple[int, ...]
+    seeds: int
+    methods: Sequence[Method]
+    l2: float
+    neighbours: int | None
 
-    Each of the processes that torchrun starts computes a part of the features, the first one learns from
-    them, and all of them get the same numbers.
+    def __post_init__(self) -> None:
+        if not self.shots or min(self.shots) < 1:
+            raise VitkitError(f"shots are numbers of images from 1, found {listed(self.shots)}.")
+        if not self.methods or not set(self.methods) <= set(METHODS):
+            raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
+        require_at_least(1, seeds=self.seeds, neighbours=self.neighbours)
+        if not 0 < self.l2 < float("inf"):
+            raise VitkitError(f"l2 is a number above 0, found {self.l2}.")
+
+
+def fewshot(
+    starts: StrPaths,
+    data: str,
+    *,
+    shots: Sequence[int] = SHOTS,
+    seeds: int = 3,
+    methods: Sequence[Method] = METHODS,
+    l2: float = L2,
+    neighbours: int | None = None,
+    batch_size: int = 128,
+    workers: int = 0,
+    device: str = "auto",
+    precision: Precision = "auto",
+    cache: bool = True,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    **load: Unpack[LoadingOptions],
+) -> FewShot:
+    """Measure how well classes are learned from a few images, by the features of frozen checkpoints.
+
+    Args:
+        starts: run folders, or any checkpoints that `vitkit convert` reads; several are compared on the same
+            images.
+        data: images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of
+            .parquet. The shots are drawn from its training images.
+        shots: numbers of images of each class to learn from.
+        seeds: number of times the shots are drawn: with the seeds 0, 1, 2 and so on.
+        methods: ridge (the paper's few-shot accuracy: least squares in closed form), knn (nearest neighbours
+            by cosine), logistic (regression).
+        l2: strength of the L2 penalty of ridge; the original code uses 1024.
+        neighbours: number of neighbours of knn; left out, it is chosen on the shots.
+        batch_size: images that are computed at a time.
+        workers: processes that decode images; with 0 the main process decodes.
+        device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
+        precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
+            it, else float32.
+        cache: keep the features of images in the user's cache folder, and use the features that are there.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        load: how checkpoints are read, as `vitkit.jobs.options.LoadingOptions` describes it.
+
+    Returns:
+        The numbers. The shots are drawn once for all checkpoints. The test images are the test split, else
+        the validation split, else a fifth of the images, cut off with seed 0. The protocol of "ridge" is the
+        paper's (4.1), as in big_vision `evaluators/fewshot_lsr.py`. Each of the processes that torchrun
+        starts computes a part of the features, the first one learns from them, and all get the same numbers.
 
     Raises:
         VitkitError: a checkpoint cannot be loaded or has no pooling; or there is no data, or no test image.
     """
-    world = join_processes(options.listener.warn)
-    if not world.writes:
-        options = replace(options, listener=SILENT)  # process 0 alone shows messages
-    listener, options = options.listener, replace(options, shots=sorted(set(options.shots)))
+    names = as_names(starts)
+    if not names:
+        raise VitkitError("Which model? Give a run folder, a checkpoint or an address, or several.")
+    if not data:
+        raise VitkitError("Which images? Give data: a path, or digits for the built-in ones.")
+    learning = _Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
+    listener = hushed(listener, quiet)
+    world = join_processes(listener.warn)
+    listener = listener if world.writes else SILENT  # process 0 alone shows messages
     take_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            device = find_device(options.device)
-            checkpoints = _identify(options)
+            place = find_device(device)
+            checkpoints = _identify(names, data, LoadOptions(**load))
             for checkpoint in checkpoints:
                 if checkpoint.trained_on_these:
                     listener.note(
-                        f"{checkpoint.start} was trained on {options.data}: the shots are training images of "
-                        "its own."
+                        f"{checkpoint.start} was trained on {data}: the shots are training images of its own."
                     )
             trained_on = [c.trained_on for c in checkpoints if c.trained_on is not None]
-            data = open_fewshot_data(options.data, trained_on, world)
-            for note in data.data.notes:
+            opened = open_fewshot_data(data, trained_on, world)
+            for note in opened.data.notes:
                 listener.note(note)
         measured = []
         for checkpoint in checkpoints:
             with prepared_together(world):
-                extractor = _load_extractor(options, checkpoint, device)
-            decoded = data.decoded_by(checkpoint.rule)
+                model = load_model(checkpoint.start, **load).to(place)
+                rule = replace(preprocessing_of(model), decode=checkpoint.rule)
+                extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
+            decoded = opened.decoded_by(checkpoint.rule)
             if world.writes:
-                measured.append(_measure(options, checkpoint, decoded, extractor, world))
+                compute = _feature_computer(checkpoint, extractor, cache, world, listener)
+                measured.append(_measure(learning, checkpoint, decoded, compute, listener))
                 world.tell(None)
             else:
-                _compute_parts(options, decoded, extractor, world)
+                _compute_parts(decoded, extractor, world)
         if not world.writes:
             return from_json(FewShot, await_message(world), "the numbers of process 0")
-        fewshot = _summarise(options, data, measured)
-        world.tell(fewshot.to_json())
-    for sentence in remarks(fewshot):
+        result = _summarise(learning, data, opened, measured)
+        world.tell(result.to_json())
+    for sentence in remarks(result):
         listener.note(sentence)
-    return fewshot
+    return result
 
 
-fewshot = from_options(FewShotOptions)(run_fewshot)
-
-
-def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = None) -> list[Path]:
+def keep_fewshot(
+    fewshot: "FewShot", *, out: StrPath | None = None, listener: Listener = AUTOMATIC
+) -> list[Path]:
     """Write the numbers as JSON, the accuracy against the number of shots as PNG and SVG, and a page of both.
 
     Args:
-        options: of the measurement.
         fewshot: the numbers.
-        out: the folder; left out, fewshot/ in the run folder, or in the working folder.
+        out: folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working
+            folder.
+        listener: hears why the default folder cannot be written.
 
     Returns:
         The files; none if the default folder cannot be written.
@@ -125,8 +192,8 @@ def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = No
         OSError: the folder of `out` cannot be written.
     """
     folder = Path("fewshot") if out is None else Path(out)
-    if out is None and len(options.checkpoints) == 1 and kind_of(options.checkpoints[0]).is_run:
-        folder = Path(options.checkpoints[0]) / "fewshot"
+    if out is None and len(fewshot.models) == 1 and kind_of(fewshot.models[0].start).is_run:
+        folder = Path(fewshot.models[0].start) / "fewshot"
     stem = folder / fewshot.data_name
     curves = {model.name: model.scores for model in fewshot.models}
     try:
@@ -143,14 +210,11 @@ def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = No
         page = stem.with_name(stem.name + ".html")
         replace_file(page, [fewshot_page(fewshot).encode()])
         return [numbers, *figures, page]
-    except OSError as error:
+    except (OSError, VitkitError) as error:
         if out is not None:
             raise
-        options.listener.note(f"Not written to {folder}: {error.strerror}. Choose a folder with --out.")
-    except VitkitError as error:
-        if out is not None:
-            raise
-        options.listener.note(f"Not written: {error}")
+        reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else str(error).rstrip(".")
+        listener.note(f"Not written: {reason}. Choose a folder with --out.")
     return []
 
 
@@ -188,23 +252,23 @@ class _Measured:
     rejects: dict[str, str]
 
 
-def _identify(options: FewShotOptions) -> list[_Checkpoint]:
+def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Checkpoint]:
     """Describe the checkpoints, before time is spent on any.
 
     Raises:
         VitkitError: one cannot be loaded, or has no pooling.
     """
     models = []
-    for start, name in zip(options.checkpoints, short_names(options.checkpoints), strict=True):
-        identity = identify_any(start, options.load_options)
+    for start, name in zip(starts, short_names(starts), strict=True):
+        identity = identify_any(start, load)
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
         record = identity.card.data
         rule = fit_preprocessing(identity.card.preprocessing, identity.config).decode
-        same = is_training_data(identity.card, options.data)
+        same = is_training_data(identity.card, data)
         if record is not None and same:  # the images may have been moved since
-            record = replace(record, spec=absolute_spec(options.data))
+            record = replace(record, spec=absolute_spec(data))
         architecture = identity.card.name or identity.config.family
         images = pretraining_images(start, identity.card)
         models.append(_Checkpoint(start, name, rule, record, same, architecture, images))
@@ -214,30 +278,28 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
 
 
 def _measure(
-    options: FewShotOptions,
+    learning: _Learning,
     checkpoint: _Checkpoint,
     data: FewShotData,
-    extractor: FeatureExtractor,
-    world: World,
+    compute: ComputeFeatures,
+    listener: Listener,
 ) -> _Measured:
     """Measure a checkpoint, while the other processes compute their parts of the features."""
-    listener = options.listener
-    compute = _feature_computer(options, checkpoint, extractor, world)
-    draws = data.draws(options.seeds)
-    shots = shot_features(data, draws, max(options.shots), compute)
+    draws = data.draws(learning.seeds)
+    shots = shot_features(data, draws, max(learning.shots), compute)
     test, test_row = test_features(data, compute)
-    fits = len(options.methods) * len(options.shots) * options.seeds
+    fits = len(learning.methods) * len(learning.shots) * learning.seeds
     with listener.progress(f"learning from shots, {checkpoint.name}", fits) as progress:
         scores = measure(
             draws,
-            options.shots,
-            options.methods,
+            learning.shots,
+            learning.methods,
             shots.features,
             test,
             data.classes,
             unreadable=list(shots.unreadable),
-            l2=options.l2,
-            neighbours=options.neighbours,
+            l2=learning.l2,
+            neighbours=learning.neighbours,
             progress=progress,
         )
     rejects = {data.pool.key(index): reason for index, reason in shots.unreadable.items()}
@@ -256,80 +318,50 @@ def _measure(
     return _Measured(model, shots, test.labels, count_repeated(data, shots, test, test_row.pixels), rejects)
 
 
-def _load_extractor(
-    options: FewShotOptions, checkpoint: _Checkpoint, device: torch.device
-) -> FeatureExtractor:
-    """Load the model of a checkpoint, to compute its features."""
-    model = load_model(
-        checkpoint.start,
-        image_size=options.image_size,
-        num_heads=options.num_heads,
-        position_interpolation=options.position_interpolation,
-    )
-    preprocessing = replace(preprocessing_of(model), decode=checkpoint.rule)
-    return FeatureExtractor(model.to(device), preprocessing, device, options.precision)
-
-
-def _compute_parts(
-    options: FewShotOptions, data: FewShotData, extractor: FeatureExtractor, world: World
-) -> None:
+def _compute_parts(data: FewShotData, extractor: FeatureExtractor, world: World) -> None:
     """Compute parts of the features of a checkpoint, until process 0 sends no more images."""
     while (message := await_message(world)) is not None:
         which, indices = message
         samples = data.test if which == data.test_split else data.pool
-        extractor.compute(
-            samples,
-            np.array(indices, np.int64),
-            batch_size=options.batch_size,
-            workers=options.workers,
-            world=world,
-        )
+        extractor.compute(samples, np.array(indices, np.int64), world=world)
 
 
 def _feature_computer(
-    options: FewShotOptions, checkpoint: _Checkpoint, extractor: FeatureExtractor, world: World
+    checkpoint: _Checkpoint, extractor: FeatureExtractor, cached: bool, world: World, listener: Listener
 ) -> ComputeFeatures:
     """Make the function that computes the features of a checkpoint, or reads them from the cache."""
-    listener = options.listener
-    cache = FeatureCache(cache_folder() / "features", listener.note) if options.cache else None
+    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
     fingerprint = extractor.fingerprint() if cache is not None else ""
 
     def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
         def anew() -> Features:
             world.tell((which, indices.tolist()))  # the others compute their parts
             with listener.progress(f"features of {which}, {checkpoint.name}", len(indices)) as progress:
-                return extractor.compute(
-                    samples,
-                    indices,
-                    batch_size=options.batch_size,
-                    workers=options.workers,
-                    progress=progress,
-                    world=world,
-                )
+                return extractor.compute(samples, indices, progress, world)
 
         return anew() if cache is None else cached_features(fingerprint, samples, indices, cache, anew)
 
     return compute
 
 
-def _summarise(options: FewShotOptions, data: FewShotData, measured: Sequence[_Measured]) -> FewShot:
+def _summarise(learning: _Learning, spec: str, data: FewShotData, measured: Sequence[_Measured]) -> FewShot:
     """Make the result of all checkpoints, which have the same shots and test images."""
     first, names = measured[0], data.data.class_names
     readable = np.bincount(data.pool.labels, minlength=data.classes)
     bad = data.pool.labels[np.array(list(first.shots.unreadable), np.int64)]
     readable -= np.bincount(bad, minlength=data.classes)
-    most = max(options.shots)
+    most = max(learning.shots)
     tested = np.bincount(first.test_labels, minlength=data.classes)
     return FewShot(
-        data=options.data,
+        data=spec,
         data_name=data.data.name,
         class_names=names,
         test_split=data.test_split,
         test_images=len(first.test_labels),
         chance=1 / data.classes,
         majority=float(tested.max() / tested.sum()),
-        shots=tuple(options.shots),
-        seeds=options.seeds,
+        shots=learning.shots,
+        seeds=learning.seeds,
         fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
         repeated=first.repeated,
         rejects=first.rejects,

@@ -15,8 +15,7 @@ from vitkit.jobs.bench.bench import bench, keep
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Memory, Speed
 from vitkit.jobs.cost import table6
-from vitkit.jobs.fewshot.fewshot import run_fewshot
-from vitkit.jobs.fewshot.options import FewShotOptions
+from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.vtab.options import VtabOptions
@@ -226,16 +225,14 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
         models: run folders by the labels of their arms.
     """
     starts = tuple(str(path) for path in models.values())
-    measured = run_fewshot(
-        FewShotOptions(
-            starts,
-            data,
-            shots=SHOTS,
-            methods=("ridge",),
-            device=options.device,
-            cache=False,  # nobody needs the features of these models again
-            listener=options.listener,
-        )
+    measured = fewshot(
+        starts,
+        data,
+        shots=SHOTS,
+        methods=("ridge",),
+        device=options.device,
+        cache=False,  # nobody needs the features of these models again
+        listener=options.listener,
     )
     rows: list[tuple[str | Number, ...]] = []
     numbers = {}
