@@ -13,7 +13,6 @@ from vitkit.cli.options import Verb
 from vitkit.cli.training_options import with_named_task
 from vitkit.cli.verb_options import JSON, Option, describe
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import AUGMENTATION
 from vitkit.jobs.recipes import recipe
 from vitkit.runs.config import Run
 from vitkit.weights.published import default_starts
