@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
-from vitkit.analysis.drawing import save_figure
-from vitkit.analysis.study_figures import throughput_figure
+from vitkit.analysis.drawing import cut, save_figure
+from vitkit.analysis.study_figures import line_figure
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
@@ -84,13 +84,21 @@ def keep(bench: Bench, folder: Path) -> list[Path]:
     if len({s.image_size for s in timed}) < 2:
         return [path]
     last = timed[-1].precision  # the fastest, where there are several
-    speeds = {(s.model, s.image_size[0]): s.images_per_second for s in timed if s.precision == last}
-    batches = {
-        (m.model, m.image_size[0]): m.largest_batch or 0
-        for m in bench.records
-        if isinstance(m, Memory) and m.phase == "training" and m.precision == last
-    }
-    figure = throughput_figure(speeds, batches, bench.machine["device"], last)
+    speeds, batches = "images per second, inference", "largest batch, training"
+    panels: dict[str, dict[str, list[tuple[float, float, None]]]] = {speeds: {}}
+    for record in bench.records:
+        if record in timed and record.precision == last:
+            points = panels[speeds].setdefault(record.model, [])
+            points.append((record.image_size[0], record.images_per_second, None))
+        elif (
+            isinstance(record, Memory)
+            and (record.phase, record.precision) == ("training", last)
+            and record.largest_batch  # on a logarithmic axis 0 has no place
+        ):
+            points = panels.setdefault(batches, {}).setdefault(record.model, [])
+            points.append((record.image_size[0], record.largest_batch, None))
+    title = f"Speed by image size in {last} on {cut(bench.machine['device'], 60)}"
+    figure = line_figure(panels, "image size in pixels", "", title=[title], is_fraction=False)
     return [path, *save_figure(figure, folder / "bench")]
 
 

@@ -1,5 +1,6 @@
 """Show the result of a few-shot evaluation: remarks, figures, and a page."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -12,8 +13,9 @@ from vitkit.analysis.study_figures import METHOD_NAMES, fewshot_plot, pretrainin
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
 from vitkit.evaluation.fewshot.scores import FewShotScore
-from vitkit.report.template import FewShotContent, render_fewshot
+from vitkit.report.template import Part, render_page
 from vitkit.shown import Rows, Shown
+from vitkit.tasks.page import Cell, Number, Plot, Table, Text, fraction_cell
 from vitkit.text import join_names, pluralize
 
 
@@ -181,39 +183,55 @@ def fewshot_page(fewshot: FewShot) -> str:
     best = max(fewshot.models, key=lambda model: model.best.mean)
     several = len(fewshot.models) > 1
     methods = dict.fromkeys(score.method for model in fewshot.models for score in model.scores)
-    rows = [
-        [METHOD_NAMES[method], *([model.name] if several else []), *map(_cell, model.of_method(method))]
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (METHOD_NAMES[method], *([model.name] if several else []), *map(_cell, model.of_method(method)))
         for method in methods
         for model in fewshot.models
-    ]
-    return render_fewshot(
-        FewShotContent(
-            title=f"Few-shot accuracy on {fewshot.data_name}",
-            answer=_answer(best, images, several),
-            protocol=(
-                f"{len(fewshot.class_names):,} classes; each number of shots was drawn "
-                f"{pluralize(fewshot.seeds, 'time')}. Guessing is right for {fewshot.chance:.1%}, always "
-                f"naming the most frequent class for {fewshot.majority:.1%}."
-            ),
-            remarks=list(remarks(fewshot)),
-            figure=fewshot_plot(curves, images, fewshot.chance, fewshot.seeds),
-            alt="; ".join(_describe(model) for model in fewshot.models),
-            by_images=pretraining_figure(fewshot),
-            by_images_alt="; ".join(
-                f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
-                for models in pretraining_curves(fewshot).values()
-                for images, model in models
-            ),
-            headings=["method", *(["checkpoint"] if several else []), *map(_shots, fewshot.shots)],
-            text_columns=1 + several,
-            rows=rows,
-            names=[
-                f"{model.name} ({model.best.method}, {_shots(model.best.shots)})" for model in fewshot.models
-            ],
-            classes=_classes(fewshot),
-            notes=fewshot.notes,
-        )
     )
+    headings = ("method", *(["checkpoint"] if several else []), *map(_shots, fewshot.shots))
+    described = "; ".join(f"{model.name}: {_describe(model.best)}" for model in fewshot.models)
+    by_images = pretraining_figure(fewshot)
+    pretrained = "; ".join(
+        f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
+        for models in pretraining_curves(fewshot).values()
+        for images, model in models
+    )
+    protocol = (
+        f"{len(fewshot.class_names):,} classes; each number of shots was drawn "
+        f"{pluralize(fewshot.seeds, 'time')}. Guessing is right for {fewshot.chance:.1%}, always naming the "
+        f"most frequent class for {fewshot.majority:.1%}."
+    )
+    parts: list[Part] = [
+        (
+            "Accuracy by the number of images",
+            (
+                *(Text(remark, "warning") for remark in remarks(fewshot)),
+                Plot(fewshot_plot(curves, images, fewshot.chance, fewshot.seeds), "fewshot", described),
+                None if by_images is None else Plot(by_images, "images", pretrained),
+                Table(headings, rows),
+                Text(
+                    "Mean accuracy over the draws of the shots, their standard deviation, and the 95% "
+                    "interval of the mean by Student's t; every checkpoint meets the same shots and the same "
+                    "test images.",
+                    "caption",
+                ),
+            ),
+        ),
+        (
+            "Class by class",
+            (
+                Text(
+                    "Of the best method with the most shots of each checkpoint, the mean over the draws.",
+                    "caption",
+                ),
+                _class_table(fewshot),
+            ),
+        ),
+    ]
+    if fewshot.notes:
+        parts.append(("Data", fewshot.notes))
+    answer = (_answer(best, images, several), protocol)
+    return render_page(f"Few-shot accuracy on {fewshot.data_name}", answer, parts)
 
 
 def pretraining_figure(fewshot: FewShot) -> Figure | None:
@@ -246,26 +264,31 @@ def _shots(count: int) -> str:
     return pluralize(count, "shot")
 
 
-def _cell(score: FewShotScore) -> str:
+def _cell(score: FewShotScore) -> Number:
     deviation = "" if score.deviation is None else f" ± {100 * score.deviation:.1f}"
     shown = score.shown_interval
     interval = "" if shown is None else f" ({100 * shown[0]:.1f} – {100 * shown[1]:.1f})"
-    return f"{score.mean:.1%}{deviation}{interval}"
+    return Number(f"{score.mean:.1%}{deviation}{interval}", score.mean)
 
 
-def _describe(model: FewShotModel) -> str:
-    best = model.best
-    return f"{model.name}: {best.mean:.1%} with {_shots(best.shots)} by {best.method}"
+def _describe(best: FewShotScore) -> str:
+    return f"{best.mean:.1%} with {_shots(best.shots)} by {best.method}"
 
 
-def _classes(fewshot: FewShot) -> Sequence[Sequence[str]]:
+def _class_table(fewshot: FewShot) -> Table:
     """Make a row for each class, in rising order of the first checkpoint's accuracy."""
-    accuracies = [model.best.class_accuracy for model in fewshot.models]
+    best = [model.best for model in fewshot.models]
+    headings = [
+        f"{model.name} ({score.method}, {_shots(score.shots)})"
+        for model, score in zip(fewshot.models, best, strict=True)
+    ]
     order = sorted(
         range(len(fewshot.class_names)),
-        key=lambda i: 2.0 if accuracies[0][i] is None else float(accuracies[0][i] or 0),
+        key=lambda i: (
+            math.inf if best[0].class_accuracy[i] is None else float(best[0].class_accuracy[i] or 0)
+        ),
     )
-    return [
-        [fewshot.class_names[i], *("–" if row[i] is None else f"{row[i]:.1%}" for row in accuracies)]
-        for i in order
-    ]
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (fewshot.class_names[i], *(fraction_cell(score.class_accuracy[i]) for score in best)) for i in order
+    )
+    return Table(("class", *headings), rows)

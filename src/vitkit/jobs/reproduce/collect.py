@@ -22,7 +22,7 @@ from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import PAPER_MODELS, remarks
 from vitkit.jobs.vtab.vtab import run_vtab
-from vitkit.report.template import InlinePicture, SeriesSection
+from vitkit.report.template import Part, Photo
 from vitkit.tasks.page import Number, Table, fraction_cell
 
 
@@ -31,7 +31,7 @@ class Collected:
     """The contents of the page of an item that trains no arms."""
 
     answer: tuple[str, ...]
-    sections: tuple[SeriesSection, ...]
+    parts: tuple[Part, ...]
     numbers: Any
     """The same as plain data."""
     folders: tuple[str, ...] = ()
@@ -51,7 +51,8 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
     """Make a function that collects some of the pictures of `vitkit inspect` for each start."""
 
     def collect(options: ReproduceOptions, folder: Path) -> Collected:
-        sections, answer, numbers = [], [], []
+        parts: list[Part] = []
+        answer, numbers = [], []
         for number, start in enumerate(options.starts, start=1):
             place, name = folder / f"inspect-{number}", Path(start).name
             refuse_link(place)  # the study may be somebody else's
@@ -63,12 +64,12 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
             sentences = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
             if drawn.without_attention and any("attention" in stem for stem in absent):
                 sentences.append(f"Without attention: {drawn.without_attention}.")
-            sections.append(SeriesSection(name, tuple(sentences), pictures=tuple(pictures)))
+            parts.append((name, (*sentences, *pictures)))
             numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in present]})
             answer += sentences
         if any(entry["pictures"] for entry in numbers):
             answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
-        return Collected(tuple(answer), tuple(sections), numbers)
+        return Collected(tuple(answer), tuple(parts), numbers)
 
     return collect
 
@@ -77,10 +78,10 @@ _LARGEST_PICTURE = 32 << 20
 """Bytes of a picture that a page takes in; those of vitkit have some hundred thousand."""
 
 
-def _picture(path: Path, alt: str) -> InlinePicture:
+def _picture(path: Path, alt: str) -> Photo:
     """Read a picture of a folder that may be somebody else's."""
     data = base64.b64encode(read_regular_file(path, _LARGEST_PICTURE)).decode()
-    return InlinePicture(f"data:image/png;base64,{data}", alt)
+    return Photo(f"data:image/png;base64,{data}", alt)
 
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
@@ -105,12 +106,12 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     mean = result.mean()
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
     answer += remarks(result)
-    section = SeriesSection("Here, beside the paper's Table 9", (), Table(headings, tuple(rows)))
+    part = ("Here, beside the paper's Table 9", (Table(headings, tuple(rows)),))
     numbers = replace(
         result, root="", start="", tasks=tuple(replace(score, data="", run="") for score in result.tasks)
     )
     folders = tuple(f"vtab/{score.folder}/final" for score in result.tasks)
-    return Collected(tuple(answer), (section,), numbers.to_json(), folders)
+    return Collected(tuple(answer), (part,), numbers.to_json(), folders)
 
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
@@ -157,9 +158,9 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     headings = ("model", "pixels", "precision", "images a second", "largest batch of training")
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
-    section = SeriesSection("Here", (), Table(headings, tuple(rows)), pictures=pictures)
+    part = ("Here", (Table(headings, tuple(rows)), *pictures))
     sentence = f"Measured on {machine}; the paper's curves are of a TPUv3, whose numbers it does not print."
-    return Collected((sentence,), (section,), [to_json(record) for record in records])
+    return Collected((sentence,), (part,), [to_json(record) for record in records])
 
 
 def _read_bench(path: Path) -> tuple[str, list[Speed | Memory]]:
@@ -209,8 +210,8 @@ def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
         f"paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs). The accuracies need "
         "JFT-300M, and are not measured here."
     )
-    section = SeriesSection("Compute, counted here and printed there", (), table)
-    return Collected((sentence,), (section,), [to_json(row) for row in rows])
+    part = ("Compute, counted here and printed there", (table,))
+    return Collected((sentence,), (part,), [to_json(row) for row in rows])
 
 
 SHOTS = (5, 10)
@@ -244,14 +245,14 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
         numbers[label] = {
             f"{score.shots} shots": {"mean": score.mean, "interval": score.interval} for score in model.scores
         }
-    sentences = (
+    how = (
         "Ridge regression on the frozen features of a few images of each class, the mean of "
         f"{measured.seeds} draws, tested on {measured.test_images:,} images; guessing would be right on "
-        f"{measured.chance:.1%}.",
+        f"{measured.chance:.1%}."
     )
     headings = ("", *(f"{shots} shots" for shots in SHOTS))
-    section = SeriesSection("Few-shot accuracy before fine-tuning", sentences, Table(headings, tuple(rows)))
-    return Collected((), (section,), numbers)
+    part = ("Few-shot accuracy before fine-tuning", (Table(headings, tuple(rows)), how))
+    return Collected((), (part,), numbers)
 
 
 COLLECTORS: Mapping[ItemName, Callable[[ReproduceOptions, Path], Collected]] = {

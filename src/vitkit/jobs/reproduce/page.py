@@ -9,7 +9,7 @@ from vitkit.evaluation.paired import SURE
 from vitkit.jobs.reproduce.designs import Design
 from vitkit.jobs.reproduce.verdict import ALIKE, Finding
 from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot
-from vitkit.report.template import SeriesSection, render_series
+from vitkit.report.template import Part, render_page
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import Number, Plot, Table, points, shown_score
 from vitkit.text import pluralize
@@ -97,10 +97,8 @@ def say(finding: Finding, tested: ScoredArms) -> str:
     return f"{claim.statement}: this {finding.outcome} at this size, {size}."
 
 
-def study_sections(
-    answer: Answer, design: Design, comparison: Comparison, timed: bool
-) -> list[SeriesSection]:
-    """Make the sections of a study's own numbers.
+def study_parts(answer: Answer, design: Design, comparison: Comparison, timed: bool) -> list[Part]:
+    """Make the parts of the page on a study's own numbers.
 
     Args:
         answer: of the study.
@@ -116,16 +114,16 @@ def study_sections(
     )
     places = {arm.name: arm.x for arm in answer.arms}
     plot = _line_plot(answer, places, design.axis) if design.axis else difference_plot(comparison)
-    sections = [SeriesSection("Here", sentences, _arm_table(answer), plot)]
+    parts: list[Part] = [("Here", (_arm_table(answer), *sentences, plot))]
     speeds = {arm.name: arm.images_per_second for arm in answer.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."
         drawn = _line_plot(answer, speeds, "images a second in training")
-        sections.append(SeriesSection("Against the speed", (when,), plot=drawn))
+        parts.append(("Against the speed", (when, drawn)))
     if not design.axis and comparison.arms:
         against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
-        sections.append(SeriesSection("Differences", (against,), arm_table(comparison)))
-    return sections
+        parts.append(("Differences", (arm_table(comparison), against)))
+    return parts
 
 
 def _arm_table(answer: Answer) -> Table:
@@ -161,7 +159,7 @@ def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot |
         places: the place on the axis of each arm that is drawn, by name.
         axis: its label.
     """
-    from vitkit.analysis.study_figures import interval_lines
+    from vitkit.analysis.study_figures import line_figure
 
     assert answer.tested is not None
     best: dict[tuple[str, float], ArmRow] = {}
@@ -176,7 +174,7 @@ def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot |
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
     if not lines:
         return None
-    figure = interval_lines(lines, axis, answer.tested.score)
+    figure = line_figure({"": lines}, axis, answer.tested.score)
     return Plot(figure, axis.replace(" ", "-"), f"The {answer.tested.score} of the arms, as in the table.")
 
 
@@ -184,7 +182,7 @@ def render(
     item: "Item",
     answer: Answer,
     setting: Sequence[tuple[str, str]],
-    sections: Sequence[SeriesSection],
+    parts: Sequence[Part],
     folders: Sequence[str],
     name: str,
     command: str,
@@ -195,23 +193,23 @@ def render(
         item: the figure or table.
         answer: of the study.
         setting: our data, model and so on.
-        sections: of our numbers.
+        parts: of our numbers.
         folders: within the study's folder, of runs that have a page of their own.
         name: of the study's folder.
         command: that made the study.
     """
     curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
-    theirs = [
-        SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
-        *(SeriesSection(numbers.source, (), numbers.table()) for numbers in item.paper),
+    theirs: list[Part] = [
+        ("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
+        *((numbers.source, (numbers.table(),)) for numbers in item.paper),
     ]
     here = dict(setting)
     topics = list(dict.fromkeys([*(topic for topic, _ in item.setting), *here]))
     rows = tuple((topic, dict(item.setting).get(topic, "–"), here.get(topic, "–")) for topic in topics)
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
-        f"{item.at_paper_size}.",
+        f"{item.at_paper_size}."
     )
-    difference = SeriesSection("Why they differ", why, Table(("", "paper", "here"), rows))
-    page = [*sections, *theirs, difference]
-    return render_series(f"{item.title} ({name})", answer.sentences, page, folders, shown_command(command))
+    page = [*parts, *theirs, ("Why they differ", (Table(("", "paper", "here"), rows), why))]
+    title = f"{item.title} ({name})"
+    return render_page(title, answer.sentences, page, folders=folders, command=shown_command(command))

@@ -24,7 +24,7 @@ from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_sho
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_sections
+from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_parts
 from vitkit.jobs.reproduce.verdict import Finding, judge, summarise
 from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
@@ -170,7 +170,7 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
         reproduction = Reproduction(folder, item, answer)
         _write(
             reproduction,
-            render(item, answer, (), collected.sections, collected.folders, folder.name, command),
+            render(item, answer, (), collected.parts, collected.folders, folder.name, command),
         )
     return reproduction
 
@@ -636,9 +636,9 @@ def _page(
     """Make the page of a study."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     comparison = compare_arms(reproduction.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    sections = study_sections(reproduction.answer, design, comparison, reproduction.item.timed)
-    sections += () if few_shot is None else few_shot.sections
+    parts = study_parts(reproduction.answer, design, comparison, reproduction.item.timed)
+    parts += () if few_shot is None else few_shot.parts
     folders, setting = run_pages(reproduction.folder, arms), reproduction.answer.setting
     return render(
-        reproduction.item, reproduction.answer, setting, sections, folders, reproduction.folder.name, command
+        reproduction.item, reproduction.answer, setting, parts, folders, reproduction.folder.name, command
     )

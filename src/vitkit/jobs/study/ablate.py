@@ -449,7 +449,7 @@ def plan_ablation(options: AblateOptions) -> list[Expected]:
 
 def _render(ablation: Ablation, command: str) -> str:
     """Make the page of an ablation, as HTML."""
-    from vitkit.report.template import SeriesSection, render_series
+    from vitkit.report.template import Part, render_page
 
     comparison, design = ablation.comparison, ablation.design
     explained = (
@@ -460,13 +460,17 @@ def _render(ablation: Ablation, command: str) -> str:
         "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
         "arm alone.",
     )
-    sections = [SeriesSection("Arms", explained, arm_table(comparison), difference_plot(comparison))]
+    parts: list[Part] = [("Arms", (arm_table(comparison), *explained, difference_plot(comparison)))]
     table = _cell_table(ablation)
     if table is not None:
-        sections.append(SeriesSection(f"Mean {comparison.score} by value", (), table))
-    pages = run_pages(ablation.folder, design.arms)
-    answer = [design.base, *conclusions(comparison)]
-    return render_series(ablation.folder.resolve().name, answer, sections, pages, shown_command(command))
+        parts.append((f"Mean {comparison.score} by value", (table,)))
+    return render_page(
+        ablation.folder.resolve().name,
+        [design.base, *conclusions(comparison)],
+        parts,
+        folders=run_pages(ablation.folder, design.arms),
+        command=shown_command(command),
+    )
 
 
 def _cell_table(ablation: Ablation) -> Table | None:

@@ -234,7 +234,7 @@ def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opene
 
 def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
     """Make the page of the study, as HTML."""
-    from vitkit.report.template import SeriesSection, render_series
+    from vitkit.report.template import render_page
 
     explained = (
         "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
@@ -245,9 +245,11 @@ def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
         "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
         "that was measured before the study began.",
     )
-    sections = [
-        SeriesSection("Arms", explained, arm_table(helped.comparison), difference_plot(helped.comparison)),
-        SeriesSection("Against as much time without it", (), arm_table(helped.against_longer)),
-    ]
-    pages, title = run_pages(helped.folder, arms), helped.folder.resolve().name
-    return render_series(title, helped.answers(), sections, pages, shown_command(command))
+    shown = (arm_table(helped.comparison), *explained, difference_plot(helped.comparison))
+    return render_page(
+        helped.folder.resolve().name,
+        helped.answers(),
+        [("Arms", shown), ("Against as much time without it", (arm_table(helped.against_longer),))],
+        folders=run_pages(helped.folder, arms),
+        command=shown_command(command),
+    )

@@ -186,14 +186,19 @@ def write_result(result: Scale, command: str) -> Path:
     Returns:
         The page.
     """
-    from vitkit.report.template import SeriesSection, render_series
+    from vitkit.report.template import render_page
 
     folder = result.folder
     replace_json(folder / "scale.json", without_places(result.to_json()))
-    section = SeriesSection("Points", tuple(remarks(result)), point_table(result), _plot(result))
     folders = [place.folder for place in (*result.measured, result.held_out)]
     pages = [name for name in folders if (folder / name / "report.html").exists()]
-    page = render_series(folder.resolve().name, conclusions(result), [section], pages, shown_command(command))
+    page = render_page(
+        folder.resolve().name,
+        conclusions(result),
+        [("Points", (point_table(result), *remarks(result), _plot(result)))],
+        folders=pages,
+        command=shown_command(command),
+    )
     path = folder / "report.html"
     replace_file(path, [page.encode()])
     return path

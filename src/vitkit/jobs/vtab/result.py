@@ -11,9 +11,9 @@ from vitkit._version import __version__
 from vitkit.config import Count, Fraction, Positive
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, vtab_task
 from vitkit.errors import VitkitError
-from vitkit.report.template import render_tables
+from vitkit.report.template import Part, render_page
 from vitkit.shown import Rows, Shown
-from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
+from vitkit.tasks.page import Number, Table, Text, fraction_cell
 from vitkit.text import join_names, pluralize, without_places
 
 PAPER_MODELS = ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
@@ -236,28 +236,15 @@ def render_vtab(vtab: Vtab) -> str:
     low, high = mean.interval
     tasks = "the 19 tasks" if not mean.is_partial else f"{mean.tasks} of 19 tasks (partial)"
     answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
-    result = Section(
-        "result",
-        "Result",
-        "Accuracy on the test images",
-        (
-            Text(answer, "answer"),
-            *(Text(sentence) for sentence in remarks(vtab)),
-            _table(vtab),
-            Text(
-                "The last columns are the paper's Table 9; its means are taken over the same tasks.",
-                "caption",
-            ),
-        ),
-    )
-    sections = [result]
+    caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
+    parts: list[Part] = [
+        ("Accuracy on the test images", (*remarks(vtab), _table(vtab), Text(caption, "caption")))
+    ]
     if any(score.validation for score in vtab.tasks):
-        sections.append(
-            Section("sweep", "Sweep", "Accuracy on 200 validation images by rate", (_sweep(vtab),))
-        )
+        parts.append(("Accuracy on 200 validation images by rate", (_sweep(vtab),)))
     start, root = without_places([vtab.start, vtab.root])
     footer = f"{start} on {root}, protocol {vtab.protocol}, vitkit {__version__}"
-    return render_tables("VTAB-1k", sections, footer)
+    return render_page("VTAB-1k", [answer], parts, footer=footer)
 
 
 def _table(vtab: Vtab) -> Table:
