@@ -236,7 +236,9 @@ def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "bench.png cannot be read: expected at most 33,554,432 bytes" in capsys.readouterr().err
     picture.unlink()
     read = json.loads(times.read_text())
-    for name, value, said in (("batch_size", -1, "batch_size is at least 1, found -1"),):
+    for name, value, said in (
+        ("batch_size", -1, "records: batch_size: expected a number of images, found -1"),
+    ):
         speed = next(record for record in read["records"] if record["kind"] == "speed")
         others = [record for record in read["records"] if record is not speed]
         times.write_text(json.dumps({**read, "records": [{**speed, name: value}, *others]}))

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json, to_json
-from vitkit.durable import read_json, read_regular_file, refuse_link
+from vitkit.config import read, to_json
+from vitkit.durable import read_regular_file, refuse_link
 from vitkit.jobs.bench.bench import bench, keep
-from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Memory, Speed
+from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
 from vitkit.jobs.cost import table6
 from vitkit.jobs.fewshot.fewshot import run_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions
@@ -116,7 +115,6 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 """Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
-RECORDS: Mapping[str, type[Speed] | type[Memory]] = {"speed": Speed, "memory": Memory}
 
 
 def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
@@ -124,17 +122,18 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     path = folder / "bench.json"
     if not path.exists():
         models = options.starts or TIMED
-        timed = BenchOptions(models, minutes=options.minutes / len(models))
         measured = bench(
-            *timed.models,
+            *models,
             image_size="64..512",
-            minutes=timed.minutes,
+            minutes=options.minutes / len(models),
             threads=options.threads,
             device=options.device,
             listener=options.listener,
         )
         keep(measured, folder)
-    machine, records = _read_bench(path)
+    measurement = read(Bench, path)
+    assert measurement is not None  # it was written above
+    records = [record for record in measurement.records if not isinstance(record, Response)]
     speeds = [record for record in records if isinstance(record, Speed) and record.library == "vitkit"]
     batches = {
         (record.model, record.image_size, record.precision): record.largest_batch
@@ -159,33 +158,11 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
     part = ("Here", (Table(headings, tuple(rows)), *pictures))
-    sentence = f"Measured on {machine}; the paper's curves are of a TPUv3, whose numbers it does not print."
+    sentence = (
+        f"Measured on {measurement.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
+        "it does not print."
+    )
     return Collected((sentence,), (part,), [to_json(record) for record in records])
-
-
-def _read_bench(path: Path) -> tuple[str, list[Speed | Memory]]:
-    """Read `bench.json`: the device, speeds and memory.
-
-    Raises:
-        VitkitError: the file is damaged.
-    """
-    read = read_json(path)
-    contents = from_json(_Contents, read, str(path)) if isinstance(read, dict) else _Contents({}, ())
-    records: list[Speed | Memory] = []
-    for record in contents.records:
-        kind = RECORDS.get(str(record.get("kind")))
-        if kind is not None:
-            plain = {name: value for name, value in record.items() if name != "kind"}
-            records.append(from_json(kind, plain, str(path)))
-    return str(contents.machine.get("device")), records
-
-
-@dataclass(frozen=True)
-class _Contents:
-    """The contents of bench.json."""
-
-    machine: dict[str, Any]
-    records: tuple[dict[str, Any], ...]
 
 
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
