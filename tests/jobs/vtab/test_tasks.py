@@ -37,7 +37,7 @@ def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> No
     assert "rates are numbers above 0" in refusal(start, root, sweep=True, rates=(0.1, -1.0))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("do not lose me")
-    assert "holds no VTAB-1k result" in refusal(start, root, out=tmp_path / "full")
+    assert "holds no study" in refusal(start, root, out=tmp_path / "full")
 
 
 def test_a_malformed_list_is_refused_before_any_task_is_trained(start: Path, tmp_path: Path) -> None:

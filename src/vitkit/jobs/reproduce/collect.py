@@ -5,7 +5,7 @@
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.result import PAPER_MODELS, remarks
+from vitkit.jobs.vtab.result import portable_json, remarks, score_table
 from vitkit.jobs.vtab.vtab import run_vtab
 from vitkit.report.template import Part, Photo
 from vitkit.tasks.page import Number, Table, fraction_cell
@@ -97,20 +97,12 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
             listener=options.listener,
         )
     )
-    headings = ("group", "task", "accuracy", *PAPER_MODELS)
-    rows: list[tuple[str | Number, ...]] = [
-        (group, name, fraction_cell(score.accuracy), *map(fraction_cell, paper))
-        for group, name, score, paper in result.table()
-    ]
     mean = result.mean()
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
     answer += remarks(result)
-    part = ("Here, beside the paper's Table 9", (Table(headings, tuple(rows)),))
-    numbers = replace(
-        result, root="", start="", tasks=tuple(replace(score, data="", run="") for score in result.tasks)
-    )
+    part = ("Here, beside the paper's Table 9", (score_table(result),))
     folders = tuple(f"vtab/{score.folder}/final" for score in result.tasks)
-    return Collected(tuple(answer), (part,), numbers.to_json(), folders)
+    return Collected(tuple(answer), (part,), portable_json(result), folders)
 
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")

@@ -171,7 +171,7 @@ def _changes(folder: Path, study: Study) -> list[str]:
     begun, where = read_study(folder), str(folder / RECORD)
     if begun.kind != study.kind:
         return [f"kind of study: {begun.kind} -> {study.kind}"]
-    changes = difference(begun.options, to_json(study)["options"])
+    changes = name_options(difference(begun.options, to_json(study)["options"]))
     there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
     pairs = list(zip(begun.arms, study.arms, strict=False))
     if changes or there != here:

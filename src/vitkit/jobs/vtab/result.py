@@ -3,18 +3,18 @@ its page."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from vitkit import config
 from vitkit._version import __version__
-from vitkit.config import Count, Fraction, Positive
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, vtab_task
-from vitkit.errors import VitkitError
+from vitkit.durable import replace_file, replace_json
 from vitkit.report.template import Part, render_page
 from vitkit.shown import Rows, Shown
 from vitkit.tasks.page import Number, Table, Text, fraction_cell
-from vitkit.text import join_names, pluralize, without_places
+from vitkit.text import csv_line, join_names, pluralize, without_places
 
 PAPER_MODELS = ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
 PAPER: dict[TaskFolder, tuple[float, float, float]] = {
@@ -50,27 +50,21 @@ class TaskScore:
     """The path of its images."""
     run: str
     """The run folder of the model that was tested."""
-    accuracy: Fraction
-    interval: tuple[Fraction, Fraction]
+    accuracy: float
+    interval: tuple[float, float]
     """95 % interval, over test images alone and not over seeds."""
-    images: Count
+    images: int
     """Test images that could be read."""
-    unreadable: Count
-    repeated: Count
+    unreadable: int
+    repeated: int
     """Test images that are training images too, pixel for pixel."""
-    majority: Fraction
+    majority: float
     """Accuracy of always naming the most frequent class of the test images."""
     verdict: str
     """The comparison with that guess on the same images: better, worse, or not distinguishable."""
-    learning_rate: Positive
-    validation: dict[str, Fraction] = field(default_factory=dict)
+    learning_rate: float
+    validation: dict[str, float] = field(default_factory=dict)
     """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
-
-    def __post_init__(self) -> None:
-        if self.repeated > self.images or not self.images:
-            raise VitkitError(
-                f"expected numbers of test images, found {self.images}, {self.repeated} of them repeated."
-            )
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,7 @@ class Vtab(Shown):
 
     def in_rows(self) -> tuple[Sequence[str], Rows]:
         """Return the table of the tasks beside the paper's numbers."""
-        table = _table(self)
+        table = score_table(self)
         return table.headings, table.rows
 
     def mean(self, group: Group | None = None) -> Mean | None:
@@ -150,21 +144,9 @@ class Vtab(Shown):
         if overall is not None:
             yield "all", mean_name(overall), overall, self.paper_mean()
 
-    def csv_rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield the lines of a table: the head, each task, the means."""
-        yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
-        for group, name, score, paper in self.table():
-            ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
-            yield group, name, *ours, *cells(score), *(f"{fraction:.4f}" for fraction in paper)
-
 
 ROWS: tuple[tuple[str, Group | None], ...] = (*((group, group) for group in GROUPS), ("all", None))
 """The names of the means."""
-
-
-def cells(score: TaskScore | Mean) -> tuple[str, str]:
-    """Write the number of test images and the learning rate of a task; nothing for a mean."""
-    return (f"{score.images}", f"{score.learning_rate:g}") if isinstance(score, TaskScore) else ("", "")
 
 
 def tasks_of(group: Group | None) -> list[VtabTask]:
@@ -229,6 +211,46 @@ def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
         yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
 
 
+def score_table(vtab: Vtab) -> Table:
+    """Make the table of the tasks and means, beside the paper's numbers."""
+    rows: list[tuple[str | Number, ...]] = []
+    for _, name, score, paper in vtab.table():
+        low, high = score.interval
+        images, rate = "", ""
+        if isinstance(score, TaskScore):
+            images, rate = f"{score.images:,}", f"{score.learning_rate:g}"
+        ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
+        rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
+    headings = ("task", "accuracy", "95 % interval", "images", "rate", *PAPER_MODELS)
+    return Table(headings, tuple(rows))
+
+
+def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table: the head, each task, the means."""
+    yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
+    for group, name, score, paper in vtab.table():
+        ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
+        beside = ("", "")
+        if isinstance(score, TaskScore):
+            beside = (f"{score.images}", f"{score.learning_rate:g}")
+        yield group, name, *ours, *beside, *(f"{fraction:.4f}" for fraction in paper)
+
+
+def portable_json(vtab: Vtab) -> dict[str, Any]:
+    """Return all numbers as plain data that says nothing of where things lie on this machine."""
+    here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
+    numbers: dict[str, Any] = without_places(here.to_json())
+    return numbers
+
+
+def write_result(folder: Path, vtab: Vtab) -> None:
+    """Write the result as JSON, CSV and a page."""
+    replace_json(folder / "vtab.json", portable_json(vtab))
+    table = "".join(f"{csv_line(row)}\n" for row in csv_rows(vtab))
+    replace_file(folder / "vtab.csv", [table.encode()])
+    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
+
+
 def render_vtab(vtab: Vtab) -> str:
     """Render the page as HTML, to be written as UTF-8."""
     mean = vtab.mean()
@@ -238,31 +260,13 @@ def render_vtab(vtab: Vtab) -> str:
     answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
     caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
     parts: list[Part] = [
-        ("Accuracy on the test images", (*remarks(vtab), _table(vtab), Text(caption, "caption")))
+        ("Accuracy on the test images", (*remarks(vtab), score_table(vtab), Text(caption, "caption")))
     ]
     if any(score.validation for score in vtab.tasks):
         parts.append(("Accuracy on 200 validation images by rate", (_sweep(vtab),)))
     start, root = without_places([vtab.start, vtab.root])
     footer = f"{start} on {root}, protocol {vtab.protocol}, vitkit {__version__}"
     return render_page("VTAB-1k", [answer], parts, footer=footer)
-
-
-def _table(vtab: Vtab) -> Table:
-    headings = ("task", "accuracy", "95 % interval", "test images", "rate", *PAPER_MODELS)
-    return Table(headings, tuple(_row(name, score, paper) for _, name, score, paper in vtab.table()))
-
-
-def _row(name: str, score: TaskScore | Mean, paper: tuple[float, ...]) -> tuple[str | Number, ...]:
-    low, high = score.interval
-    images, rate = cells(score)
-    return (
-        name,
-        fraction_cell(score.accuracy),
-        Number(f"{low:.1%} to {high:.1%}", low),
-        Number(images, float(images or 0)),
-        Number(rate, float(rate or 0)),
-        *map(fraction_cell, paper),
-    )
 
 
 def _sweep(vtab: Vtab) -> Table:

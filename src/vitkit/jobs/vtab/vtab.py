@@ -1,10 +1,9 @@
 """VTAB-1k: fine-tune a checkpoint on each of 19 tasks of 1,000 images, and take the mean of their accuracies.
 
-OUT/options.json             the options, written first: another call must give the same ones
-OUT/TASK/                    a series of runs (`runs/series_record.py`)
+OUT/study.json               the options, written first: another call must give the same ones
+OUT/TASK/                    a series of runs (`runs/series_record.py`), which alone records results
 OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
 OUT/TASK/final/              the run on all 1,000 images, tested once
-OUT/TASK/result.json         its test accuracy: with it the task is finished
 OUT/vtab.json, .csv, .html   the result
 """
 
@@ -13,36 +12,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import difference, read, to_json
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, TaskFolder, VtabTask, task_of_folder, vtab_task
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
+from vitkit.durable import hash_file, refuse_links
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.study import Arm, complete_arm
+from vitkit.jobs.series.series import recorded_run
+from vitkit.jobs.study.study import Arm, complete_arm, new_study
 from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
-from vitkit.listener import Listener
+from vitkit.jobs.vtab.result import TaskScore, Vtab, write_result
 from vitkit.models.config.image_config import height_and_width
-from vitkit.runs.config import Run, StartConfig, name_options
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner, claim
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
-from vitkit.text import csv_line, join_names, without_places
+from vitkit.text import join_names
 
-FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
-"""Options that another call for the same folder may change: they do not decide the accuracy of a task."""
+KIND = "vtab"
 PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
 """Training images of every task, which give VTAB-1k its name."""
@@ -85,7 +82,10 @@ class RootFolder:
     """Tasks that have a folder and are not to be trained."""
 
 
-def run_vtab(options: VtabOptions) -> Vtab:
+def run_vtab(
+    options: VtabOptions,
+    command: str = "vitkit.vtab(...)",  # continues the study; its record has it
+) -> Vtab:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and take the mean of the test accuracies.
 
     The same call continues an interrupted study: finished tasks are not repeated, and the task that was
@@ -104,18 +104,13 @@ def run_vtab(options: VtabOptions) -> Vtab:
         listings = [_list_hashes(task, options.sweep) for task in tasks.tasks]
     with listener.progress("looking at the start"):
         start = find_start(StartConfig(str(options.start)))
-        weights = {file.name: hash_file(file)[1] for file in start.files}
-    described = describe_options(options, weights)
-    given = vtab_folder(options)
-    owner = Owner("VTAB-1k result", "options.json", lambda there: _changes(there, described))
-    with claim(owner, given) as folder:
-        if not (folder / "options.json").exists():
-            replace_json(folder / "options.json", described)
-        remove_leftovers(folder)
+        weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in start.files)
+    study = new_study(KIND, command, describe_options(options, weights), ())
+    with study.claim(vtab_folder(options)) as folder:
         scores = []
         for number, (task, hashes) in enumerate(zip(tasks.tasks, listings, strict=True), start=1):
             place = f"task {number} of {len(tasks.tasks)}, {task.folder}"
-            scores.append(complete_task(options, task, hashes, folder / task.folder, place, listener))
+            scores.append(complete_task(options, task, hashes, folder, place, command))
         example = task_run(options, tasks.tasks[0])
         result = Vtab(
             start=absolute_start(str(options.start)),
@@ -126,7 +121,7 @@ def run_vtab(options: VtabOptions) -> Vtab:
             absent=tasks.absent,
             not_asked=tasks.left_out,
         )
-        _keep(folder, result)
+        write_result(folder, result)
     return result
 
 
@@ -147,101 +142,69 @@ def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
     return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
-def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any]:
-    """Make the contents of `options.json`: all options that decide the accuracies.
+def describe_options(options: VtabOptions, weights: str) -> dict[str, Any]:
+    """List all options that decide the accuracies.
 
     Args:
         options: of this call.
-        weights: SHA-256 of the files of the start by name.
+        weights: the files of the start, each with its SHA-256.
     """
-    size = height_and_width(options.image_size)
-    described = to_json(options) | {
+    names = ("protocol", "steps", "batch_size", "sweep", "seed")
+    return {name: getattr(options, name) for name in names} | {
         "start": absolute_start(str(options.start)),
         "root": absolute_spec(str(options.root)),
-        "out": None if options.out is None else str(options.out),
-        "image_size": None if size is None else list(size),
+        "image_size": height_and_width(options.image_size),
+        "rates": list(options.tried) if options.sweep else None,
+        "weights_of_start": weights,
     }
-    del described["listener"], described["quiet"]
-    ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
-    described = {name: value for name, value in described.items() if name not in ignored}
-    if options.sweep:
-        described["rates"] = list(options.tried)
-    described["weights"] = dict(weights)
-    return described
-
-
-def _changes(folder: Path, described: Mapping[str, Any]) -> list[str]:
-    """List the options and weights in which `options.json` in a folder differs from this call."""
-    begun = read_json(folder / "options.json")
-    if not isinstance(begun, dict):
-        raise VitkitError(f"{folder / 'options.json'} is damaged: expected an object of options.")
-    return [_name_change(change) for change in difference(begun, dict(described))]
-
-
-def _name_change(change: str) -> str:
-    """Write a difference of options with their names on the command line; START is no option there."""
-    name, values = change.split(": ", 1)
-    if name == "start":
-        return f"START {values}"
-    if name.startswith("weights."):
-        return f"{name.removeprefix('weights.')} of START {values}"
-    return name_options([change])[0]
 
 
 def complete_task(
-    options: VtabOptions,
-    task: TaskData,
-    hashes: Mapping[Path, str],
-    folder: Path,
-    place: str,
-    listener: Listener,
+    options: VtabOptions, task: TaskData, hashes: Mapping[Path, str], folder: Path, place: str, command: str
 ) -> TaskScore:
-    """Train a task until its series of runs has ended, whose last one is tested.
+    """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
     Args:
         options: of this call.
         task: the task.
         hashes: the hashes of its lists of images, as they are now.
-        folder: of its runs and its result.
+        folder: of the study.
         place: its place among the tasks, for messages.
-        listener: hears the accuracy.
+        command: that began the study.
+
+    Raises:
+        VitkitError: its lists of images have changed since its runs were trained.
     """
-    if folder.is_dir():
-        refuse_links(folder)
-        remove_leftovers(folder)
-    result, final = folder / "result.json", folder / "final"
-    score = read(TaskScore, result)
-    if score is None:
-        score = _train_task(options, task, folder, place, listener)
-        replace_json(result, without_places(to_json(score)))
-        listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
-    elif score.folder != task.folder:
-        raise VitkitError(
-            f"{result}: expected the result of {task.folder}, found that of {score.folder}. Put the original "
-            "file back, or remove it: the task is then tested again."
-        )
-    rates = sorted(folder.glob("rate-*"))
-    _refuse_other_lists(task, hashes, folder, rates)
-    # The paths of now: the folders may have been moved since the file was written.
-    return replace(score, data=absolute_spec(str(task.path)), run=absolute_spec(str(final)))
-
-
-def _train_task(
-    options: VtabOptions, task: TaskData, folder: Path, place: str, listener: Listener
-) -> TaskScore:
-    """Train the remaining runs of a task, and read the accuracy of the last one."""
-    series_options = SeriesOptions()
+    sweep = SeriesOptions()
     if options.sweep:
-        series_options = SeriesOptions(
-            sweep_rates=tuple(options.tried), sweep_data=absolute_spec(str(task.most_training))
-        )
-    series = complete_arm(
-        Arm(task.folder, task.folder, task_run(options, task), series_options),
-        folder.parent,
-        place,
-        options,
-        "vitkit.vtab(...)",
-    )
+        images = absolute_spec(str(task.most_training))
+        sweep = SeriesOptions(sweep_rates=tuple(options.tried), sweep_data=images)
+    own, series = folder / task.folder, None
+    # The page is the last file of a series that has ended.
+    if (own / "report.html").exists() and recorded_run(own) is not None:
+        refuse_links(own)
+        series = read_series(own)
+    is_new = series is None or not series.ended
+    if series is None or not series.ended:
+        arm = Arm(task.folder, task.folder, task_run(options, task), sweep)
+        series = complete_arm(arm, folder, place, options, command)
+    lists = {own / "final": task.all_training}
+    lists |= {own / member.folder: task.most_training for member in series.rates if member.finished}
+    for run, path in lists.items():
+        record = read_record(run)
+        if record is None or record.fingerprint != hashes[path]:
+            raise VitkitError(
+                f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
+                f"or remove {own}, and the task is computed anew."
+            )
+    score = read_task(task, own, series)
+    if is_new:
+        options.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
+    return score
+
+
+def read_task(task: TaskData, folder: Path, series: Series) -> TaskScore:
+    """Read the accuracy of a task from the last run of its series."""
     assert series.chosen is not None  # a series that has ended has chosen
     answering = find_task("classification").answering
     assert answering is not None
@@ -264,33 +227,6 @@ def _train_task(
             if member.score is not None and member.score.value is not None
         },
     )
-
-
-def _refuse_other_lists(
-    task: TaskData, hashes: Mapping[Path, str], folder: Path, rates: Sequence[Path]
-) -> None:
-    """Refuse a finished task whose lists of images have changed since its runs were trained.
-
-    Raises:
-        VitkitError: they have, or a run lacks the record of its images.
-    """
-    lists = {folder / "final": task.all_training} | dict.fromkeys(rates, task.most_training)
-    for run, images in lists.items():
-        record = read_record(run)
-        if record is None or record.fingerprint != hashes.get(images):
-            raise VitkitError(
-                f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
-                f"or remove {folder}, and the task is computed anew."
-            )
-
-
-def _keep(folder: Path, vtab: Vtab) -> None:
-    """Write the result as JSON, CSV and a page, none of which says where things lie on this machine."""
-    here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
-    replace_json(folder / "vtab.json", without_places(here.to_json()))
-    table = "".join(f"{csv_line(row)}\n" for row in vtab.csv_rows())
-    replace_file(folder / "vtab.csv", [table.encode()])
-    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
 
 
 def task_run(options: VtabOptions, task: TaskData) -> Run:
