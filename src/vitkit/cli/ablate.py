@@ -16,7 +16,8 @@ from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.study.ablate import Ablation, Expected
+    from vitkit.jobs.study.ablate import Ablation
+    from vitkit.jobs.study.study import Planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> None:
     console.print_result(ablation, command.json, _print)
 
 
-def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
+def _print_plan(expected: "list[Planned]", as_json: bool) -> None:
     """Print the arms with their runs and the time they take."""
     from vitkit.config import to_json
 

@@ -12,7 +12,8 @@ from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.reproduce.reproduce import Planned, Reproduction
+    from vitkit.jobs.reproduce.reproduce import Reproduction
+    from vitkit.jobs.study.study import Planned
 
 
 @dataclass(frozen=True, kw_only=True)

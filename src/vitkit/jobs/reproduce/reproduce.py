@@ -6,7 +6,7 @@ OUT/result.json   the result, OUT/report.html the same beside the paper's number
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,11 +30,14 @@ from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Planned,
     StudyResult,
     begins_within,
     check_arms,
     complete_arms,
+    measure_paces,
     new_study,
+    plan_arm,
     read_study,
     run_pages,
 )
@@ -43,14 +46,11 @@ from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, describe_start, list_images, plan_run
-from vitkit.runs.processes import take_threads
+from vitkit.runs.plan import Opened, describe_start, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
-from vitkit.training.config import OptimizerConfig
-from vitkit.world import ALONE
 
 VALIDATIONS = 10
 """Validations of a run that ends with its best weights, so that these are found to a tenth of the run. Other
@@ -94,7 +94,7 @@ class Length:
     length: Annotated[int, Range("a number of steps", 1, COUNT)]
     """Steps of the base."""
     speed: Mapping[str, Positive]
-    """Images a second in training, of each arm that was timed."""
+    """Images a second in training, by arm."""
 
 
 def run_reproduce(
@@ -184,7 +184,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         arms = make_arms(options, item, base, design, 1)  # their length is not chosen yet
         # The start of an arm that begins from another arm is not there yet.
         check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, opened)
-        paces = measure(options, design, opened)
+        paces = measure_paces(_runs(design), options, opened)
         length = _choose_length(options, item, base, design, paces)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
@@ -366,42 +366,6 @@ def _validations(run: Run) -> int:
 # --- the length ---
 
 
-def measure(options: ReproduceOptions, design: Design, opened: Opened) -> dict[str, Pace]:
-    """Time the arms; of arms that train alike only the first is timed, and the key is its name."""
-    take_threads(ALONE, options.threads)  # as in training: the speed depends on them
-    paces: dict[str, Pace] = {}
-    for variant, timed in _with_timed_arms(design):
-        if variant.name != timed:
-            continue
-        # An arm that begins from another arm of the study is timed with new weights: the other has not begun.
-        run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
-        plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
-        with options.listener.progress(f"measuring the speed of {variant.label}"):
-            paces[timed] = plan.measure(options.listener)
-    return paces
-
-
-def _with_timed_arms(design: Design) -> Iterator[tuple[Variant, str]]:
-    """Yield each arm with the name of the first arm of the same model, image size and optimiser."""
-    firsts: list[tuple[Run, str]] = []
-    for variant in design.variants:
-        run = variant.run
-        plain = replace(
-            run,
-            splits=Splits(),
-            start=StartConfig() if run.model else run.start,
-            architecture=replace(run.architecture, dropout=None),
-            optimizer=OptimizerConfig(optimizer=run.optimizer.optimizer, weight_decay=0.0),
-            training=replace(run.training, select="last"),
-        )
-        if run.task == "classification":  # label smoothing costs nothing
-            plain = replace(plain, objective=type(run.objective)())
-        timed = next((name for first, name in firsts if first == plain), variant.name)
-        if timed == variant.name:
-            firsts.append((plain, timed))
-        yield variant, timed
-
-
 def _choose_length(
     options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
 ) -> Length:
@@ -410,9 +374,11 @@ def _choose_length(
     speed = {name: batch / pace.step for name, pace in paces.items()}
     if options.steps is not None:
         return Length(options.steps, speed if item.timed else {})
-    expected = list(_expected(options, item, base, design, paces))
-    fixed = sum(arm.runs * arm.overhead for arm in expected)
-    of_each_step = sum(arm.runs * arm.length * arm.step for arm in expected)  # seconds, of the base's steps
+    fixed, of_each_step = 0.0, 0.0  # seconds; the steps are the base's
+    for variant, arm in zip(design.variants, make_arms(options, item, base, design, 1), strict=True):
+        pace = paces[variant.name]
+        fixed += arm.series.num_runs * _overhead(variant, base, pace)
+        of_each_step += arm.series.num_runs * variant.length * pace.step
     steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / of_each_step))
     if steps < FEW_STEPS:
         options.listener.warn(
@@ -422,41 +388,9 @@ def _choose_length(
     return Length(steps, speed)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The expected time of an arm."""
-
-    runs: int
-    """The runs of the arm, its sweep included."""
-    length: float
-    """Its steps over the base's steps."""
-    step: float
-    """Seconds of a step."""
-    overhead: float
-    """Seconds of a run for everything but its steps."""
-
-
-def _expected(
-    options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
-) -> Iterator[Expected]:
-    """Yield the expected time of each arm."""
-    for variant, timed in _with_timed_arms(design):
-        pace = paces[timed]
-        runs = _seeds(options, item) if variant.seeds is None else variant.seeds
-        runs += len(variant.rates) if len(variant.rates) > 1 else 0  # a single rate needs no sweep
-        overhead = (_validations(variant.run) + base.tested) * pace.validation + FINISHING
-        yield Expected(runs, variant.length, pace.step, overhead)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """An arm in a plan: the number of its runs, the steps of each, and the seconds of all."""
-
-    name: str
-    label: str
-    runs: int
-    steps: int
-    seconds: float
+def _overhead(variant: Variant, base: Base, pace: Pace) -> float:
+    """Estimate the seconds of a run for everything but its steps."""
+    return (_validations(variant.run) + base.tested) * pace.validation + FINISHING
 
 
 def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
@@ -471,15 +405,18 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     if item.design is None:
         return ()
     base, design, opened = make_design(options, item, folder)
-    paces = measure(options, design, opened)
+    paces = measure_paces(_runs(design), options, opened)
     length = _choose_length(options, item, base, design, paces).length
     planned = []
     arms = make_arms(options, item, base, design, length)
-    for arm, expected in zip(arms, _expected(options, item, base, design, paces), strict=True):
-        steps = arm.run.training.total_steps(base.num_images)
-        seconds = expected.runs * (steps * expected.step + expected.overhead)
-        planned.append(Planned(arm.folder, arm.label, expected.runs, steps, seconds))
+    for variant, arm in zip(design.variants, arms, strict=True):
+        pace, steps = paces[arm.folder], arm.run.training.total_steps(base.num_images)
+        planned.append(plan_arm(arm, steps, steps * pace.step + _overhead(variant, base, pace)))
     return tuple(planned)
+
+
+def _runs(design: Design) -> dict[str, Run]:
+    return {variant.name: variant.run for variant in design.variants}
 
 
 # --- the result ---
@@ -504,7 +441,7 @@ def _analyse(
     findings = judge(design.claims, scores, validation)
     labels = {arm.folder: arm.label for arm in arms}
     rows = []
-    for (variant, timed), arm, series in zip(_with_timed_arms(design), arms, completed, strict=True):
+    for variant, arm, series in zip(design.variants, arms, completed, strict=True):
         rows.append(
             _arm_row(
                 variant,
@@ -513,7 +450,7 @@ def _analyse(
                 scores.get(arm.folder, {}),
                 validation.get(arm.folder),
                 base,
-                length.speed.get(timed),
+                length.speed.get(arm.folder),
             )
         )
     summary = summarise(findings)

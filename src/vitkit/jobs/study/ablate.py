@@ -28,10 +28,13 @@ from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Planned,
     StudyResult,
     check_arms,
     complete_arms,
+    measure_paces,
     new_study,
+    plan_arm,
     run_pages,
 )
 from vitkit.jobs.train import require_data
@@ -39,7 +42,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Architecture, Run, option_value, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, list_images, plan_run
+from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.shown import Rows
 from vitkit.tasks import find_task
@@ -408,43 +411,25 @@ def _explain_rates(base: Run, options: AblateOptions) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The runs of an arm, and their time on this machine."""
-
-    label: str
-    rates: tuple[float, ...]
-    runs: int
-    """All runs, the sweep included."""
-    seconds: float
-    """The time of all runs."""
-
-
-def plan_ablation(options: AblateOptions) -> list[Expected]:
+def plan_ablation(options: AblateOptions) -> list[Planned]:
     """Plan the arms of an ablation, with their time as measured now; nothing is written.
 
     Raises:
         VitkitError: as `run_ablate`, before it trains.
     """
     require_threads(options.threads)
-    design = make_arms(options)
-    base = design.arms[0].run
-    opened = Opened(base, list_images(base))
-    _refuse(design.arms, options, opened)
-    expected = []
-    for arm in design.arms:
-        plan = plan_run(arm.run, None, device=options.device, opened=opened)
-        with options.listener.progress(f"measuring the speed of {arm.label}"):
-            pace = plan.measure(options.listener)
-        training, count = plan.run.training, len(plan.images.splits["train"])
+    arms = make_arms(options).arms
+    opened = Opened(arms[0].run, list_images(arms[0].run))
+    _refuse(arms, options, opened)
+    paces = measure_paces({arm.label: arm.run for arm in arms}, options, opened)
+    planned = []
+    for arm in arms:
+        training, pace = arm.run.training, paces[arm.label]
+        count = len(list_images(arm.run, opened).splits["train"])
         steps = training.total_steps(count)
         pauses = math.ceil(steps / training.evaluation_interval(count))
-        rates = arm.series.sweep_rates
-        runs = arm.series.runs + (len(rates) if len(rates) > 1 else 0)
-        expected.append(
-            Expected(arm.label, rates, runs, runs * (steps * pace.step + pauses * pace.validation))
-        )
-    return expected
+        planned.append(plan_arm(arm, steps, steps * pace.step + pauses * pace.validation))
+    return planned
 
 
 def _render(ablation: Ablation, command: str) -> str:

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vitkit.config import to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
-from vitkit.durable import read_json, replace_json
+from vitkit.durable import replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
@@ -44,6 +43,7 @@ from vitkit.jobs.study.study import (
     check_arms,
     complete_arm,
     complete_arms,
+    measure_paces,
     new_study,
     read_study,
 )
@@ -55,7 +55,7 @@ from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, describe_start, list_images, plan_run, with_absolute_paths
+from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.trained_model import is_training_data
@@ -125,7 +125,7 @@ def run_scale(
         )
         fit = _fit(measured, folder)
         prediction = fit.predict(plan.places[-1])
-        _keep_prediction(folder, last.folder, fit, prediction)
+        _keep_prediction(folder, fit, prediction)
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
         place = f"the held-out point, {last.label}"
         try:
@@ -274,7 +274,11 @@ def _plan(
     if recorded is not None:
         steps, seconds = recorded
     elif budget is not None or measure:
-        paces = _measure_paces(options, opened)
+        # The largest first, by which all are timed whose models are alike.
+        largest, *others = (point for _, _, point in reversed(_make_points(options, run, data, steps)))
+        check_run(largest, device=options.device, threads=options.threads, opened=opened)
+        timed = {f"point {number}": point for number, point in enumerate([largest, *others])}
+        paces = [*reversed(measure_paces(timed, options, opened).values())]
 
         def cost(steps: int) -> float:
             return _seconds(_make_points(options, run, data, steps), paces, data, options.seeds)
@@ -411,23 +415,6 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure_paces(options: ScaleOptions, opened: Opened) -> list[Pace]:
-    """Time a step and a validation of each point; a single time for all, unless their models differ."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)  # as in training: the speed depends on them
-    steps = opened.run.training.total_steps(opened.num_images)
-    runs = [point for _, _, point in _make_points(options, opened.run, opened.images, steps)]
-    if options.along != "size":
-        return [_measure_pace(runs[-1], options, opened)] * len(runs)
-    return [_measure_pace(point, options, opened) for point in runs]
-
-
-def _measure_pace(run: Run, options: ScaleOptions, opened: Opened) -> Pace:
-    """Refuse a run that cannot be trained here, then time its steps."""
-    check_run(run, device=options.device, threads=options.threads, opened=opened)
-    return plan_run(run, None, device=options.device, opened=opened).measure(options.listener)
-
-
 def _seconds(
     points: Sequence[tuple[float, str, Run]], paces: Sequence[Pace], data: ImageData, seeds: int
 ) -> float:
@@ -527,50 +514,16 @@ def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
         ) from None
 
 
-def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Prediction) -> None:
-    """Write the prediction before the held-out point begins; a prediction that is there must be the same.
-
-    Raises:
-        VitkitError: another prediction is there, or none although the held-out point has begun.
-    """
-    path = folder / PREDICTION
-    record = {
-        "points": [to_json(point) for point in fit.points],
-        "law": to_json(fit.law),
-        "objection": fit.objection(),
-        "prediction": to_json(prediction),
-    }
-    if path.exists():
-        if not _is_same_prediction(read_json(path), record):
-            raise VitkitError(
-                f"{path}: expected the prediction by the points in {folder}, found another. Put the original "
-                "file back, or begin again with another --out."
-            )
-    elif (folder / held_out).exists():
-        raise VitkitError(
-            f"{path} is missing, though {held_out} has begun: expected the prediction that was written "
-            "before. Put the file back, or begin again with another --out."
-        )
-    else:
-        replace_json(path, record)
-
-
-def _is_same_prediction(recorded: Any, record: dict[str, Any]) -> bool:
-    """Whether two records have the same points, and predictions that agree to a millionth.
-
-    Another machine may sum in another order.
-    """
-    if not isinstance(recorded, dict) or recorded.get("points") != record["points"]:
-        return False
-    before, now = recorded.get("prediction"), record["prediction"]
-    if not isinstance(before, dict) or before.keys() != now.keys():
-        return False
-    return all(
-        isinstance(before[name], int | float)
-        # 1e-9 for an interval that begins at 0, to which no other number is close by a relative tolerance.
-        and math.isclose(before[name], now[name], rel_tol=1e-6, abs_tol=1e-9)
-        for name in now
-    )
+def _keep_prediction(folder: Path, fit: LawFit, prediction: Prediction) -> None:
+    """Write the prediction before the held-out point begins; it follows from the points, and stays."""
+    if not (folder / PREDICTION).exists():
+        record = {
+            "points": [to_json(point) for point in fit.points],
+            "law": to_json(fit.law),
+            "objection": fit.objection(),
+            "prediction": to_json(prediction),
+        }
+        replace_json(folder / PREDICTION, record)
 
 
 def _conclude(

@@ -16,21 +16,26 @@ from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import difference, read, to_json, write
+from vitkit.data.config import Splits
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Measured, Progress
-from vitkit.runs.config import Run, changed_options, name_options
+from vitkit.runs.budget import Pace
+from vitkit.runs.config import Run, StartConfig, changed_options, name_options
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Owner
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Opened, with_absolute_paths
+from vitkit.runs.plan import Opened, plan_run, with_absolute_paths
+from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
 from vitkit.shown import Shown
+from vitkit.training.config import OptimizerConfig
+from vitkit.world import ALONE
 
 RECORD = "study.json"
 
@@ -97,6 +102,76 @@ def new_study(kind: str, command: str, options: Mapping[str, Any], arms: Sequenc
     """Make the record of a study that begins, with paths that hold from any folder."""
     portable = tuple(replace(arm, run=with_absolute_paths(arm.run)) for arm in arms)
     return Study(__version__, kind, command, options, portable)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An arm of a study that has not begun: its runs, and their time on this machine."""
+
+    name: str
+    """The name of its folder."""
+    label: str
+    rates: tuple[float, ...]
+    """The learning rates that it tries."""
+    runs: int
+    """All runs, the sweep included."""
+    steps: int
+    """Steps of each run."""
+    seconds: float
+    """The time of all runs."""
+
+
+def plan_arm(arm: Arm, steps: int, seconds: float) -> Planned:
+    """Plan the runs of an arm, each of which has so many steps and takes so many seconds."""
+    runs = arm.series.num_runs
+    return Planned(arm.folder, arm.label, arm.series.sweep_rates, runs, steps, runs * seconds)
+
+
+def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened) -> dict[str, Pace]:
+    """Time steps and validations of runs, by the names of their arms; of runs that train alike the first.
+
+    Args:
+        runs: of the arms, with images and start of their own or those that were opened.
+        options: of the study.
+        opened: images that were listed already.
+    """
+    take_threads(ALONE, options.threads)  # as in training: the speed depends on them
+    timed: list[tuple[Run, Pace]] = []
+    paces = {}
+    for name, run in runs.items():
+        # A run that begins from another arm of the study is timed with new weights: the other has not begun.
+        run = replace(run, start=StartConfig()) if run.model else run
+        plain = _plain(run)
+        pace = next((pace for other, pace in timed if other == plain), None)
+        if pace is None:
+            plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
+            with options.listener.progress(f"measuring the speed of {name}"):
+                pace = plan.measure(options.listener)
+            timed.append((plain, pace))
+        paces[name] = pace
+    return paces
+
+
+def _plain(run: Run) -> Run:
+    """Give every option that costs no time a value that all runs share."""
+    run = replace(
+        run,
+        splits=Splits(),
+        architecture=replace(run.architecture, dropout=None),
+        optimizer=OptimizerConfig(optimizer=run.optimizer.optimizer, weight_decay=0.0),
+        training=replace(
+            run.training,
+            epochs=1.0,
+            steps=1,
+            select="last",
+            evaluate_every=None,
+            checkpoint_every=None,
+            seed=0,
+        ),
+    )
+    if run.task == "classification":  # label smoothing costs nothing
+        run = replace(run, objective=type(run.objective)())
+    return run
 
 
 def begins_within(run: Run, folder: Path) -> bool:
@@ -171,7 +246,9 @@ def _changes(folder: Path, study: Study) -> list[str]:
     begun, where = read_study(folder), str(folder / RECORD)
     if begun.kind != study.kind:
         return [f"kind of study: {begun.kind} -> {study.kind}"]
-    changes = name_options(difference(begun.options, to_json(study)["options"]))
+    changes = difference(begun.options, to_json(study)["options"])
+    # A part of an option, such as vary.pool, is no option itself.
+    changes = [each if "." in each.partition(":")[0] else name_options([each])[0] for each in changes]
     there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
     pairs = list(zip(begun.arms, study.arms, strict=False))
     if changes or there != here:
