@@ -141,7 +141,6 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "AblateOptions": ("study.options", "ablate", "ablate"),
     "AdviseOptions": ("advice.options", "advise", "advise"),
-    "CompareOptions": ("compare.options", "compare", "compare"),
     "ConvertOptions": ("options", "convert", "convert"),
     "CostOptions": ("options", "cost", None),
     "DataCheckOptions": ("options", "data check", None),

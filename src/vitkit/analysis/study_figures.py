@@ -228,51 +228,46 @@ def scale_plot(
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
+    measured = [place for place in (*points, held_out) if place is not None]
+    lowest = min(error for place in measured for error in place.errors)
+    # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
+    floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
     with drawing.styled():
         figure = Figure((drawing.WIDTH * 0.72, 4.2), layout="constrained")
         axes = figure.subplots()
-        lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
-        # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
-        floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
             (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
             (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
         ):
             x = [place.x for place in part]
-            if not x:
-                continue
-            axes.plot(
-                x, [max(place.error, floor) for place in part], color=colour, linestyle=dashes, label=name
+            middle, low, high = (
+                np.maximum([getattr(place, end) for place in part], floor) for end in ("error", "low", "high")
             )
-            axes.fill_between(
-                x,
-                [max(place.low, floor) for place in part],
-                [max(place.high, floor) for place in part],
-                color=colour,
-                alpha=0.13,
-                linewidth=0,
+            if x:
+                axes.plot(x, middle, color=colour, linestyle=dashes, label=name)
+                axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+        for places, colour, marker, name in (
+            (points, drawing.BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)"),
+            ([held_out], drawing.VERMILION, "D", "held out: predicted first, then measured"),
+        ):
+            drawn = [place for place in places if place is not None]
+            heights = np.maximum([place.error for place in drawn], floor)
+            reach = np.array(
+                [0.0 if place.noise is None else 1.96 * math.sqrt(place.variance) for place in drawn]
             )
-        drawn = [
-            (points, drawing.BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)")
-        ]
-        if held_out is not None:
-            drawn.append(([held_out], drawing.VERMILION, "D", "held out: predicted first, then measured"))
-        for places, colour, marker, name in drawn:
-            heights = [max(place.error, floor) for place in places]
-            reach = [1.96 * math.sqrt(place.variance) if place.noise is not None else 0.0 for place in places]
-            below = [min(up, height - 0.95 * floor) for up, height in zip(reach, heights, strict=True)]
-            axes.errorbar(
-                [place.x for place in places],
-                heights,
-                yerr=[below, reach],
-                color=colour,
-                linestyle="none",
-                marker=marker,
-                markersize=5,
-                capsize=2,
-                label=name,
-                zorder=3,
-            )
+            if drawn:
+                axes.errorbar(
+                    [place.x for place in drawn],
+                    heights,
+                    yerr=np.array([np.minimum(reach, heights - 0.95 * floor), reach]),
+                    color=colour,
+                    linestyle="none",
+                    marker=marker,
+                    markersize=5,
+                    capsize=2,
+                    label=name,
+                    zorder=3,
+                )
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
         top = max(place.high for place in (*law, *beyond)) if law else axes.get_ylim()[1]
         bottom = max(floor, min([lowest, *(place.low for place in (*law, *beyond))]))

@@ -87,7 +87,7 @@ def _print(ablation: "Ablation") -> None:
     """Print the table of the arms, the conclusions and the commands that can follow."""
     from vitkit.jobs.study.comparison import arm_table, conclusions
 
-    table = arm_table(ablation.comparison, compact=True)
+    table = arm_table(ablation.comparison)
     console.print_lines("")
     console.print_table(table.headings, table.rows)
     console.print_lines("", ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison))

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.options import JsonOption, importing, parse
@@ -16,12 +14,10 @@ from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
-    from vitkit.jobs.fewshot.result import FewShot, FewShotModel
+    from vitkit.jobs.fewshot.result import FewShot
 
 HARDEST_SHOWN = 3
 """Classes with the lowest accuracy that are printed for each model."""
-DRAWS_SHOWN = 5
-"""Accuracies of single draws that the table has room for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +42,7 @@ def main(arguments: list[str]) -> None:
     require_images(options.data)
     with importing():
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
+        from vitkit.jobs.fewshot.result import score_table
 
     console.download(*options.checkpoints)
     measured = run_fewshot(options)
@@ -53,10 +50,8 @@ def main(arguments: list[str]) -> None:
     if options.json:
         console.print_json(measured.to_json())
         return
-    if len(measured.models) == 1:
-        _print_model(measured, measured.models[0])
-    else:
-        _print_models(measured)
+    table = score_table(measured)
+    console.print_table(table.headings, table.rows, text=(0, 1) if len(measured.models) > 1 else (0,))
     _print_remarks(measured)
     console.print_lines(*map(str, paths))
     size = height_and_width(options.image_size)
@@ -72,49 +67,11 @@ def compute_part(arguments: list[str]) -> None:
     run_fewshot(parse(Command, arguments, "fewshot"))
 
 
-def _print_model(measured: "FewShot", model: "FewShotModel") -> None:
-    """Print the numbers of a single checkpoint, a row for each method and number of shots."""
-    rows = []
-    for score in model.scores:
-        interval = score.shown_interval
-        rows.append(
-            (
-                score.method if score.shots == measured.shots[0] else "",
-                f"{score.shots:,}",
-                console.bold(f"{score.mean:.2%}"),
-                "" if score.deviation is None else f"{score.deviation:.2%}",
-                "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}",
-                " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
-            )
-        )
-    console.print_table(("method", "shots", "accuracy", "deviation", "95 % over draws", "each draw"), rows)
-
-
-def _print_models(measured: "FewShot") -> None:
-    """Print the numbers of several checkpoints, a column for each number of shots."""
-    rows: list[tuple[str | Text, ...]] = []
-    for method in dict.fromkeys(score.method for score in measured.models[0].scores):
-        for number, model in enumerate(measured.models):
-            cells = [
-                Text.assemble(
-                    (f"{score.mean:.1%}", "bold"),
-                    "" if score.deviation is None else f" ±{100 * score.deviation:.1f}",
-                )
-                for score in model.of_method(method)
-            ]
-            rows.append((method if number == 0 else "", model.name, *cells))
-    shots = [f"{count:,} shots" if count > 1 else "1 shot" for count in measured.shots]
-    console.print_table(("method", "checkpoint", *shots), rows, text=(0, 1))
-
-
 def _print_remarks(measured: "FewShot") -> None:
     """Print the accuracy of guessing, the hardest classes, and the images that could not be read."""
-    console.out.print(
-        f"On {measured.test_images:,} {measured.test_split} images of {measured.data_name} in "
-        f"{len(measured.class_names):,} classes: a class drawn at random is right for {measured.chance:.1%}, "
-        f"always naming the most frequent class for {measured.majority:.1%}.",
-        markup=False,
-    )
+    from vitkit.jobs.fewshot.result import describe_guessing
+
+    console.out.print(describe_guessing(measured), markup=False)
     if len(measured.class_names) > 2:
         for model in measured.models:
             best = model.best

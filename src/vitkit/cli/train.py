@@ -363,7 +363,7 @@ def _compare(line: CommandLine, command: str, listener: Listener) -> None:
         command=command,
         listener=listener,
     )
-    table = arm_table(helped.comparison, compact=True)
+    table = arm_table(helped.comparison)
     console.print_lines("")
     console.print_table(table.headings, table.rows)
     console.print_lines("", *helped.answers())

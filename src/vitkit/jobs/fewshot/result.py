@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vitkit import config
-from vitkit.analysis.study_figures import METHOD_NAMES, fewshot_plot, pretraining_plot
+from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
 from vitkit.evaluation.fewshot.scores import FewShotScore
@@ -17,6 +17,9 @@ from vitkit.report.template import Part, render_page
 from vitkit.shown import Rows, Shown
 from vitkit.tasks.page import Cell, Number, Plot, Table, Text, fraction_cell
 from vitkit.text import join_names, pluralize
+
+DRAWS_SHOWN = 5
+"""Accuracies of single draws that the table has room for."""
 
 
 @dataclass(frozen=True)
@@ -87,26 +90,44 @@ class FewShot(Shown):
 
     def in_rows(self) -> tuple[Sequence[str], Rows]:
         """Return a row for each checkpoint, method and number of shots."""
-        headings = ("checkpoint", "method", "shots", "accuracy", "95 % over draws")
-        return headings, [
-            (
-                model.name,
-                score.method,
-                f"{score.shots:,}",
-                f"{score.mean:.2%}",
-                _between(score.shown_interval),
-            )
-            for model in self.models
-            for score in model.scores
-        ]
+        table = score_table(self)
+        return table.headings, table.rows
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         return config.to_json(self)
 
 
-def _between(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
+def score_table(fewshot: FewShot) -> Table:
+    """Make the table of accuracies: a row for each method, checkpoint and number of shots."""
+    several = len(fewshot.models) > 1
+    rows: list[tuple[Cell, ...]] = []
+    for method in dict.fromkeys(score.method for score in fewshot.models[0].scores):
+        for model in fewshot.models:
+            for score in model.of_method(method):
+                low, high = score.shown_interval or (None, None)
+                rows.append(
+                    (
+                        method,
+                        *([model.name] if several else []),
+                        Number(f"{score.shots:,}", score.shots),
+                        Number(f"{score.mean:.2%}", score.mean),
+                        "" if score.deviation is None else f"{score.deviation:.2%}",
+                        "" if low is None else f"{low:.1%} to {high:.1%}",
+                        " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
+                    )
+                )
+    first = ("method", *(["checkpoint"] if several else []))
+    return Table((*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw"), tuple(rows))
+
+
+def describe_guessing(fewshot: FewShot) -> str:
+    """Say on which images the checkpoints were tested, and how often guessing is right on them."""
+    return (
+        f"On {fewshot.test_images:,} {fewshot.test_split} images of {fewshot.data_name} in "
+        f"{len(fewshot.class_names):,} classes: a class drawn at random is right for {fewshot.chance:.1%}, "
+        f"always naming the most frequent class for {fewshot.majority:.1%}."
+    )
 
 
 def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
@@ -181,25 +202,12 @@ def fewshot_page(fewshot: FewShot) -> str:
     images = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
     curves = {model.name: model.scores for model in fewshot.models}
     best = max(fewshot.models, key=lambda model: model.best.mean)
-    several = len(fewshot.models) > 1
-    methods = dict.fromkeys(score.method for model in fewshot.models for score in model.scores)
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (METHOD_NAMES[method], *([model.name] if several else []), *map(_cell, model.of_method(method)))
-        for method in methods
-        for model in fewshot.models
-    )
-    headings = ("method", *(["checkpoint"] if several else []), *map(_shots, fewshot.shots))
     described = "; ".join(f"{model.name}: {_describe(model.best)}" for model in fewshot.models)
     by_images = pretraining_figure(fewshot)
     pretrained = "; ".join(
         f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
         for models in pretraining_curves(fewshot).values()
         for images, model in models
-    )
-    protocol = (
-        f"{len(fewshot.class_names):,} classes; each number of shots was drawn "
-        f"{pluralize(fewshot.seeds, 'time')}. Guessing is right for {fewshot.chance:.1%}, always naming the "
-        f"most frequent class for {fewshot.majority:.1%}."
     )
     parts: list[Part] = [
         (
@@ -208,7 +216,7 @@ def fewshot_page(fewshot: FewShot) -> str:
                 *(Text(remark, "warning") for remark in remarks(fewshot)),
                 Plot(fewshot_plot(curves, images, fewshot.chance, fewshot.seeds), "fewshot", described),
                 None if by_images is None else Plot(by_images, "images", pretrained),
-                Table(headings, rows),
+                score_table(fewshot),
                 Text(
                     "Mean accuracy over the draws of the shots, their standard deviation, and the 95% "
                     "interval of the mean by Student's t; every checkpoint meets the same shots and the same "
@@ -230,7 +238,7 @@ def fewshot_page(fewshot: FewShot) -> str:
     ]
     if fewshot.notes:
         parts.append(("Data", fewshot.notes))
-    answer = (_answer(best, images, several), protocol)
+    answer = (_answer(best, images, len(fewshot.models) > 1), describe_guessing(fewshot))
     return render_page(f"Few-shot accuracy on {fewshot.data_name}", answer, parts)
 
 
@@ -262,13 +270,6 @@ def _answer(best: FewShotModel, images: str, several: bool) -> str:
 
 def _shots(count: int) -> str:
     return pluralize(count, "shot")
-
-
-def _cell(score: FewShotScore) -> Number:
-    deviation = "" if score.deviation is None else f" ± {100 * score.deviation:.1f}"
-    shown = score.shown_interval
-    interval = "" if shown is None else f" ({100 * shown[0]:.1f} – {100 * shown[1]:.1f})"
-    return Number(f"{score.mean:.1%}{deviation}{interval}", score.mean)
 
 
 def _describe(best: FewShotScore) -> str:

@@ -3,7 +3,7 @@
 The scores are read from the series of the arms; conclusions, table and figure are made here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, com
 from vitkit.jobs.study.study import Arm
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Plot, Table, describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import Plot, Table, describe_images, points, shown_p, shown_score, table_of
 from vitkit.text import join_names, pluralize
 
 
@@ -209,58 +209,33 @@ def _diverged_seeds(comparison: Comparison, arm: ArmResult) -> str:
     return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
 
 
-def arm_table(comparison: Comparison, compact: bool = False) -> Table:
-    """Make the table of the arms: rate, score by seed and mean, difference with its interval and p.
+def arm_table(comparison: Comparison) -> Table:
+    """Make the table of the arms: rate, mean score, difference with its interval and p, score by seed."""
 
-    Args:
-        comparison: of the arms.
-        compact: Whether to leave out the scores of single seeds and the p before Holm's correction, for which
-            a terminal is too narrow.
-    """
-    shown = () if compact else comparison.seeds
-    headings = (
-        "arm",
-        "learning rate",
-        *(f"seed {seed}" for seed in shown),
-        f"mean {comparison.score}",
-        "difference",
-        "95 % interval",
-        *(() if compact else ("p",)),
-        "p by Holm",
-        "detectable",
-    )
-    rows = []
-    for arm in (comparison.base, *comparison.arms):
-        rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
-        cells = [
-            "diverged" if seed in arm.diverged else shown_score(comparison, arm.scores.get(str(seed)))
-            for seed in shown
-        ]
-        rows.append(
-            (
-                arm.label,
-                rate,
-                *cells,
-                shown_score(comparison, arm.mean),
-                *_difference_cells(comparison, arm, compact),
-            )
+    def difference(show: Callable[[PairedDifference], str]) -> Callable[[ArmResult], str]:
+        return lambda arm: "–" if arm.difference is None else show(arm.difference)
+
+    def interval(difference: PairedDifference) -> str:
+        low, high = (points(comparison, value, signed=True) for value in difference.interval)
+        return f"{low} to {high}"
+
+    def each_seed(arm: ArmResult) -> str:
+        scores = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
+        return ", ".join(
+            "diverged" if seed in arm.diverged else shown_score(comparison, score) for seed, score in scores
         )
-    return Table(headings, tuple(rows))
 
-
-def _difference_cells(comparison: Comparison, arm: ArmResult, compact: bool) -> tuple[str, ...]:
-    """Write the difference of an arm from the base, its interval, its p, and the detectable difference."""
-    difference = arm.difference
-    if difference is None:
-        return ("–",) * (4 if compact else 5)
-    low, high = (points(comparison, value, signed=True) for value in difference.interval)
-    return (
-        points(comparison, difference.mean, signed=True),
-        f"{low} to {high}",
-        *(() if compact else (shown_p(difference.p),)),
-        shown_p(arm.adjusted_p),
-        points(comparison, difference.detectable),
-    )
+    columns: dict[str, Callable[[ArmResult], str]] = {
+        "arm": lambda arm: arm.label,
+        "learning rate": lambda arm: "–" if arm.learning_rate is None else f"{arm.learning_rate:g}",
+        f"mean {comparison.score}": lambda arm: shown_score(comparison, arm.mean),
+        "difference": difference(lambda found: points(comparison, found.mean, signed=True)),
+        "95 % interval": difference(interval),
+        "p by Holm": lambda arm: shown_p(arm.adjusted_p),
+        "detectable": difference(lambda found: points(comparison, found.detectable)),
+        "each seed": each_seed,
+    }
+    return table_of((comparison.base, *comparison.arms), columns)
 
 
 def difference_plot(comparison: Comparison) -> Plot | None:

@@ -7,7 +7,7 @@ OUT/TASK/final/              the run on all 1,000 images, tested once
 OUT/vtab.json, .csv, .html   the result
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -355,28 +355,15 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
     if usual == {"train", "test"} and not sweep:
         return TaskData(task, folder, {"train800val200": folder})
     if "train" in usual:
-        raise VitkitError(_explain_usual(folder, usual))
+        present = join_names([f"{name}-" for name in SPLITS if name in usual])
+        raise VitkitError(
+            f"{folder} has Parquet files named {present}. Expected train- and test- alone and no --sweep, or "
+            "test- and files of all training images named train800val200-, of 800 of them train800-, and of "
+            "the others val200-. Name them so, or leave the task out with --tasks."
+        )
     if missing:
         raise VitkitError(
             f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
             f"names), or leave the task out with --tasks."
         )
     return TaskData(task, folder, lists)
-
-
-def _explain_usual(folder: Path, splits: Set[str]) -> str:
-    """Explain which files a task lacks whose Parquet files are named train-, val- and test-."""
-    present = join_names([f"{name}-" for name in SPLITS if name in splits])
-    if "test" not in splits:
-        return f"{folder} has Parquet files named {present}, and none named test-: put the test images there."
-    if "val" not in splits:
-        return (
-            f"{folder} has Parquet files named {present}: a sweep needs 800 of the training images apart "
-            "from 200 others, in files named train800- and val200- beside train800val200-. Leave --sweep "
-            "out, or leave the task out with --tasks."
-        )
-    return (
-        f"{folder} has Parquet files named {present}: the protocol trains on the first two together. "
-        "Name them train800- and val200-, and put all of their images into a file named train800val200- as "
-        "well; or leave the task out with --tasks."
-    )
