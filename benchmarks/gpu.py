@@ -24,7 +24,7 @@ from torch import nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.bench import compare, describe_machine
 from vitkit.jobs.bench.contestants import (
     Contestant,
     TorchPrecision,
@@ -35,7 +35,6 @@ from vitkit.jobs.bench.contestants import (
     timed_precisions,
 )
 from vitkit.jobs.bench.records import Record, Speed, write_records
-from vitkit.jobs.bench.speed import compare
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vitkit
-import vitkit.jobs.reproduce.collect as collect
+import vitkit.jobs.reproduce.page as collect
 import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
@@ -21,7 +21,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.result import TaskScore, Vtab
+from vitkit.jobs.vtab.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 

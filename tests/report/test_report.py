@@ -240,10 +240,10 @@ def test_pages_fit_a_telephone(whole: str) -> None:
     blocks = ("words", Text("words", "caption"), table, plot, photo, [photo], None)
     page = render_page("a", ["b"], [("Sweep", blocks)], folders=["final"], command="vitkit x", footer="end")
     check_narrow(page)
-    found = Page(page)
+    parsed = Page(page)
     for text in ("words", "chosen", "ant", "bee", "50.0%", "final", "vitkit x", "end"):
-        assert text in found.text, text
-    assert len(found.all("img")) == 2 and len(found.all("svg")) == 1 and not found.all("script")
+        assert text in parsed.text, text
+    assert len(parsed.all("img")) == 2 and len(parsed.all("svg")) == 1 and not parsed.all("script")
     sortable = dataclasses.replace(table, sortable=True)
     check_safe(render_page("a", [HOSTILE], [(HOSTILE, (HOSTILE, sortable))]))
 

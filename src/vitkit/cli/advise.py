@@ -17,7 +17,7 @@ from vitkit.jobs.options import MachineOptions, as_arguments, as_names
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advice.choice import Advice, Option
+    from vitkit.jobs.advice.advise import Advice, Option
 
 
 @dataclass(frozen=True, kw_only=True)

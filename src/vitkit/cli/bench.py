@@ -67,8 +67,8 @@ def main(arguments: list[str]) -> None:
 
 def _print(machine: dict[str, Any], records: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
+    from vitkit.jobs.bench.bench import headlines
     from vitkit.jobs.bench.records import Memory, Response, Speed
-    from vitkit.jobs.bench.speed import headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())

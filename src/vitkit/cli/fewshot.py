@@ -14,7 +14,7 @@ from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
-    from vitkit.jobs.fewshot.result import FewShot
+    from vitkit.jobs.fewshot.fewshot import FewShot
 
 HARDEST_SHOWN = 3
 """Classes with the lowest accuracy that are printed for each model."""
@@ -41,8 +41,7 @@ def main(arguments: list[str]) -> None:
     require_checkpoints(*options.checkpoints)
     require_images(options.data)
     with importing():
-        from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
-        from vitkit.jobs.fewshot.result import score_table
+        from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot, score_table
 
     console.download(*options.checkpoints)
     measured = run_fewshot(options)
@@ -69,7 +68,7 @@ def compute_part(arguments: list[str]) -> None:
 
 def _print_remarks(measured: "FewShot") -> None:
     """Print the accuracy of guessing, the hardest classes, and the images that could not be read."""
-    from vitkit.jobs.fewshot.result import describe_guessing
+    from vitkit.jobs.fewshot.fewshot import describe_guessing
 
     console.out.print(describe_guessing(measured), markup=False)
     if len(measured.class_names) > 2:

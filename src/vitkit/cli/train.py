@@ -351,8 +351,8 @@ def _compare(line: CommandLine, command: str, listener: Listener) -> None:
             "--from-scratch."
         )
     with importing():
-        from vitkit.jobs.study.comparison import arm_table
         from vitkit.jobs.study.pretraining import WITH, compare_pretraining
+        from vitkit.jobs.study.study import arm_table
 
     helped = compare_pretraining(
         line.run,

@@ -13,7 +13,7 @@ from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
-    from vitkit.jobs.vtab.result import Vtab
+    from vitkit.jobs.vtab.vtab import Vtab
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
 
 def _print(vtab: "Vtab", folder: Path) -> None:
     """Print a row for each task and mean, beside the paper's, and what a reader of them should know."""
-    from vitkit.jobs.vtab.result import remarks, score_table
+    from vitkit.jobs.vtab.vtab import remarks, score_table
 
     table = score_table(vtab)
     console.print_table(table.headings, table.rows)

@@ -9,11 +9,11 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
@@ -94,10 +94,6 @@ class RunSummary(Shown):
             return self.state
         between = ": " if self.state == "ended" else " at " if self.kind == "run" else " with "
         return f"{self.state}{between}{self.progress}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
 
 def list_runs(

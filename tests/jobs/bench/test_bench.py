@@ -15,10 +15,9 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
 from vitkit.jobs.bench import contestants
-from vitkit.jobs.bench import speed as bench_speed
+from vitkit.jobs.bench.bench import count_executed, headlines, products
 from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, step_of, vitkit_contestants
 from vitkit.jobs.bench.records import Memory, Response, Speed
-from vitkit.jobs.bench.speed import count_executed, headlines, products
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import model_config, vit_config
@@ -361,7 +360,7 @@ def test_what_was_measured_before_ctrl_c_is_printed(
             times |= {name: [1.0, 1.0, *([1.0] if name == "vitkit float32" else [])] for name in turns}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job if where == "latency" else bench_speed, where, interrupted)
+    monkeypatch.setattr(job, where, interrupted)
     assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]) == 130
     assert "images/s" in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitkit.evaluation.paired import PairedDifference, paired_difference
-from vitkit.jobs.study.comparison import ArmResult, Comparison, arm_table, conclusions, difference_plot
+from vitkit.jobs.study.study import ArmResult, Comparison, arm_table, conclusions, difference_plot
 
 DRAW = np.random.default_rng(3)
 BASE = (DRAW.random((3, 400)) < 0.8).astype(float)

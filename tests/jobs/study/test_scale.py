@@ -21,8 +21,18 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import Point, fit_power_law
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import ScaleOptions
-from vitkit.jobs.study.scale import ScalePlan, base_run, plan_scale, propose_recipe, run_scale
-from vitkit.jobs.study.scale_result import Measured, Scale, conclusions, point_table, remarks
+from vitkit.jobs.study.scale import (
+    Measured,
+    Scale,
+    ScalePlan,
+    base_run,
+    conclusions,
+    plan_scale,
+    point_table,
+    propose_recipe,
+    remarks,
+    run_scale,
+)
 from vitkit.jobs.study.study import Arm
 from vitkit.listener import SILENT
 from vitkit.models.config.vit_config import ViTConfig

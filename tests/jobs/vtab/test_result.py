@@ -6,7 +6,8 @@ import pytest
 
 from tests.helpers.vtab import score
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, csv_rows, mean_of, remarks, render_vtab
+from vitkit.jobs.vtab.paper import PAPER
+from vitkit.jobs.vtab.vtab import TaskScore, Vtab, csv_rows, mean_of, remarks, render_vtab
 
 
 def result(*scores: TaskScore) -> Vtab:

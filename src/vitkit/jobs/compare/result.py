@@ -177,7 +177,7 @@ class ModelComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        return {**to_json(self), "folder": str(self.folder)}
+        return to_json(self)
 
 
 def compare_classes(

@@ -20,24 +20,37 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import Scores, paired_difference
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot, collect_vtab
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_parts
-from vitkit.jobs.reproduce.verdict import Finding, judge, summarise
-from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
+from vitkit.jobs.reproduce.page import (
+    COLLECTORS,
+    Answer,
+    ArmRow,
+    Collected,
+    Finding,
+    collect_few_shot,
+    collect_vtab,
+    judge,
+    render,
+    say,
+    study_parts,
+    summarise,
+)
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     Planned,
+    ScoredArms,
     StudyResult,
     begins_within,
     check_arms,
+    compare_arms,
     complete_arms,
     measure_paces,
     new_study,
     plan_arm,
+    read_scores,
     read_study,
     run_pages,
 )

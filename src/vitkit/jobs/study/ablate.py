@@ -12,26 +12,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitkit.config import to_json
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.comparison import (
-    Comparison,
-    arm_table,
-    compare_arms,
-    conclusions,
-    difference_plot,
-)
 from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Comparison,
     Planned,
     StudyResult,
+    arm_table,
     check_arms,
+    compare_arms,
     complete_arms,
+    conclusions,
+    difference_plot,
     measure_paces,
     new_study,
     plan_arm,
@@ -112,7 +111,7 @@ class Ablation(StudyResult):
             "rates": self.design.rates,
             "vary": {name: list(values) for name, values in self.design.levels.items()},
             "conclusions": conclusions(self.comparison),
-            "comparison": self.comparison.to_json(),
+            "comparison": to_json(self.comparison),
         }
 
 

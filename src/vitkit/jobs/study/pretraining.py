@@ -15,19 +15,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
 from vitkit.jobs.pretrain_options import ThenOptions
-from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Comparison,
+    arm_table,
     check_arms,
+    compare_arms,
     complete_arms,
+    conclusions,
+    difference_plot,
     new_study,
     read_study,
     run_pages,
@@ -81,8 +86,8 @@ class Helped:
         return {
             "folder": str(self.folder),
             "answers": self.answers(),
-            "comparison": self.comparison.to_json(),
-            "against_longer": self.against_longer.to_json(),
+            "comparison": to_json(self.comparison),
+            "against_longer": to_json(self.against_longer),
         }
 
 
