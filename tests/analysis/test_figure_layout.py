@@ -147,7 +147,7 @@ def scores(word: str, classes: int) -> list[Figure]:
     return [
         figures.confusion_matrix(result.confusion_cells, result.class_names, data),
         figures.class_accuracy(result.per_class, data),
-        figures.reliability_diagram(result.calibration, data),
+        figures.calibration_figure({"accuracy": result.calibration}, data),
     ]
 
 
@@ -232,7 +232,7 @@ def comparisons(word: str) -> list[Figure]:
         for ids in [(np.arange(90), np.arange(0))] * 2
     ]
     return [
-        figures.two_calibrations((bins[0].calibration, bins[1].calibration), (f"{word} 1", f"{word} 2")),
+        figures.calibration_figure({f"{word} {n}": b.calibration for n, b in enumerate(bins)}),
         *(
             flip_figure([f"{word} {i}" for i in range(count)], [1] * count, [2 * count] * count, labels)
             for count in (1, 2, 30)

@@ -212,7 +212,7 @@ def test_whole_page(whole: str) -> None:
         "expected calibration",
     ):
         assert text in page.text
-    assert "70 s" in page.text and "1.0 GiB" in page.text
+    assert "1 min 10 s" in page.text and "1.0 GiB" in page.text
 
 
 def check_narrow(html: str) -> None:
@@ -364,7 +364,7 @@ def test_resumed_runs_add_up() -> None:
         {"step": step, "images_per_second": 10.0, "seconds": seconds, "memory_bytes": 0}
         for step, seconds in ((10, 100.0), (20, 200.0), (15, 60.0), (30, 400.0))
     ]
-    assert "10 min" in Page(render_report(bare(speed=speed))).text  # 200 s and 400 s
+    assert "10 min 00 s" in Page(render_report(bare(speed=speed))).text  # 200 s and 400 s
 
 
 def test_losses_that_are_no_numbers() -> None:

@@ -70,6 +70,19 @@ def drawing(figure: Figure, name: str, alt: str) -> Drawing:
     return Drawing(Markup(figure_svg(figure, name)), alt)
 
 
+def drawn(block: Any) -> Any:
+    """Draw a block that is a plot; any other is returned as it is."""
+    return drawing(block.figure, block.name, block.alt) if isinstance(block, Plot) else block
+
+
+def emphasised(sentence: str) -> Markup:
+    """Escape a text, and show the words between two pairs of asterisks bold."""
+    parts = sentence.split("**")
+    return Markup("").join(
+        Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )
+
+
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Render a template of this folder as HTML: a whole document, to be written as UTF-8."""
     environment = jinja2.Environment(
@@ -79,7 +92,11 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "count": lambda number: f"{number:,}"}
+    environment.filters |= {
+        "emphasised": emphasised,
+        "percent": percent,
+        "count": lambda number: f"{number:,}",
+    }
     # Names of files and classes need not be valid text.
     return environment.get_template(template).render(values).encode("utf-8", "replace").decode("utf-8")
 
@@ -122,18 +139,8 @@ def render_page(
         command: that made the result.
         footer: the last line.
     """
-    drawn = [
-        (
-            name,
-            [
-                drawing(block.figure, block.name, block.alt) if isinstance(block, Plot) else block
-                for block in blocks
-                if block
-            ],
-        )
-        for name, blocks in parts
-    ]
-    values = {"title": title, "answer": answer, "parts": drawn, "folders": folders, "command": command}
+    shown = [(name, [drawn(block) for block in blocks if block]) for name, blocks in parts]
+    values = {"title": title, "answer": answer, "parts": shown, "folders": folders, "command": command}
     sortable = any(isinstance(block, Table) and block.sortable for _, blocks in parts for block in blocks)
     script = page_script() if sortable else {"script": "", "script_digest": ""}
     return fill("page.html.j2", {**values, "footer": footer, **script})
