@@ -253,7 +253,7 @@ def test_a_checkpoint_is_fine_tuned_for_its_row_of_table_5(whole: Path, tmp_path
     reproduction = vitkit.reproduce(
         "table5", start=start, recipe=small, steps=2, seeds=2, threads=1, out=tmp_path / "out"
     )
-    assert "fine-tuned: accuracy " in reproduction.answer.sentences[0]
+    assert "fine-tuned: accuracy " in reproduction.answer.answer[0]
     assert json.loads((tmp_path / "out/finetuned/seed-1/start.json").read_text())
     assert "98.95" in (tmp_path / "out/report.html").read_text()
     with pytest.raises(VitkitError, match=r"Table 5.* is about one checkpoint, found 2"):

@@ -93,6 +93,6 @@ def _print(reproduction: "Reproduction") -> None:
         reproduction.item.title,
         f"The paper: {reproduction.item.conclusion}",
         "",
-        *reproduction.answer.sentences,
+        *reproduction.answer.answer,
     )
     console.print_next(f"open {shlex.quote(str(reproduction.folder / 'report.html'))} in a browser")

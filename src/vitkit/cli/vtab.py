@@ -45,7 +45,8 @@ def _print(vtab: "Vtab", folder: Path) -> None:
 
     table = score_table(vtab)
     console.print_table(table.headings, table.rows)
-    console.print_lines("The last columns are the ViTs of the paper's Table 9.", *remarks(vtab))
+    caption = "The last columns are the ViTs of the paper's Table 9."
+    console.out.print(caption, *remarks(vtab), sep="\n", markup=False)
     console.print_lines(*(str(folder / name) for name in ("vtab.html", "vtab.json", "vtab.csv")))
     worst = min(vtab.tasks, key=lambda score: score.accuracy)
     page = shlex.quote(f"{worst.run}/report.html")

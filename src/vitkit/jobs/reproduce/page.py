@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,18 +11,18 @@ from vitkit.durable import read_regular_file, refuse_link
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.bench.bench import bench, keep
 from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
-from vitkit.jobs.cost import table6
+from vitkit.jobs.cost import Table6Row, table6
 from vitkit.jobs.fewshot.fewshot import run_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
-from vitkit.jobs.study.study import Comparison, ScoredArms, arm_table, difference_plot
+from vitkit.jobs.study.study import Comparison, TestImages, arm_table, difference_plot
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.vtab import portable_json, remarks, run_vtab, score_table
 from vitkit.report.template import Part, Photo, render_page
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, fraction_cell, points, shown_score
+from vitkit.tasks.page import Number, Plot, Table, fraction_cell, points, shown_score, table_of
 from vitkit.text import join_names, pluralize
 
 if TYPE_CHECKING:
@@ -146,34 +146,23 @@ class ArmRow:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a study."""
+    """The result of a study, as `result.json` has it."""
 
-    sentences: tuple[str, ...]
-    findings: tuple[Finding, ...]
-    arms: tuple[ArmRow, ...]
+    answer: tuple[str, ...]
+    """The sentences."""
+    findings: tuple[Finding, ...] = ()
+    arms: tuple[ArmRow, ...] = ()
+    images: int | None = None
+    """Test images; None where no arm was trained."""
+    split: str | None = None
+    seeds: int = 0
+    setting: Mapping[str, str] = field(default_factory=dict)
+    """The data, model and so on: a topic and its value each."""
     collected: Any = None
     """The numbers of other verbs as plain data."""
-    tested: ScoredArms | None = None
-    seeds: int = 0
-    setting: tuple[tuple[str, str], ...] = ()
-    """The data, model and so on: a topic and its value each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        tested = self.tested
-        return {
-            "answer": list(self.sentences),
-            "findings": [to_json(row) for row in self.findings],
-            "arms": [to_json(row) for row in self.arms],
-            "images": None if tested is None else tested.images,
-            "split": None if tested is None else tested.split,
-            "seeds": self.seeds,
-            "setting": dict(self.setting),
-            "collected": self.collected,
-        }
 
 
-def say(finding: Finding, tested: ScoredArms) -> str:
+def say(finding: Finding, tested: TestImages) -> str:
     """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
@@ -206,22 +195,25 @@ def study_parts(answer: Answer, design: Design, comparison: Comparison, timed: b
     Args:
         answer: of the study.
         design: decides the axis of its figure.
-        comparison: of its arms with the first one, for a figure without an axis.
+        comparison: of its arms with the first one.
         timed: whether the scores are drawn against the speed of training too.
     """
-    assert answer.tested is not None  # of a study that was trained
-    images = answer.tested.describe()
     sentences = (
         design.shared,
-        f"{pluralize(answer.seeds, 'seed')} on {images}; the intervals are 95 %, over seeds and test images.",
+        f"{pluralize(answer.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
+        "and test images.",
     )
     places = {arm.name: arm.x for arm in answer.arms}
-    plot = _line_plot(answer, places, design.axis) if design.axis else difference_plot(comparison)
-    parts: list[Part] = [("Here", (_arm_table(answer), *sentences, plot))]
+    plot = (
+        _line_plot(answer, comparison.score, places, design.axis)
+        if design.axis
+        else difference_plot(comparison)
+    )
+    parts: list[Part] = [("Here", (_arm_table(answer, comparison), *sentences, plot))]
     speeds = {arm.name: arm.images_per_second for arm in answer.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."
-        drawn = _line_plot(answer, speeds, "images a second in training")
+        drawn = _line_plot(answer, comparison.score, speeds, "images a second in training")
         parts.append(("Against the speed", (when, drawn)))
     if not design.axis and comparison.arms:
         against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
@@ -229,42 +221,39 @@ def study_parts(answer: Answer, design: Design, comparison: Comparison, timed: b
     return parts
 
 
-def _arm_table(answer: Answer) -> Table:
-    tested = answer.tested
-    assert tested is not None
-    rows: list[tuple[str | Number, ...]] = []
-    for arm in answer.arms:
+def _arm_table(answer: Answer, tested: Comparison) -> Table:
+    def number(form: str, value: float | None) -> str | Number:
+        return "–" if value is None else Number(form.format(value), value)
+
+    def interval(arm: ArmRow) -> str:
         low, high = arm.interval or (None, None)
-        rows.append(
-            (
-                arm.label,
-                _number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
-                Number(f"{arm.steps:,}", arm.steps),
-                _number("{:,.0f}", arm.images_per_second),
-                _number("{:g}", arm.learning_rate),
-                "–" if arm.mean is None else Number(shown_score(tested, arm.mean), arm.mean),
-                "–" if low is None else f"{shown_score(tested, low)} to {shown_score(tested, high)}",
-            )
-        )
-    headings = ("arm", "million FLOPs", "steps", "images a second", "rate", tested.score, "95 % interval")
-    return Table(headings, tuple(rows))
+        return "–" if low is None else f"{shown_score(tested, low)} to {shown_score(tested, high)}"
+
+    columns: dict[str, Callable[[ArmRow], str | Number]] = {
+        "arm": lambda arm: arm.label,
+        "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
+        "steps": lambda arm: Number(f"{arm.steps:,}", arm.steps),
+        "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
+        "rate": lambda arm: number("{:g}", arm.learning_rate),
+        tested.score: lambda arm: (
+            "–" if arm.mean is None else Number(shown_score(tested, arm.mean), arm.mean)
+        ),
+        "95 % interval": interval,
+    }
+    return table_of(answer.arms, columns)
 
 
-def _number(form: str, value: float | None) -> str | Number:
-    return "–" if value is None else Number(form.format(value), value)
-
-
-def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot | None:
+def _line_plot(answer: Answer, score: str, places: Mapping[str, float], axis: str) -> Plot | None:
     """Draw the lines of a figure; of several arms at the same point the best by validation.
 
     Args:
         answer: has the arms.
+        score: the name of their scores.
         places: the place on the axis of each arm that is drawn, by name.
         axis: its label.
     """
     from vitkit.analysis.study_figures import line_figure
 
-    assert answer.tested is not None
     best: dict[tuple[str, float], ArmRow] = {}
     for arm in answer.arms:
         point = arm.line, places.get(arm.name, 0.0)
@@ -277,14 +266,13 @@ def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot |
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
     if not lines:
         return None
-    figure = line_figure({"": lines}, axis, answer.tested.score)
-    return Plot(figure, axis.replace(" ", "-"), f"The {answer.tested.score} of the arms, as in the table.")
+    figure = line_figure({"": lines}, axis, score)
+    return Plot(figure, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
 
 
 def render(
     item: "Item",
     answer: Answer,
-    setting: Sequence[tuple[str, str]],
     parts: Sequence[Part],
     folders: Sequence[str],
     name: str,
@@ -295,7 +283,6 @@ def render(
     Args:
         item: the figure or table.
         answer: of the study.
-        setting: our data, model and so on.
         parts: of our numbers.
         folders: within the study's folder, of runs that have a page of their own.
         name: of the study's folder.
@@ -306,16 +293,15 @@ def render(
         ("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
         *((numbers.source, (numbers.table(),)) for numbers in item.paper),
     ]
-    here = dict(setting)
-    topics = list(dict.fromkeys([*(topic for topic, _ in item.setting), *here]))
-    rows = tuple((topic, dict(item.setting).get(topic, "–"), here.get(topic, "–")) for topic in topics)
+    papers, here = dict(item.setting), answer.setting
+    rows = tuple((topic, papers.get(topic, "–"), here.get(topic, "–")) for topic in {**papers, **here})
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
         f"{item.at_paper_size}."
     )
     page = [*parts, *theirs, ("Why they differ", (Table(("", "paper", "here"), rows), why))]
     title = f"{item.title} ({name})"
-    return render_page(title, answer.sentences, page, folders=folders, command=shown_command(command))
+    return render_page(title, answer.answer, page, folders=folders, command=shown_command(command))
 
 
 @dataclass(frozen=True)
@@ -419,30 +405,28 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     measurement = read(Bench, path)
     assert measurement is not None  # it was written above
     records = [record for record in measurement.records if not isinstance(record, Response)]
-    speeds = [record for record in records if isinstance(record, Speed) and record.library == "vitkit"]
     batches = {
         (record.model, record.image_size, record.precision): record.largest_batch
         for record in records
         if isinstance(record, Memory) and record.phase == "training"
     }
-    rows = []
-    for record in speeds:
-        if record.phase == "inference":
-            largest = batches.get((record.model, record.image_size, record.precision))
-            rate = Number(f"{record.images_per_second:,.1f}", record.images_per_second)
-            rows.append(
-                (
-                    record.model,
-                    str(record.image_size[0]),
-                    record.precision,
-                    rate,
-                    "–" if largest is None else f"{largest:,}",
-                )
-            )
-    headings = ("model", "pixels", "precision", "images a second", "largest batch of training")
+
+    def largest(record: Speed) -> str:
+        batch = batches.get((record.model, record.image_size, record.precision))
+        return "–" if batch is None else f"{batch:,}"
+
+    columns: dict[str, Callable[[Speed], str | Number]] = {
+        "model": lambda speed: speed.model,
+        "pixels": lambda speed: str(speed.image_size[0]),
+        "precision": lambda speed: speed.precision,
+        "images a second": lambda speed: Number(f"{speed.images_per_second:,.1f}", speed.images_per_second),
+        "largest batch of training": largest,
+    }
+    speeds = (record for record in records if isinstance(record, Speed) and record.library == "vitkit")
+    table = table_of((speed for speed in speeds if speed.phase == "inference"), columns)
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
-    part = ("Here", (Table(headings, tuple(rows)), *pictures))
+    part = ("Here", (table, *pictures))
     sentence = (
         f"Measured on {measurement.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
         "it does not print."
@@ -453,19 +437,14 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
     """Count the compute of every row of Table 6."""
     rows = table6()
-    table = Table(
-        ("model", "epochs", "paper, exaFLOPs", "here, exaFLOPs", "here over paper"),
-        tuple(
-            (
-                row.model,
-                str(row.epochs),
-                Number(f"{row.paper:,}", row.paper),
-                Number(f"{row.ours:,.0f}", row.ours),
-                Number(f"{row.ratio:.3f}", row.ratio),
-            )
-            for row in rows
-        ),
-    )
+    columns: dict[str, Callable[[Table6Row], str | Number]] = {
+        "model": lambda row: row.model,
+        "epochs": lambda row: str(row.epochs),
+        "paper, exaFLOPs": lambda row: Number(f"{row.paper:,}", row.paper),
+        "here, exaFLOPs": lambda row: Number(f"{row.ours:,.0f}", row.ours),
+        "here over paper": lambda row: Number(f"{row.ratio:.3f}", row.ratio),
+    }
+    table = table_of(rows, columns)
     worst = max(rows, key=lambda row: abs(row.ratio - 1))
     sentence = (
         f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "

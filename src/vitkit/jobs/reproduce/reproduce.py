@@ -27,7 +27,6 @@ from vitkit.jobs.reproduce.page import (
     COLLECTORS,
     Answer,
     ArmRow,
-    Collected,
     Finding,
     collect_few_shot,
     collect_vtab,
@@ -40,6 +39,7 @@ from vitkit.jobs.reproduce.page import (
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Comparison,
     Planned,
     ScoredArms,
     StudyResult,
@@ -55,6 +55,7 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.models.zoo import model_config
+from vitkit.report.template import Part
 from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
@@ -93,11 +94,11 @@ class Reproduction(StudyResult):
 
     def summary(self) -> str:
         """Give the conclusions here."""
-        return f"{self.item.title}. {' '.join(self.answer.sentences)}"
+        return f"{self.item.title}. {' '.join(self.answer.answer)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
-        return {"title": self.item.title, "conclusion": self.item.conclusion, **self.answer.to_json()}
+        return {"title": self.item.title, "conclusion": self.item.conclusion, **to_json(self.answer)}
 
 
 @dataclass(frozen=True)
@@ -168,24 +169,13 @@ def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
 
 def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Collect the results of other verbs for a start."""
-    recorded = {
-        "item": options.item,
-        "start": list(options.starts),
-        "images": [str(path) for path in options.images],
-        "data": options.data,
-        "steps": options.steps,
-        "minutes": options.minutes,
-    }
+    recorded = {name: getattr(options, name) for name in ("item", "data", "steps", "minutes")}
+    recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
     study = new_study(_kind(options), command, recorded, ())
     with study.claim(folder):
         collected = COLLECTORS[options.item](options, folder)
-        answer = Answer(collected.answer, (), (), collected.numbers)
-        reproduction = Reproduction(folder, item, answer)
-        _write(
-            reproduction,
-            render(item, answer, (), collected.parts, collected.folders, folder.name, command),
-        )
-    return reproduction
+        answer = Answer(collected.answer, collected=collected.numbers)
+        return _write(folder, item, answer, collected.parts, collected.folders, command)
 
 
 def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
@@ -218,11 +208,12 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else None
         with listener.progress("comparing the arms"):
-            reproduction = _analyse(
-                options, item, base, design, study.arms, completed, length, folder, few_shot
-            )
-            _write(reproduction, _page(reproduction, design, study.arms, completed, command, few_shot))
-    return reproduction
+            answer, comparison = _analyse(options, item, base, design, study.arms, completed, length, folder)
+            parts = study_parts(answer, design, comparison, item.timed)
+            if few_shot is not None:
+                answer = replace(answer, collected=few_shot.numbers)
+                parts += few_shot.parts
+            return _write(folder, item, answer, parts, run_pages(folder, study.arms), command)
 
 
 def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
@@ -250,9 +241,15 @@ def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) ->
     return length
 
 
-def _write(reproduction: Reproduction, page: str) -> None:
-    replace_json(reproduction.folder / "result.json", reproduction.to_json())
-    replace_file(reproduction.folder / "report.html", [page.encode()])
+def _write(
+    folder: Path, item: Item, answer: Answer, parts: Sequence[Part], folders: Sequence[str], command: str
+) -> Reproduction:
+    """Write the result and its page."""
+    reproduction = Reproduction(folder, item, answer)
+    replace_json(folder / "result.json", reproduction.to_json())
+    page = render(item, answer, parts, folders, folder.name, command)
+    replace_file(folder / "report.html", [page.encode()])
+    return reproduction
 
 
 def _kind(options: ReproduceOptions) -> str:
@@ -444,11 +441,10 @@ def _analyse(
     completed: Sequence[Series],
     length: Length,
     folder: Path,
-    few_shot: Collected | None,
-) -> Reproduction:
-    """Compare the arms of a study, and test the paper's conclusions with them."""
+) -> tuple[Answer, Comparison]:
+    """Test the paper's conclusions with the arms of a study, and compare them with the first one."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
-    tested = read_scores(folder, [arm for arm, _ in pairs], [series for _, series in pairs])
+    tested = read_scores(folder, *zip(*pairs, strict=True))
     scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
     findings = judge(design.claims, scores, validation)
@@ -476,16 +472,11 @@ def _analyse(
             "One seed is about these weights only, and says nothing about other trainings: give --seeds 3 or "
             "more for that."
         )
+    setting = _setting(base, design, length)
     answer = Answer(
-        tuple(sentences),
-        tuple(findings),
-        tuple(rows),
-        None if few_shot is None else few_shot.numbers,
-        tested,
-        seeds,
-        _setting(base, design, length),
+        tuple(sentences), tuple(findings), tuple(rows), tested.images, tested.split, seeds, setting
     )
-    return Reproduction(folder, item, answer)
+    return answer, compare_arms(folder, *zip(*pairs, strict=True))
 
 
 def _is_tested(arm: Arm) -> bool:
@@ -560,35 +551,16 @@ def _accuracy_sentences(findings: Sequence[Finding], rows: Sequence[ArmRow], tes
     ]
 
 
-def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str], ...]:
+def _setting(base: Base, design: Design, length: Length) -> dict[str, str]:
     """List the data, model and sizes of a study, to show them beside the paper's."""
     run = base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
     height, width = run.preprocessing.image_size
-    return (
-        ("data", f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes"),
-        ("model", (models[0] + (" and others" if len(models) > 1 else "")) or "the start's"),
-        ("image size", f"{height}x{width} pixels"),
-        ("batch", f"{run.training.batch_size:,} images"),
-        ("steps", f"{length.length:,} of the base"),
-        ("measured", "top-1 accuracy on the test images after this training"),
-    )
-
-
-def _page(
-    reproduction: Reproduction,
-    design: Design,
-    arms: Sequence[Arm],
-    completed: Sequence[Series],
-    command: str,
-    few_shot: Collected | None,
-) -> str:
-    """Make the page of a study."""
-    pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
-    comparison = compare_arms(reproduction.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    parts = study_parts(reproduction.answer, design, comparison, reproduction.item.timed)
-    parts += () if few_shot is None else few_shot.parts
-    folders, setting = run_pages(reproduction.folder, arms), reproduction.answer.setting
-    return render(
-        reproduction.item, reproduction.answer, setting, parts, folders, reproduction.folder.name, command
-    )
+    return {
+        "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
+        "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
+        "image size": f"{height}x{width} pixels",
+        "batch": f"{run.training.batch_size:,} images",
+        "steps": f"{length.length:,} of the base",
+        "measured": "top-1 accuracy on the test images after this training",
+    }

@@ -229,7 +229,8 @@ def score_table(vtab: Vtab) -> Table:
             images, rate = f"{score.images:,}", f"{score.learning_rate:g}"
         ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
         rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
-    headings = ("task", "accuracy", "95 % interval", "images", "rate", *PAPER_MODELS)
+    papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
+    headings = ("task", "accuracy", "95 % interval", "images", "rate", *papers)
     return Table(headings, tuple(rows))
 
 
