@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ from vitkit.engines import libraries, openvino_writer
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.jobs.bench.bench import describe_machine
-from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Bench, Record
+from vitkit.jobs.bench.records import Record, write_records
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
 from vitkit.runs.timing import Clock, Step, Turn, spread, take_turns
@@ -109,7 +108,7 @@ Ratio = tuple[float, float, float]
 class Race(Record):
     """The speed of one contestant, over two others."""
 
-    kind = "race"
+    kind: Literal["race"] = "race"
     batch: int
     milliseconds: float
     rounds: int
@@ -153,7 +152,7 @@ def main() -> None:
     available: list[EnginePrecision] = (
         ["float32", "bfloat16", "int8"] if libraries.has_bfloat16() else ["float32", "int8"]
     )
-    machine = describe_machine(BenchOptions(tuple(NAMES.values()), threads=options.threads, device="cpu"))
+    machine = describe_machine(torch.device("cpu"), options.threads)
     print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, openvino "
           f"{import_module('openvino').__version__}")  # fmt: skip
     records: list[Race] = []
@@ -174,7 +173,7 @@ def main() -> None:
                     line += f"   {middle:5.3f} ({low:.2f} to {high:.2f})"
                 print(line, flush=True)
             if options.json is not None:
-                Bench(machine, tuple(records)).write(options.json)
+                write_records(options.json, machine, records)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from benchmarks.slow_peers import compiled
@@ -24,7 +24,7 @@ from torch import nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.bench import compare, describe_machine
 from vitkit.jobs.bench.contestants import (
     Contestant,
     TorchPrecision,
@@ -34,9 +34,7 @@ from vitkit.jobs.bench.contestants import (
     subject,
     timed_precisions,
 )
-from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Bench, Record, Speed
-from vitkit.jobs.bench.speed import compare
+from vitkit.jobs.bench.records import Record, Speed, write_records
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
@@ -186,7 +184,7 @@ def largest(
 class Loop(Record):
     """The speed of the training loop."""
 
-    kind = "loop"
+    kind: Literal["loop"] = "loop"
     batch_size: int
     steps: int
     images_per_second: float
@@ -305,13 +303,13 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("there is no GPU here; --small tries the same path on a processor")
     every = SMALL if options.small else MODELS
     models = {name: every[name] for name in options.models or every}
-    machine = describe_machine(BenchOptions(tuple(models), device=options.device))
+    machine = describe_machine(device, None)
     print(f"{machine['device']}, torch {machine['torch']}")
     records: list[Record] = []
 
     def keep(record: Record) -> None:
         records.append(record)
-        Bench(machine, tuple(records)).write(options.out)
+        write_records(options.out, machine, records)
 
     run(models, device, options.seconds, options.backend, keep)
     print(options.out)

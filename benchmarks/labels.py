@@ -31,10 +31,9 @@ from vitkit.data.config import Preprocessing
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.comparison import arm_table, compare_arms
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import fine_tune_without, from_start
-from vitkit.jobs.study.study import Arm, complete_arm
+from vitkit.jobs.study.study import Arm, arm_table, compare_arms, complete_arm
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.plan import look_at

@@ -17,7 +17,7 @@ import torch
 from benchmarks.slow_peers import compiled, int8_contestants
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.bench import compare, describe_machine, headlines
 from vitkit.jobs.bench.contestants import (
     PEERS,
     installed_peers,
@@ -25,9 +25,7 @@ from vitkit.jobs.bench.contestants import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Bench, Speed
-from vitkit.jobs.bench.speed import compare, headlines
+from vitkit.jobs.bench.records import Speed, write_records
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.runs.machine import keep_freed_memory
@@ -96,7 +94,7 @@ def main() -> None:
     keep_freed_memory()  # as `vitkit train` and `vitkit bench` do, for every contestant
     if missing:
         print(f"Not installed, so left out: {', '.join(missing)}.", file=sys.stderr)
-    machine = describe_machine(BenchOptions(tuple(CASES), threads=options.threads, device="cpu"))
+    machine = describe_machine(torch.device("cpu"), options.threads)
     print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
     records: list[Speed] = []
     for name, case in CASES.items():
@@ -112,7 +110,7 @@ def main() -> None:
                 print(f"({low:.2f} to {high:.2f})")
             print(*(f"  {line}" for line in headlines(speeds)), sep="\n", flush=True)
             if options.json is not None:
-                Bench(machine, tuple(records)).write(options.json)
+                write_records(options.json, machine, records)
 
 
 if __name__ == "__main__":

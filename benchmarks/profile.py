@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import torch
@@ -24,8 +24,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import Contestant, step_of, timed_precisions, vitkit_contestants
-from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Bench, Record
+from vitkit.jobs.bench.records import Record, write_records
 from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import find_device
@@ -63,7 +62,7 @@ def named_kernels() -> Iterator[None]:
 class Shares(Record):
     """The time of one kind of step."""
 
-    kind = "profile"
+    kind: Literal["profile"] = "profile"
     batch: int
     phase: BenchPhase
     milliseconds: float
@@ -134,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     device = find_device(options.device)
     config = model_config(options.model, 1000, options.size)
-    machine = describe_machine(BenchOptions((options.model,), threads=options.threads, device=options.device))
+    machine = describe_machine(device, options.threads)
     print(
         f"{machine['device']}, {options.threads} threads, torch {machine['torch']}, {time.strftime('%F')}\n"
     )
@@ -151,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
             percent = (f"{record.shares[kind]:.0%}" for kind in kinds)
             print(row(f"{phase}, {record.name}", f"{record.milliseconds:.1f}", *percent), flush=True)
             if options.json is not None:
-                Bench(machine, tuple(records)).write(options.json)
+                write_records(options.json, machine, records)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,8 @@ def _shown(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_json(value)
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from vitkit import config
 from vitkit.text import visible
 
 ROWS_SHOWN = 40
@@ -26,6 +27,10 @@ class Shown:
     def in_rows(self) -> tuple[Sequence[str], Rows]:
         """Return the headings and rows of a table for a notebook; empty where the sentence is enough."""
         return (), ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return config.to_json(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {visible(self.summary())}>"

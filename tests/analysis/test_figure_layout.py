@@ -16,13 +16,13 @@ from matplotlib.transforms import Bbox
 from vitkit.analysis import drawing, figures, model_figures
 from vitkit.analysis.study_figures import (
     METHOD_NAMES,
+    Points,
     difference_figure,
     fewshot_plot,
     flip_figure,
+    line_figure,
     pretraining_plot,
-    rate_plot,
     scale_plot,
-    throughput_figure,
     tracking_plot,
 )
 from vitkit.evaluation.classify import classification
@@ -147,7 +147,7 @@ def scores(word: str, classes: int) -> list[Figure]:
     return [
         figures.confusion_matrix(result.confusion_cells, result.class_names, data),
         figures.class_accuracy(result.per_class, data),
-        figures.reliability_diagram(result.calibration, data),
+        figures.calibration_figure({"accuracy": result.calibration}, data),
     ]
 
 
@@ -180,18 +180,22 @@ def learned(word: str) -> list[Figure]:
 
 
 def benchmarks(word: str) -> list[Figure]:
-    speeds = {(f"{i} {word} {i}", size): 1e6 / size / (i + 1) for i in range(4) for size in (64, 224, 384)}
-    batches = {key: float(round(value)) for key, value in speeds.items()}
-    return [throughput_figure(speeds, few, f"{word} (cpu)", "bfloat16") for few in ({}, batches)]
+    lines: Mapping[str, Points] = {
+        f"{i} {word} {i}": [(size, 1e6 / size / (i + 1), None) for size in (64, 128, 224, 384, 512)]
+        for i in range(4)
+    }
+    title = [f"Speed by image size on {word} (cpu)"]
+    return [
+        line_figure(dict.fromkeys(panels, lines), "image size", "", title=title, is_fraction=False)
+        for panels in (["images per second"], ["images per second", "largest batch, training"])
+    ]
 
 
 def rates(word: str) -> list[Figure]:
-    learning_rates = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
-    intervals = [(0.4, 0.6)] * len(learning_rates)
-    label = "mean average precision on held-out images"
+    up = "mean average precision on held-out images"
     return [
-        rate_plot(learning_rates, [0.5] * len(learning_rates), intervals, 1e-3, label),
-        rate_plot([8e-4, 9e-4, 1e-3, 1.1e-3], [0.5] * 4, intervals[:4], 1e-3, label),
+        line_figure({"": {word: [(rate, 0.5, (0.4, 0.6)) for rate in tried]}}, "learning rate", up)
+        for tried in ([1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2], [8e-4, 9e-4, 1e-3, 1.1e-3])
     ]
 
 
@@ -228,7 +232,7 @@ def comparisons(word: str) -> list[Figure]:
         for ids in [(np.arange(90), np.arange(0))] * 2
     ]
     return [
-        figures.two_calibrations((bins[0].calibration, bins[1].calibration), (f"{word} 1", f"{word} 2")),
+        figures.calibration_figure({f"{word} {n}": b.calibration for n, b in enumerate(bins)}),
         *(
             flip_figure([f"{word} {i}" for i in range(count)], [1] * count, [2 * count] * count, labels)
             for count in (1, 2, 30)

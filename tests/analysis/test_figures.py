@@ -62,7 +62,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "confusion, all right": lambda: figures.confusion_matrix([(5, 5, 9)], ["x"] * 30, "9 images"),
     "classes": lambda: figures.class_accuracy(scores(2).per_class, "400 images"),
     "many classes": lambda: figures.class_accuracy(scores(100).per_class, "400 images"),
-    "reliability": lambda: figures.reliability_diagram(scores(10).calibration, "400 images"),
+    "reliability": lambda: figures.calibration_figure({"accuracy": scores(10).calibration}, "400 images"),
     "filters": lambda: model_figures.filter_grid(RNG.random((28, 16, 16, 3)), RNG.random(28)),
     "filters of none": lambda: model_figures.filter_grid(np.zeros((0, 2, 2, 3)), np.zeros(0)),
     "positions": lambda: model_figures.position_similarity_map(RNG.random((7, 7, 7, 7))),

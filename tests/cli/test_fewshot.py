@@ -28,6 +28,6 @@ def test_draws_that_are_all_alike_have_no_interval(
     vitkit.save_model(model, tmp_path / "start")
     options = ["--methods", "ridge", "--shots", "2,100", "--out", str(tmp_path / "out")]
     assert run(["fewshot", str(tmp_path / "start"), "--data", str(tmp_path / "photos"), *options]) == 0
-    rows = dict(re.findall(r"^(?:ridge)? +(\d+) +\S+%(.*)$", capsys.readouterr().out, re.M))
+    rows = dict(re.findall(r"^ridge +(\d+) +\S+%(.*)$", capsys.readouterr().out, re.M))
     assert " to " in rows["2"]
     assert " to " not in rows["100"] and "0.00%" in rows["100"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vitkit
-import vitkit.jobs.reproduce.collect as collect
+import vitkit.jobs.reproduce.page as collect
 import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
@@ -21,7 +21,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.result import TaskScore, Vtab
+from vitkit.jobs.vtab.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
@@ -96,7 +96,7 @@ def test_minutes_become_steps_once(
     record = tmp_path / "out/study.json"
     options = json.loads(record.read_text())["options"]
     assert options["length"] == 1 and set(options["speed"]) == {"none"}
-    monkeypatch.setattr(job, "measure", None)  # which would fail if anything was measured again
+    monkeypatch.setattr(job, "measure_paces", None)  # which would fail if anything was measured again
     assert run(arguments) == 0
     capsys.readouterr()
     assert run([*arguments, "--minutes", "2"]) == 1
@@ -191,7 +191,7 @@ def test_the_validation_chooses_the_regularisation(
 def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job, "measure", None)
+    monkeypatch.setattr(job, "measure_paces", None)
     (tmp_path / "letter.txt").write_text("dear")
     assert run(["reproduce", "table8", "--out", str(tmp_path)]) == 1
     assert "is there already and holds no study" in capsys.readouterr().err
@@ -236,7 +236,9 @@ def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "bench.png cannot be read: expected at most 33,554,432 bytes" in capsys.readouterr().err
     picture.unlink()
     read = json.loads(times.read_text())
-    for name, value, said in (("batch_size", -1, "batch_size is at least 1, found -1"),):
+    for name, value, said in (
+        ("batch_size", -1, "records: batch_size: expected a number of images, found -1"),
+    ):
         speed = next(record for record in read["records"] if record["kind"] == "speed")
         others = [record for record in read["records"] if record is not speed]
         times.write_text(json.dumps({**read, "records": [{**speed, name: value}, *others]}))
@@ -251,7 +253,7 @@ def test_a_checkpoint_is_fine_tuned_for_its_row_of_table_5(whole: Path, tmp_path
     reproduction = vitkit.reproduce(
         "table5", start=start, recipe=small, steps=2, seeds=2, threads=1, out=tmp_path / "out"
     )
-    assert "fine-tuned: accuracy " in reproduction.answer.sentences[0]
+    assert "fine-tuned: accuracy " in reproduction.answer.answer[0]
     assert json.loads((tmp_path / "out/finetuned/seed-1/start.json").read_text())
     assert "98.95" in (tmp_path / "out/report.html").read_text()
     with pytest.raises(VitkitError, match=r"Table 5.* is about one checkpoint, found 2"):

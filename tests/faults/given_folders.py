@@ -170,7 +170,7 @@ def _fig12(out: Path) -> list[str]:
 
 
 class RunLists(Kind):
-    """A damaged vtab.json beside a whole one: the list of runs has the whole one, and tells of the other."""
+    """A damaged study.json beside a whole one: the list of runs has the whole one, and tells of the other."""
 
     name, count, limit = "run_lists", 2_000, 20.0
     sample = tuple(range(60))
@@ -180,13 +180,12 @@ class RunLists(Kind):
         """Nothing is shared: the records are small."""
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
-        whole = json.dumps(
-            {"tasks": [{"task": "cifar", "accuracy": 0.25}, {"task": "dtd", "accuracy": 0.75}]}
-        )
+        study = {"vitkit_version": "0.1", "kind": "scale", "command": "vitkit scale", "arms": []}
+        whole = json.dumps({**study, "options": {"seconds": 0.25}})
         for name in ("broken", "whole"):
             (folder / name).mkdir()
-            (folder / name / "vtab.json").write_text(whole)
-        path = folder / "broken/vtab.json"
+            (folder / name / "study.json").write_text(whole)
+        path = folder / "broken/study.json"
         match number % 3:
             case 0:
                 done = _edit(path, draw)
@@ -204,11 +203,9 @@ class RunLists(Kind):
                 else:
                     DAMAGES[done](path)
         rows = {Path(row.folder).name: row for row in listed_runs(folder)}
-        if "whole" not in rows or rows["whole"].score != 0.5:
+        if "whole" not in rows or rows["whole"].state != "ended":
             return Outcome("wrong", f"{done:.60}: the whole one is listed as {rows.get('whole')}")
         row = rows.get("broken")
         if row is None or row.state == "damaged":  # nothing that is no file is taken for a record
             return Outcome("words", f"{done:.60}: {'not listed' if row is None else row.progress}")
-        if row.score is None or not 0 <= row.score <= 1:
-            return Outcome("wrong", f"{done:.60}: listed with {row.score}")
         return Outcome("right", f"{done:.60}")

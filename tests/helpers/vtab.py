@@ -7,8 +7,8 @@ import pytest
 
 from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
-from vitkit.jobs.vtab.result import TaskScore
 from vitkit.jobs.vtab.vtab import (
+    TaskScore,
     vtab,
 )
 

@@ -24,13 +24,12 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.multilabel import multi_label
 from vitkit.evaluation.predictions import LabelPredictions, Predictions
+from vitkit.jobs.bench.records import Bench
 from vitkit.jobs.compare.compare import Record
 from vitkit.jobs.compare.result import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
-from vitkit.jobs.reproduce.collect import _read_bench
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import WandbRecord
-from vitkit.jobs.vtab.result import TaskScore
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import parse_compute, read_config, read_run, write_config
@@ -79,7 +78,6 @@ RECORDS: list[Any] = [
     Record("0.1", {"first": "0af"}, Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock")),
     PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
     WandbRecord("abcdefg1", 3),
-    TaskScore("cifar", "/d", "/r", 0.5, (0.4, 0.6), 9, 0, 1, 0.1, "better", 0.01, {"0.01": 0.5}),
     classification(PREDICTIONS, NAMES),
     multi_label(LABELS, NAMES),
 ]
@@ -145,7 +143,7 @@ READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
         lambda path: (read_run(path.parent), parse_compute(read_config(path.parent), path.parent)),
     ),
     "a model": (write_model, lambda path: read_description(read_json_object(path), path)),
-    "a benchmark": (write_bench, _read_bench),
+    "a benchmark": (write_bench, lambda path: read(Bench, path)),
     "an engine": (write_engine, lambda path: read_description_of(path.parent)),
     "a series": (write_as("series.json"), lambda path: read_series(path.parent)),
     "a checkpoint": (write_as("manifest.json"), lambda path: read_manifest(path.parent)),

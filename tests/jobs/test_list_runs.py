@@ -109,27 +109,6 @@ def test_a_damaged_record_is_listed_as_such_and_hides_no_other(
     assert f"{top / 'broken'} is damaged: " in printed.out and "Traceback" not in printed.err
 
 
-@pytest.mark.parametrize(
-    "accuracy", ["1" + "0" * 400, "1.5", "-0.1", "NaN", "Infinity", '"x"', "null", "[]", "1" * 5000]
-)
-def test_a_damaged_result_of_vtab_is_listed_as_such_and_hides_no_other(
-    accuracy: str, runs: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(runs / "ended", tmp_path / "whole")
-    for name, second in (("broken", accuracy), ("vtab", "0.25")):
-        (tmp_path / name).mkdir()
-        text = f'{{"tasks": [{{"accuracy": 0.75}}, {{"accuracy": {second}}}]}}'
-        (tmp_path / name / "vtab.json").write_text(text)
-    rows = rows_of(tmp_path)
-    states = {name: (row.state, row.score) for name, row in rows.items()}
-    assert states == {
-        "broken": ("damaged", None),
-        "vtab": ("ended", 0.5),
-        "whole": ("ended", rows["whole"].score),
-    }
-    assert "vtab.json is damaged: " in rows["broken"].progress
-
-
 def test_the_minutes_of_all_starts_of_a_run_are_added(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "ended", tmp_path / "run")
     lines = [{"step": i, "images_per_second": 1.0, "seconds": s} for i, s in enumerate([60, 120, 30, 90, 15])]

@@ -26,12 +26,12 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
-from vitkit.report.template import FewShotContent, SeriesSection, render_fewshot, render_series, render_tables
+from vitkit.report.template import Photo, render_page
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows
 from vitkit.tasks.classification.report import report as classification_report
-from vitkit.tasks.page import Plot, Section, Table, Text
+from vitkit.tasks.page import Plot, Table, Text
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
@@ -212,7 +212,7 @@ def test_whole_page(whole: str) -> None:
         "expected calibration",
     ):
         assert text in page.text
-    assert "70 s" in page.text and "1.0 GiB" in page.text
+    assert "1 min 10 s" in page.text and "1.0 GiB" in page.text
 
 
 def check_narrow(html: str) -> None:
@@ -236,16 +236,16 @@ def test_pages_fit_a_telephone(whole: str) -> None:
     check_narrow(whole)
     table = Table(("learning rate", "remark"), (("0.1", "chosen"),))
     plot = Plot(Figure((2, 2)), "rates", "Scores.")
-    section = Section("one", "One", "Sweep", (Text("words"), table))
-    check_narrow(
-        render_series("a", ["b"], [SeriesSection("Sweep", ("c",), table, plot)], ["final"], "vitkit x")
-    )
-    check_narrow(render_tables("VTAB-1k", [section], "footer"))
-    few = FewShotContent(
-        "title", "answer", "protocol", ["remark"], Figure((2, 2)), "alt", Figure((2, 2)), "alt",
-        ["method", "1"], 1, [["ridge", "50%"]], ["r/ft"], [["ant", "50%"]], ["note"],
-    )  # fmt: skip
-    check_narrow(render_fewshot(few))
+    photo = Photo("data:image/png;base64,", "An ant.", "a.png", "ant", (("one", "bee", 0.5, False),))
+    blocks = ("words", Text("words", "caption"), table, plot, photo, [photo], None)
+    page = render_page("a", ["b"], [("Sweep", blocks)], folders=["final"], command="vitkit x", footer="end")
+    check_narrow(page)
+    parsed = Page(page)
+    for text in ("words", "chosen", "ant", "bee", "50.0%", "final", "vitkit x", "end"):
+        assert text in parsed.text, text
+    assert len(parsed.all("img")) == 2 and len(parsed.all("svg")) == 1 and not parsed.all("script")
+    sortable = dataclasses.replace(table, sortable=True)
+    check_safe(render_page("a", [HOSTILE], [(HOSTILE, (HOSTILE, sortable))]))
 
 
 def test_only_our_script_may_run(whole: str) -> None:
@@ -364,7 +364,7 @@ def test_resumed_runs_add_up() -> None:
         {"step": step, "images_per_second": 10.0, "seconds": seconds, "memory_bytes": 0}
         for step, seconds in ((10, 100.0), (20, 200.0), (15, 60.0), (30, 400.0))
     ]
-    assert "10 min" in Page(render_report(bare(speed=speed))).text  # 200 s and 400 s
+    assert "10 min 00 s" in Page(render_report(bare(speed=speed))).text  # 200 s and 400 s
 
 
 def test_losses_that_are_no_numbers() -> None:

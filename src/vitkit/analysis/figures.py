@@ -210,76 +210,42 @@ def _bars(bars: Sequence[_Bar], title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
-    """Draw accuracy against confidence, and the number of images by confidence."""
-    used = [b for b in bins if b.confidence is not None and b.accuracy is not None]
-    accuracy = np.array([b.accuracy for b in used], float)
-    left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
-    ends = np.array([binomial_interval(round(b.count * (b.accuracy or 0)), b.count) for b in used])
-    bar: dict[str, Any] = {"width": bins[0].upper - bins[0].lower, "align": "edge", "edgecolor": "white"}
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.6, 5.2), layout="constrained")
-        diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        diagram.bar(left, accuracy, color=drawing.SKY, label="accuracy", **bar)
-        diagram.vlines((left + right) / 2, *ends.T, color="black", linewidth=1, label="its 95% interval")
-        diagram.hlines(
-            [b.confidence for b in used],
-            left,
-            right,
-            color=drawing.VERMILION,
-            linewidth=2.5,
-            label="mean confidence",
-        )
-        diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
-        drawing.add_title(figure, f"Calibration on {data}")
-        histogram.bar([b.lower for b in bins], [b.count for b in bins], color=drawing.GREY, **bar)
-        _label_calibration(figure, diagram, histogram)
-    return figure
-
-
-def two_calibrations(
-    bins: tuple[Sequence[CalibrationBin], Sequence[CalibrationBin]], labels: tuple[str, str]
-) -> Figure:
-    """Draw the accuracy of two models against their confidence, with 95 % intervals, and the number of images
-    by confidence.
+def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str = "") -> Figure:
+    """Draw the accuracy of models against their confidence, with 95 % intervals, and the images of each bin.
 
     Args:
-        bins: of the first and of the second model.
-        labels: their names.
+        models: bins by the name of the model.
+        data: the images as a phrase ("360 test images"), for the title; left out, there is none.
     """
     with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 5.2), layout="constrained")
+        figure = Figure((drawing.WIDTH * (0.6 if len(models) == 1 else 0.75), 5.2), layout="constrained")
         diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
-        width = (bins[0][0].upper - bins[0][0].lower) / 2
         # The colours that the bars of single classes have; the marks differ too. No line joins them: between
         # bins of a few images each it would show more noise than shape.
-        for number, (own, colour, mark) in enumerate(
-            zip(bins, (drawing.VERMILION, drawing.BLUE), "os", strict=True)
-        ):
-            used = [(b.confidence, b.accuracy, b.count) for b in own if b.confidence is not None]
+        looks = zip((drawing.VERMILION, drawing.BLUE), "os", strict=True)
+        for number, ((name, bins), (colour, mark)) in enumerate(zip(models.items(), looks, strict=False)):
+            used = [(b.confidence, b.accuracy, b.count) for b in bins if b.confidence is not None]
             across = [confidence for confidence, _, _ in used]
             up = np.array([accuracy or 0.0 for _, accuracy, _ in used])
             ends = np.array([binomial_interval(round(c * (accuracy or 0.0)), c) for _, accuracy, c in used]).T
             reach = np.maximum(0.0, np.abs(ends - up))
             style: dict[str, Any] = {"fmt": mark, "color": colour, "capsize": 2, "markersize": 5}
-            diagram.errorbar(across, up, yerr=reach, label=drawing.shortened(labels[number], 60), **style)
-            left = [b.lower + number * width for b in own]
-            histogram.bar(left, [b.count for b in own], width, align="edge", color=colour)
-        _label_calibration(figure, diagram, histogram)
+            diagram.errorbar(across, up, yerr=reach, label=drawing.shortened(name, 60), **style)
+            width = (bins[0].upper - bins[0].lower) / len(models)
+            left = [b.lower + number * width for b in bins]
+            histogram.bar(left, [b.count for b in bins], width, align="edge", color=colour)
+        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
+        histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
+        histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        for axis in (diagram.yaxis, histogram.xaxis):
+            axis.set_major_formatter(PercentFormatter(1))
+        for axes in (diagram, histogram):
+            axes.grid(True)
+        if data:
+            drawing.add_title(figure, f"Calibration on {data}")
+        drawing.add_legend(figure)
     return figure
-
-
-def _label_calibration(figure: Figure, diagram: Axes, histogram: Axes) -> None:
-    """Write scales, labels and legend of accuracy against confidence, and of the images below."""
-    diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
-    diagram.yaxis.set_major_formatter(PercentFormatter(1))
-    histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
-    histogram.xaxis.set_major_formatter(PercentFormatter(1))
-    histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    for axes in (diagram, histogram):
-        axes.grid(True)
-    drawing.add_legend(figure)
 
 
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:

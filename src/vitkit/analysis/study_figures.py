@@ -1,4 +1,4 @@
-"""Draw the figures of studies: few-shot accuracy, a sweep over learning rates, speed against image size."""
+"""Draw the figures of studies: lines with their intervals over an axis, differences, a law of scale."""
 
 import itertools
 import math
@@ -26,6 +26,96 @@ METHOD_NAMES: Mapping[Method, str] = {
     "logistic": "logistic regression",
 }
 
+Points = Sequence[tuple[float, float, tuple[float, float] | None]]
+"""Points of a line: place on the axis, value, and the interval that its bar shows, if it has one."""
+RIGHT = "fraction of test images right"
+
+
+def line_figure(
+    panels: Mapping[str, Mapping[str, Points]],
+    across: str,
+    up: str,
+    *,
+    title: Sequence[str] = (),
+    chance: float | None = None,
+    is_fraction: bool = True,
+) -> Figure:
+    """Draw lines with their intervals over a logarithmic axis, in one picture or in several side by side.
+
+    Args:
+        panels: the points of each line by its name, for each picture by its title.
+        across: label of the axis.
+        up: name of the values; empty where each picture's title is the name of its own.
+        title: of the figure, each part in lines of its own.
+        chance: the value of guessing, to draw a line at; None for no line.
+        is_fraction: whether values are fractions, written as percentages; else they are drawn on a
+            logarithmic axis, where a value of 0 has no place.
+    """
+    places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
+    with drawing.styled():
+        size = (drawing.WIDTH * (0.6 if len(panels) == 1 else 1), 4.0)
+        figure = Figure(size, layout="constrained")
+        every = figure.subplots(1, len(panels), sharey=bool(up), squeeze=False)[0]
+        for number, (axes, (name, lines)) in enumerate(zip(every, panels.items(), strict=True)):
+            _draw_lines(axes, lines, named=number == 0)
+            if chance is not None:
+                label = "guessing" if number == 0 else "_"
+                axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label=label)
+            axes.set(xscale="log", xlabel=across, ylabel=(up if number == 0 else "") if up else name)
+            axes.set_title(name if up else "")
+            axes.set_xlim(places[0] / 1.15, places[-1] * 1.15)  # the same in all pictures
+            axes.xaxis.set_major_locator(FixedLocator(_apart(places, 20 / len(panels))))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _short(place)))
+            if is_fraction:
+                axes.yaxis.set_major_formatter(drawing.percentages())
+            else:
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+                axes.yaxis.set_minor_formatter(NullFormatter())
+        if title:
+            drawing.add_title(figure, *title)
+        drawing.add_legend(figure)
+    return figure
+
+
+def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool) -> None:
+    """Draw lines, no two alike up to 28, with bars for their intervals; the legend names them where asked."""
+    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    for (name, points), (dashes, colour) in zip(lines.items(), looks, strict=False):
+        values = np.array([value for _, value, _ in points])
+        ends = np.array([interval or (value, value) for _, value, interval in points])
+        axes.errorbar(
+            [place for place, _, _ in points],
+            values,
+            yerr=np.abs(ends.T - values),
+            label=drawing.shortened(name, 60) if named else "_",  # matplotlib leaves such a label out
+            color=colour,
+            linestyle=dashes,
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            elinewidth=1,
+            capsize=2 if any(interval for _, _, interval in points) else 0,
+        )
+    axes.grid(True)
+
+
+def _apart(places: Sequence[float], most: float) -> list[float]:
+    """Choose the places of an axis that are written: no two nearer than one of `most` parts of it."""
+    nearest = (places[-1] / places[0]) ** (1 / most)
+    written = list(places[:1])
+    for place in places[1:]:
+        if place >= written[-1] * nearest:
+            written.append(place)
+    return written
+
+
+def _short(number: float) -> str:
+    """Write a number of an axis: up to 99,999 in full, above it, as FLOPs are, with a prefix."""
+    return f"{number:,.5g}" if number < 1e5 else format_count(number)
+
 
 def fewshot_plot(
     models: Mapping[str, Sequence[FewShotScore]], images: str, chance: float, seeds: int
@@ -39,33 +129,20 @@ def fewshot_plot(
         chance: accuracy of guessing, from 0 to 1.
         seeds: number of draws.
     """
-    methods = list(dict.fromkeys(score.method for scores in models.values() for score in scores))
-    single = len(models) == 1
-    panels = 1 if single else len(methods)
-    with drawing.styled():
-        width = drawing.WIDTH * 0.6 if panels == 1 else drawing.WIDTH
-        figure = Figure((width, 3.8 + 0.06 * (0 if single else len(models))), layout="constrained")
-        for number, axes in enumerate(figure.subplots(1, panels, sharey=True, squeeze=False)[0]):
-            shown = methods if single else [methods[number]]
-            lines = [(name, method) for name in models for method in shown]
-            for (name, method), dashes, colour in zip(lines, *_looks(len(lines)), strict=True):
-                label = METHOD_NAMES[method] if single else drawing.shortened(name, 60)
-                scores = [score for score in models[name] if score.method == method]
-                _line(
-                    axes,
-                    [score.shots for score in scores],
-                    scores,
-                    label if number == 0 else "",
-                    colour,
-                    dashes,
-                )
-            _finish(axes, shown, models, chance, number == 0)
-            if not single:
-                axes.set_title(METHOD_NAMES[methods[number]])
-        draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        drawing.add_title(figure, f"Few-shot accuracy on {images},", draws)
-        drawing.add_legend(figure)
-    return figure
+    lines: dict[tuple[str, Method], Points] = {
+        (name, method): [_point(score.shots, score) for score in scores if score.method == method]
+        for name, scores in models.items()
+        for method in dict.fromkeys(score.method for score in scores)
+    }
+    if len(models) == 1:
+        panels = {"": {METHOD_NAMES[method]: points for (_, method), points in lines.items()}}
+    else:
+        panels = {
+            METHOD_NAMES[method]: {name: points for (name, own), points in lines.items() if own == method}
+            for method in dict.fromkeys(method for _, method in lines)
+        }
+    title = (f"Few-shot accuracy on {images},", _draws(seeds))
+    return line_figure(panels, "images of each class (shots)", RIGHT, title=title, chance=chance)
 
 
 def pretraining_plot(
@@ -86,32 +163,24 @@ def pretraining_plot(
         seeds: number of draws.
     """
     shots = [score.shots for score in next(iter(models.values()))[0][1]][-PANELS:]
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * (0.6 if len(shots) == 1 else 1), 3.6), layout="constrained")
-        for number, axes in enumerate(figure.subplots(1, len(shots), sharey=True, squeeze=False)[0]):
-            for (name, points), dashes, colour in zip(models.items(), *_looks(len(models)), strict=True):
-                drawn = [
-                    next(score for score in scores if score.shots == shots[number]) for _, scores in points
-                ]
-                sizes = [size for size, _ in points]
-                _line(axes, sizes, drawn, drawing.shortened(name, 60) if number == 0 else "", colour, dashes)
-            axes.axhline(
-                chance,
-                color=drawing.GREY,
-                linestyle="--",
-                linewidth=1,
-                label="guessing" if number == 0 else "_",
-            )
-            axes.set_xscale("log")
-            axes.set_title(f"{shots[number]:,} shots" if shots[number] > 1 else "1 shot")
-            axes.set_xlabel("images of the pre-training")
-            axes.set_ylabel("fraction of test images right" if number == 0 else "")
-            axes.yaxis.set_major_formatter(drawing.percentages())
-            axes.grid(True)
-        draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        drawing.add_title(figure, f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {draws}")
-        drawing.add_legend(figure)
-    return figure
+    panels = {
+        f"{count:,} shots" if count > 1 else "1 shot": {
+            name: [_point(size, score) for size, scores in points for score in scores if score.shots == count]
+            for name, points in models.items()
+        }
+        for count in shots
+    }
+    title = (f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {_draws(seeds)}")
+    return line_figure(panels, "images of the pre-training", RIGHT, title=title, chance=chance)
+
+
+def _point(place: float, score: FewShotScore) -> tuple[float, float, tuple[float, float]]:
+    deviation = score.deviation or 0.0
+    return place, score.mean, (score.mean - deviation, score.mean + deviation)
+
+
+def _draws(seeds: int) -> str:
+    return f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
 
 
 def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], images: str) -> Figure:
@@ -125,97 +194,18 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
     with drawing.styled():
         figure = Figure((drawing.WIDTH * 0.6, 3.4), layout="constrained")
         axes = figure.subplots()
-        for (name, values), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
-            axes.plot(steps, values, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
+        lines: dict[str, Points] = {
+            name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
+            for name, values in curves.items()
+        }
+        _draw_lines(axes, lines, named=True)
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
-        axes.set(xlabel="step", ylabel="fraction of test images right")
+        axes.set(xlabel="step", ylabel=RIGHT)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(drawing.percentages())
-        axes.grid(True)
         drawing.add_title(figure, f"Few-shot accuracy on {images}")
         drawing.add_legend(figure)
-    return figure
-
-
-def _looks(count: int) -> tuple[list[str], list[str]]:
-    """Give dashes and colours of `count` lines, no two alike up to 28."""
-    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
-    dashes, colours = zip(*itertools.islice(looks, count), strict=True)
-    return list(dashes), list(colours)
-
-
-def _line(
-    axes: Axes, across: Sequence[int], scores: Sequence[FewShotScore], label: str, colour: str, dashes: str
-) -> None:
-    axes.errorbar(
-        across,
-        [score.mean for score in scores],
-        yerr=[score.deviation or 0.0 for score in scores],
-        label=label or "_",  # matplotlib leaves such a label out
-        color=colour,
-        linestyle=dashes,
-        marker="o",
-        markersize=4,
-        linewidth=1.6,
-        elinewidth=1,
-        capsize=2,
-    )
-
-
-def _finish(
-    axes: Axes,
-    methods: Sequence[Method],
-    models: Mapping[str, Sequence[FewShotScore]],
-    chance: float,
-    first: bool,
-) -> None:
-    """Set up the axes and the grid, and draw the line of guessing."""
-    shots = sorted({score.shots for scores in models.values() for score in scores if score.method in methods})
-    axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label="guessing" if first else "_")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(shots))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlim(shots[0] / 1.15, shots[-1] * 1.15)
-    axes.set(xlabel="images of each class (shots)", ylabel="fraction of test images right" if first else "")
-    axes.yaxis.set_major_formatter(drawing.percentages())
-    axes.grid(True)
-
-
-def rate_plot(
-    rates: Sequence[float],
-    values: Sequence[float],
-    intervals: Sequence[tuple[float, float] | None],
-    chosen: float,
-    label: str,
-) -> Figure:
-    """Draw scores with their 95 % intervals against the learning rate.
-
-    Args:
-        rates: of each run that has a score.
-        values: the scores, from 0 to 1.
-        intervals: of the scores; None where there is none.
-        chosen: the rate that was chosen.
-        label: of the axis of the scores.
-    """
-    ends = np.array([(v, v) if i is None else i for v, i in zip(values, intervals, strict=True)])
-    reach = np.abs(ends.T - np.array(values))
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.6, 3.2), layout="constrained")
-        axes = figure.subplots()
-        axes.errorbar(
-            rates, values, yerr=reach, color=drawing.GREY, ecolor=drawing.BLUE, capsize=3, linewidth=1
-        )
-        colours = [drawing.VERMILION if rate == chosen else drawing.BLUE for rate in rates]
-        axes.scatter(rates, values, c=colours, zorder=3)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(list(rates)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter(drawing.percentages())
-        axes.set(xlabel="learning rate", ylabel=label)
-        axes.grid(True)
     return figure
 
 
@@ -238,60 +228,52 @@ def scale_plot(
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
+    measured = [place for place in (*points, held_out) if place is not None]
+    lowest = min(error for place in measured for error in place.errors)
+    # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
+    floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
     with drawing.styled():
         figure = Figure((drawing.WIDTH * 0.72, 4.2), layout="constrained")
         axes = figure.subplots()
-        lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
-        # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
-        floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
         for part, colour, dashes, name in (
             (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
             (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
         ):
             x = [place.x for place in part]
-            if not x:
-                continue
-            axes.plot(
-                x, [max(place.error, floor) for place in part], color=colour, linestyle=dashes, label=name
+            middle, low, high = (
+                np.maximum([getattr(place, end) for place in part], floor) for end in ("error", "low", "high")
             )
-            axes.fill_between(
-                x,
-                [max(place.low, floor) for place in part],
-                [max(place.high, floor) for place in part],
-                color=colour,
-                alpha=0.13,
-                linewidth=0,
+            if x:
+                axes.plot(x, middle, color=colour, linestyle=dashes, label=name)
+                axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+        for places, colour, marker, name in (
+            (points, drawing.BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)"),
+            ([held_out], drawing.VERMILION, "D", "held out: predicted first, then measured"),
+        ):
+            drawn = [place for place in places if place is not None]
+            heights = np.maximum([place.error for place in drawn], floor)
+            reach = np.array(
+                [0.0 if place.noise is None else 1.96 * math.sqrt(place.variance) for place in drawn]
             )
-        drawn = [
-            (points, drawing.BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)")
-        ]
-        if held_out is not None:
-            drawn.append(([held_out], drawing.VERMILION, "D", "held out: predicted first, then measured"))
-        for places, colour, marker, name in drawn:
-            heights = [max(place.error, floor) for place in places]
-            reach = [1.96 * math.sqrt(place.variance) if place.noise is not None else 0.0 for place in places]
-            below = [min(up, height - 0.95 * floor) for up, height in zip(reach, heights, strict=True)]
-            axes.errorbar(
-                [place.x for place in places],
-                heights,
-                yerr=[below, reach],
-                color=colour,
-                linestyle="none",
-                marker=marker,
-                markersize=5,
-                capsize=2,
-                label=name,
-                zorder=3,
-            )
+            if drawn:
+                axes.errorbar(
+                    [place.x for place in drawn],
+                    heights,
+                    yerr=np.array([np.minimum(reach, heights - 0.95 * floor), reach]),
+                    color=colour,
+                    linestyle="none",
+                    marker=marker,
+                    markersize=5,
+                    capsize=2,
+                    label=name,
+                    zorder=3,
+                )
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
         top = max(place.high for place in (*law, *beyond)) if law else axes.get_ylim()[1]
         bottom = max(floor, min([lowest, *(place.low for place in (*law, *beyond))]))
         axes.set_ylim(0.9 * bottom, 1.1 * top)
         axes.xaxis.set_minor_formatter(NullFormatter())
-        # Images and steps are written out, FLOPs have too many digits.
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 1e7 else format_count(value))
-        )
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         # Less than half a decade would hold a single round number.
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else MaxNLocator(6))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -325,109 +307,6 @@ def difference_figure(
         axes.set_xlabel(axis)
         axes.grid(True, axis="x")
     return figure
-
-
-def interval_lines(
-    lines: Mapping[str, Sequence[tuple[float, float, tuple[float, float]]]], across: str, up: str
-) -> Figure:
-    """Draw lines of scores with their 95 % intervals over a logarithmic axis.
-
-    Args:
-        lines: points by the name of a line: place on the axis above 0, score from 0 to 1, and its interval.
-        across: label of the axis.
-        up: name of the scores.
-    """
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 3.8), layout="constrained")
-        axes = figure.subplots()
-        for (name, points), dashes, colour in zip(lines.items(), *_looks(len(lines)), strict=True):
-            xs, means = [point[0] for point in points], np.array([point[1] for point in points])
-            reach = np.abs(np.array([point[2] for point in points]).T - means)
-            axes.errorbar(
-                xs,
-                means,
-                yerr=reach,
-                label=drawing.shortened(name, 60),
-                color=colour,
-                linestyle=dashes,
-                marker="o",
-                markersize=4,
-                capsize=2,
-            )
-        axes.set_xscale("log")
-        # Numbers nearer than a twentieth of the axis would overlap.
-        places = sorted({point[0] for points in lines.values() for point in points})
-        nearest = (places[-1] / places[0]) ** (1 / 20)
-        written = places[:1]
-        for place in places[1:]:
-            if place >= written[-1] * nearest:
-                written.append(place)
-        axes.xaxis.set_major_locator(FixedLocator(written))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter("{x:.3g}")
-        axes.yaxis.set_major_formatter(drawing.percentages())
-        axes.set(xlabel=across, ylabel=up)
-        axes.grid(True)
-        drawing.add_legend(figure)
-    return figure
-
-
-BENCH_COLOURS = (drawing.BLUE, drawing.VERMILION, drawing.GREEN, drawing.SKY, drawing.GREY)
-MARKERS = "osD^v"
-
-Points = Mapping[tuple[str, int], float]
-"""Values by model and pixels a side."""
-
-
-def throughput_figure(speeds: Points, batches: Points, device: str, precision: str) -> Figure:
-    """Draw images per second of inference, and the largest batch of training, against the size of the images.
-
-    Args:
-        speeds: images per second.
-        batches: images of the largest batch; may be empty.
-        device, precision: of the measurements, for the title.
-    """
-    panels = [(speeds, "images per second, inference")]
-    sizes = sorted({size for _, size in speeds})
-    if any(batches.values()):
-        panels.append((batches, "largest batch, training"))
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * (1 if len(panels) == 2 else 0.6), 4.0), layout="constrained")
-        models = list(dict.fromkeys(model for model, _ in speeds))
-        for axes, (points, label) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
-            _draw(axes, points, models, sizes, points is speeds)
-            axes.set(xlabel="image size in pixels", ylabel=label)
-        drawing.add_title(figure, f"Speed by image size in {precision} on {drawing.cut(device, 60)}")
-        drawing.add_legend(figure)
-    return figure
-
-
-def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int], named: bool) -> None:
-    """Draw a line for each model, on logarithmic axes, where a value of 0 has no place.
-
-    Args:
-        named: whether this is the panel by which the legend names the models.
-    """
-    for number, model in enumerate(models):
-        line = sorted((size, value) for (name, size), value in points.items() if name == model and value > 0)
-        axes.plot(
-            [size for size, _ in line],
-            [value for _, value in line],
-            marker=MARKERS[number % len(MARKERS)],
-            color=BENCH_COLOURS[number % len(BENCH_COLOURS)],
-            label=drawing.shortened(model, 60) if named else "_",  # matplotlib leaves such a label out
-        )
-    axes.set(xscale="log", yscale="log")
-    axes.set_xlim(sizes[0] / 1.1, sizes[-1] * 1.1)  # the same in both panels
-    axes.xaxis.set_major_locator(FixedLocator(sizes))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))  # 0.5 and 20,000
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(True)
 
 
 def flip_figure(

@@ -13,10 +13,9 @@ from vitkit.cli.verb_options import Option
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import AblateOptions, Vary
-from vitkit.text import format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.study.ablate import Ablation, Expected
+    from vitkit.jobs.study.ablate import Ablation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,43 +49,18 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.study.ablate import plan_ablation, run_ablate
 
     if command.plan:
-        _print_plan(plan_ablation(options), command.json)
+        beside = ", and as long again for evaluations and reports where runs are short."
+        console.print_plan(plan_ablation(options), command.json, beside)
         return
     ablation = run_ablate(options, line)
     console.print_result(ablation, command.json, _print)
 
 
-def _print_plan(expected: "list[Expected]", as_json: bool) -> None:
-    """Print the arms with their runs and the time they take."""
-    from vitkit.config import to_json
-
-    seconds = sum(arm.seconds for arm in expected)
-    if as_json:
-        console.print_json({"arms": [to_json(arm) for arm in expected], "seconds": seconds})
-        return
-    arms = [
-        (
-            arm.label,
-            ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
-            str(arm.runs),
-            format_duration(arm.seconds),
-        )
-        for arm in expected
-    ]
-    console.print_plan(
-        ("arm", "rates tried", "runs", "time"),
-        arms,
-        sum(arm.runs for arm in expected),
-        seconds,
-        ", and as long again for evaluations and reports where runs are short.",
-    )
-
-
 def _print(ablation: "Ablation") -> None:
     """Print the table of the arms, the conclusions and the commands that can follow."""
-    from vitkit.jobs.study.comparison import arm_table, conclusions
+    from vitkit.jobs.study.study import arm_table, conclusions
 
-    table = arm_table(ablation.comparison, compact=True)
+    table = arm_table(ablation.comparison)
     console.print_lines("")
     console.print_table(table.headings, table.rows)
     console.print_lines("", ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison))

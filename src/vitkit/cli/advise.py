@@ -14,8 +14,8 @@ from vitkit.cli.verb_options import JSON, describe
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advice.choice import Advice
-    from vitkit.jobs.advice.choice import Option as Way
+    from vitkit.jobs.advice.advise import Advice
+    from vitkit.jobs.advice.advise import Option as Way
 
 
 @dataclass(kw_only=True)

@@ -1,7 +1,6 @@
 """`vitkit bench`: how fast models are on this machine, also beside other libraries."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,9 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_models
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.bench.options import BenchOptions
+from vitkit.cli.options import call, importing, parse_given
+from vitkit.cli.verb_options import JSON, Option, describe
+from vitkit.jobs.functions import read_signature
 from vitkit.text import format_bytes
 
 if TYPE_CHECKING:
@@ -20,52 +20,55 @@ if TYPE_CHECKING:
 NOT_MEASURED = "not measured"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, BenchOptions):
-    """Time models: images per second, latency, memory and largest batch, also beside other libraries.
-
-    VITKIT_NO_KERNELS=1 switches compiled kernels off."""
-
-    out: str | None = None
-    """folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG."""
+SIGNATURE = read_signature("vitkit.jobs.bench.bench", "bench")
+OUT = Option(
+    "--out",
+    "out",
+    "PATH",
+    "folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG.",
+    None,
+)
+OPTIONS = (*describe(SIGNATURE, without=("into",)), OUT, JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    options = parse(Command, arguments, "bench")
-    require_models(options.models)
+    given = parse_given(SIGNATURE, OPTIONS, arguments, "bench")
+    models, out, as_json = given.get("models", ()), given.get("out"), given.get("json")
+    require_models(models)
     with importing():
-        from vitkit.jobs.bench.bench import describe_machine, keep, measure
+        from vitkit.jobs.bench.bench import bench, describe_machine, keep
         from vitkit.jobs.bench.records import Bench
         from vitkit.runs.destination import make_folder, require_folder
+        from vitkit.runs.machine import find_device
 
-    console.download(*options.models)
-    if options.out is not None:  # before minutes of measurements
-        require_folder(Path(options.out))
-        make_folder(Path(options.out))
-    machine = describe_machine(options)
-    records: list[Record] = []
+    console.download(*models)
+    if out is not None:  # before minutes of measurements
+        require_folder(Path(out))
+        make_folder(Path(out))
+    machine = describe_machine(find_device(given.get("device", "auto")), given.get("threads"))
+    records: list[Any] = []
     is_complete = False
     try:
-        for record in measure(options):
-            records.append(record)  # noqa: PERF402 (Ctrl-C leaves the records so far, which are printed)
+        call(bench, {**given, "into": records}, OPTIONS)
         is_complete = True
     finally:
-        if options.json and is_complete:
-            console.print_json(Bench(machine, tuple(records)).to_json())
+        measured = Bench(machine, tuple(records))
+        if as_json and is_complete:
+            console.print_json(measured.to_json())
         elif records:  # with --json, the object with the error stands alone on standard output
-            _print(machine, records, console.err if options.json else console.out)
-        if options.out is not None and records:
-            for path in keep(Bench(machine, tuple(records)), Path(options.out)):
+            _print(machine, records, console.err if as_json else console.out)
+        if out is not None and records:
+            for path in keep(measured, Path(out)):
                 console.err.print(str(path), markup=False, soft_wrap=True)
-    if not options.json and not options.peers:
-        console.print_next(f"vitkit bench {shlex.join(options.models)} --peers   (beside other libraries)")
+    if not as_json and not given.get("peers"):
+        console.print_next(f"vitkit bench {shlex.join(models)} --peers   (beside other libraries)")
 
 
 def _print(machine: dict[str, Any], records: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
+    from vitkit.jobs.bench.bench import headlines
     from vitkit.jobs.bench.records import Memory, Response, Speed
-    from vitkit.jobs.bench.speed import headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())

@@ -1,15 +1,15 @@
 """`vitkit compare`: two models on the same images, which is better and where they differ."""
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.compare.options import CompareOptions
+from vitkit.cli.options import call, importing, parse_given
+from vitkit.cli.verb_options import JSON, describe
+from vitkit.jobs.functions import read_signature
 from vitkit.text import pluralize
 
 if TYPE_CHECKING:
@@ -19,25 +19,21 @@ CLASSES_SHOWN = 6
 """Classes whose accuracy changed most that are printed; the page has all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, CompareOptions):
-    """Compare two models on the same images: vitkit compare runs/one runs/other.
-
-    Evaluations that two runs hold of the same test images are read; otherwise, or with --data, both are
-    evaluated. Stopped anywhere, the same command goes on."""
+SIGNATURE = read_signature("vitkit.jobs.compare.compare", "compare")
+OPTIONS = (*describe(SIGNATURE), JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, compare, and print the comparison."""
-    options = parse(Command, arguments, "compare")
-    require_checkpoints(options.first, options.second)
-    require_images(options.data)
+    given = parse_given(SIGNATURE, OPTIONS, arguments, "compare")
+    models = given["first"], given["second"]
+    require_checkpoints(*models)
+    require_images(given.get("data"))
     with importing():
-        from vitkit.jobs.compare.compare import run_compare
+        from vitkit.jobs.compare.compare import compare
 
-    console.download(options.first, options.second)
-    comparison = run_compare(options)
-    console.print_result(comparison, options.json, _print)
+    console.download(*models)
+    console.print_result(call(compare, given, OPTIONS), bool(given.get("json")), _print)
 
 
 def _print(comparison: "ModelComparison") -> None:

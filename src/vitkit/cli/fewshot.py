@@ -4,8 +4,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from vitkit.cli import console
 from vitkit.cli.options import Verb
 from vitkit.cli.processes import PROCESSES, start_several
@@ -13,7 +11,7 @@ from vitkit.cli.verb_options import JSON
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
-    from vitkit.jobs.fewshot.result import FewShot, FewShotModel
+    from vitkit.jobs.fewshot.fewshot import FewShot
 
 HARDEST_SHOWN = 3
 """Classes with the lowest accuracy that are printed for each model."""
@@ -36,10 +34,10 @@ def main(arguments: list[str]) -> None:
     if given.get("json"):
         console.print_json(measured.to_json())
         return
-    if len(measured.models) == 1:
-        _print_model(measured, measured.models[0])
-    else:
-        _print_models(measured)
+    from vitkit.jobs.fewshot.fewshot import score_table
+
+    table = score_table(measured)
+    console.print_table(table.headings, table.rows, text=(0, 1) if len(measured.models) > 1 else (0,))
     _print_remarks(measured)
     console.print_lines(*map(str, paths))
     size = given.get("image_size")
@@ -48,49 +46,11 @@ def main(arguments: list[str]) -> None:
     console.print_next(f"{following}   (to compare them)")
 
 
-def _print_model(measured: "FewShot", model: "FewShotModel") -> None:
-    """Print the numbers of a single checkpoint, a row for each method and number of shots."""
-    rows = []
-    for score in model.scores:
-        interval = score.shown_interval
-        rows.append(
-            (
-                score.method if score.shots == measured.shots[0] else "",
-                f"{score.shots:,}",
-                console.bold(f"{score.mean:.2%}"),
-                "" if score.deviation is None else f"{score.deviation:.2%}",
-                "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}",
-                " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
-            )
-        )
-    console.print_table(("method", "shots", "accuracy", "deviation", "95 % over draws", "each draw"), rows)
-
-
-def _print_models(measured: "FewShot") -> None:
-    """Print the numbers of several checkpoints, a column for each number of shots."""
-    rows: list[tuple[str | Text, ...]] = []
-    for method in dict.fromkeys(score.method for score in measured.models[0].scores):
-        for number, model in enumerate(measured.models):
-            cells = [
-                Text.assemble(
-                    (f"{score.mean:.1%}", "bold"),
-                    "" if score.deviation is None else f" ±{100 * score.deviation:.1f}",
-                )
-                for score in model.of_method(method)
-            ]
-            rows.append((method if number == 0 else "", model.name, *cells))
-    shots = [f"{count:,} shots" if count > 1 else "1 shot" for count in measured.shots]
-    console.print_table(("method", "checkpoint", *shots), rows, text=(0, 1))
-
-
 def _print_remarks(measured: "FewShot") -> None:
     """Print the accuracy of guessing, the hardest classes, and the images that could not be read."""
-    console.out.print(
-        f"On {measured.test_images:,} {measured.test_split} images of {measured.data_name} in "
-        f"{len(measured.class_names):,} classes: a class drawn at random is right for {measured.chance:.1%}, "
-        f"always naming the most frequent class for {measured.majority:.1%}.",
-        markup=False,
-    )
+    from vitkit.jobs.fewshot.fewshot import describe_guessing
+
+    console.out.print(describe_guessing(measured), markup=False)
     if len(measured.class_names) > 2:
         for model in measured.models:
             best = model.best

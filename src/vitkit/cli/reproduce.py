@@ -9,10 +9,9 @@ from vitkit.cli.checks import require_checkpoints, require_images, require_model
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.text import format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.reproduce.reproduce import Planned, Reproduction
+    from vitkit.jobs.reproduce.reproduce import Reproduction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +41,18 @@ def main(arguments: list[str]) -> None:
     else:
         require_checkpoints(*options.starts)
     with importing():
+        from vitkit.jobs.reproduce.items import ITEMS
         from vitkit.jobs.reproduce.reproduce import plan_reproduction, run_reproduce
 
     if command.plan:
-        _print_plan(options, plan_reproduction(options), command.json)
+        item, planned = ITEMS[options.item], plan_reproduction(options)
+        if not command.json:
+            console.print_lines(item.title, f"Needs {item.needs}.")
+        if planned or command.json:
+            console.print_plan(planned, command.json, item=options.item, needs=item.needs)
+        else:
+            console.print_lines(f"Here: {item.here}.")
+            console.print_next("the same command without --plan")
         return
     console.download(*options.starts)
     reproduction = run_reproduce(options, shlex.join(["vitkit", "reproduce", *arguments]))
@@ -79,35 +86,6 @@ def _print_list(as_json: bool) -> None:
     console.print_next("vitkit reproduce table8 --plan")
 
 
-def _print_plan(options: ReproduceOptions, planned: "tuple[Planned, ...]", as_json: bool) -> None:
-    """Print what the study needs, and its arms with their runs, steps and time."""
-    from vitkit.config import to_json
-    from vitkit.jobs.reproduce.items import ITEMS
-
-    item, seconds = ITEMS[options.item], sum(arm.seconds for arm in planned)
-    if as_json:
-        console.print_json(
-            {
-                "item": options.item,
-                "needs": item.needs,
-                "arms": [to_json(arm) for arm in planned],
-                "seconds": seconds,
-            }
-        )
-        return
-    console.print_lines(item.title, f"Needs {item.needs}.")
-    if not planned:
-        console.print_lines(f"Here: {item.here}.")
-        console.print_next("the same command without --plan")
-        return
-    arms = [
-        (arm.name, arm.label, str(arm.runs), f"{arm.steps:,}", format_duration(arm.seconds))
-        for arm in planned
-    ]
-    runs = sum(arm.runs for arm in planned)
-    console.print_plan(("arm", "", "runs", "steps", "time"), arms, runs, seconds)
-
-
 def _print(reproduction: "Reproduction") -> None:
     """Print the paper's conclusion, whether it holds here, and the command that can follow."""
     console.print_lines(
@@ -115,6 +93,6 @@ def _print(reproduction: "Reproduction") -> None:
         reproduction.item.title,
         f"The paper: {reproduction.item.conclusion}",
         "",
-        *reproduction.answer.sentences,
+        *reproduction.answer.answer,
     )
     console.print_next(f"open {shlex.quote(str(reproduction.folder / 'report.html'))} in a browser")

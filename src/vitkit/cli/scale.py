@@ -18,7 +18,7 @@ from vitkit.jobs.study.options import ScaleOptions
 from vitkit.runs.config import Run
 
 if TYPE_CHECKING:
-    from vitkit.jobs.study.scale_result import Scale
+    from vitkit.jobs.study.scale import Scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
 
 def _print(result: "Scale") -> None:
     """Print the points, the conclusions and the commands that can follow."""
-    from vitkit.jobs.study.scale_result import conclusions, point_table, remarks
+    from vitkit.jobs.study.scale import conclusions, point_table, remarks
 
     table = point_table(result)
     console.print_lines("")

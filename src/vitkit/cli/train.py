@@ -173,10 +173,10 @@ def _allows(question: str) -> bool:
 
 def _print_comparison(helped: "Helped") -> None:
     """Print whether pre-training helped."""
-    from vitkit.jobs.study.comparison import arm_table
     from vitkit.jobs.study.pretraining import WITH
+    from vitkit.jobs.study.study import arm_table
 
-    table = arm_table(helped.comparison, compact=True)
+    table = arm_table(helped.comparison)
     console.print_lines("")
     console.print_table(table.headings, table.rows)
     console.print_lines("", *helped.answers())

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.options import JsonOption, importing, parse
@@ -15,7 +13,7 @@ from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
-    from vitkit.jobs.vtab.result import Vtab
+    from vitkit.jobs.vtab.vtab import Vtab
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,35 +32,22 @@ def main(arguments: list[str]) -> None:
     require_checkpoints(command.start)
     require_images(command.root)
     with importing():
-        from vitkit.jobs.vtab.result import remarks
         from vitkit.jobs.vtab.vtab import run_vtab, vtab_folder
 
     console.download(options.start)
-    vtab = run_vtab(options)
-    folder = vtab_folder(options)
-    if command.json:
-        console.print_json(vtab.to_json())
-        return
-    _print_scores(vtab)
+    vtab = run_vtab(options, shlex.join(["vitkit", "vtab", *arguments]))
+    console.print_result(vtab, command.json, lambda result: _print(result, vtab_folder(options)))
+
+
+def _print(vtab: "Vtab", folder: Path) -> None:
+    """Print a row for each task and mean, beside the paper's, and what a reader of them should know."""
+    from vitkit.jobs.vtab.vtab import remarks, score_table
+
+    table = score_table(vtab)
+    console.print_table(table.headings, table.rows)
     caption = "The last columns are the ViTs of the paper's Table 9."
     console.out.print(caption, *remarks(vtab), sep="\n", markup=False)
     console.print_lines(*(str(folder / name) for name in ("vtab.html", "vtab.json", "vtab.csv")))
     worst = min(vtab.tasks, key=lambda score: score.accuracy)
     page = shlex.quote(f"{worst.run}/report.html")
     console.print_next(f"open {page} in a browser: {worst.folder} has the most mistakes")
-
-
-def _print_scores(vtab: "Vtab") -> None:
-    """Print the accuracies, a row for each task and mean, beside the paper's."""
-    from vitkit.jobs.vtab.result import PAPER_MODELS, TaskScore, cells
-
-    has_sweep = any(score.validation for score in vtab.tasks)
-    headings = ["task", "accuracy", "95 % interval", "images", *(["rate"] if has_sweep else [])]
-    rows: list[list[str | Text]] = []
-    for _, name, score, paper in vtab.table():
-        low, high = score.interval
-        images, rate = cells(score)
-        row = [name, f"{score.accuracy:.1%}", f"{low:.1%} to {high:.1%}", images]
-        row += [*([rate] if has_sweep else []), *(f"{100 * accuracy:.1f}" for accuracy in paper)]
-        rows.append([*row] if isinstance(score, TaskScore) else [*map(console.bold, row)])
-    console.print_table([*headings, *(model.removeprefix("ViT-") for model in PAPER_MODELS)], rows)

@@ -17,12 +17,10 @@ Conventions:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit import config
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.calibration import (
     CalibrationBin,
@@ -161,10 +159,6 @@ class Classification(Shown):
         for true, predicted, count in self.confusion_cells:
             matrix[true, predicted] = count
         return matrix
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return config.to_json(self)
 
 
 def explain_no_classes(config: ModelConfig) -> str:

@@ -9,13 +9,12 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
-from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study.study import RECORD as STUDY
@@ -43,8 +42,6 @@ from vitkit.training.trainer import LOG
 DEPTH = 4
 """Levels of folders that are searched: runs/NAME, and folders that people put between for order."""
 State = Literal["running", "interrupted", "ended", "diverged", "damaged"]
-VTAB = "vtab.json"
-"""The result of the tasks of VTAB-1k, written when all have ended."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,10 +95,6 @@ class RunSummary(Shown):
         between = ": " if self.state == "ended" else " at " if self.kind == "run" else " with "
         return f"{self.state}{between}{self.progress}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
-
 
 def list_runs(
     folder: StrPath = "runs", *, quiet: bool = False, listener: Listener = AUTOMATIC
@@ -140,8 +133,6 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
         yield folder, _read_study
     elif place.kind == "series":
         yield folder, lambda there: _summarise_series(there, read_series(there), is_held(there))
-    elif (folder / VTAB).is_file():
-        yield folder, _read_vtab
     elif place.is_run:
         yield folder, lambda _: _read_run(place)
     elif (folder / "config.json").exists() and (
@@ -158,7 +149,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
 def _last_change(folder: Path) -> float:
     """Return the time of the last change of a record in a folder, in seconds since 1970."""
     times = [0.0]
-    for name in ("config.json", SERIES, STUDY, VTAB, "speed.jsonl", "report.html"):
+    for name in ("config.json", SERIES, STUDY, "speed.jsonl", "report.html"):
         with suppress(OSError):
             times.append((folder / name).lstat().st_mtime)
     return max(times)
@@ -301,12 +292,16 @@ def _read_study(folder: Path) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     study, held = read_study(folder), is_held(folder)
-    begun = [folder / arm.folder for arm in study.arms if (folder / arm.folder / SERIES).is_file()]
+    # The arms of VTAB-1k, whose calls may name other tasks, are those that have begun.
+    named = [folder / arm.folder for arm in study.arms] or sorted(folder.iterdir())
+    begun = [own for own in named if (own / SERIES).is_file()]
     arms = [_summarise_series(arm, read_series(arm), held) for arm in begun]
     ended = sum(arm.state in ("ended", "diverged") for arm in arms)
     spent = [arm.minutes for arm in arms if arm.minutes is not None]
     first = study.arms[0].run if study.arms else None
-    over = ended == len(study.arms) and not held
+    total = len(study.arms) or len(begun)
+    over = ended == total and not held
+    scores = [arm.score for arm in arms if arm.score is not None] if study.kind == "vtab" else []
     return RunSummary(
         str(folder),
         "study",
@@ -314,34 +309,8 @@ def _read_study(folder: Path) -> RunSummary:
         study.kind,
         arms[0].metric if arms else "",
         "ended" if over else "running" if held else "interrupted",
-        f"{ended} of {pluralize(len(study.arms), 'arm')}",
+        f"{ended} of {pluralize(total, 'arm')}",
+        fmean(scores) if scores else None,
+        split="test" if scores else "",
         minutes=sum(spent) if spent else None,
-    )
-
-
-def _read_vtab(folder: Path) -> RunSummary:
-    """Read the result of the tasks of VTAB-1k.
-
-    Raises:
-        VitkitError: it is damaged.
-    """
-    path = folder / VTAB
-    try:
-        scores = [float(task["accuracy"]) for task in read_json(path)["tasks"]]
-    except (KeyError, TypeError, ValueError, OverflowError):  # the last for an integer of 400 digits
-        scores = []
-    if not scores or not all(0 <= score <= 1 for score in scores):
-        raise VitkitError(
-            f"{path} is damaged: expected tasks with accuracies from 0 to 1. Put the original file back."
-        )
-    return RunSummary(
-        str(folder),
-        "study",
-        "VTAB-1k",
-        "vtab",
-        "accuracy",
-        "ended",
-        pluralize(len(scores), "task"),
-        fmean(scores),
-        split="test",
     )

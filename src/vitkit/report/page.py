@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -30,12 +29,13 @@ from vitkit.evaluation.fewshot.tracking import SEEDS
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
-from vitkit.report.template import Drawing, drawing, fill, page_script
+from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
 from vitkit.tasks import task_of
 from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.learning import Learning, ShowsExamples
 from vitkit.tasks.page import (
     NOTHING_ANSWERED,
+    Block,
     Number,
     Pictures,
     Plot,
@@ -46,7 +46,7 @@ from vitkit.tasks.page import (
     describe_images,
     fraction_cell,
 )
-from vitkit.text import join_names
+from vitkit.text import format_count, format_duration, join_names
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
@@ -150,9 +150,6 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "start": card.origin.get("start", {}).get("from"),
         "evaluation": evaluation,
         "task_report": task_report,
-        "answer": [
-            {"kind": text.kind, "sentences": _emphasised(text.sentences)} for text in task_report.answer
-        ],
         "facts": [*task_report.facts, *((value, name) for name, value in _facts(content))],
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning, _altered(content.config)),
@@ -180,7 +177,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     }
     say("pictures of images")
     sections = (*fewshot_sections(content.followed, content.config), *task_report.sections)
-    page["sections"] = [_drawn(section, evaluation) for section in sections]
+    page["sections"] = [(part, [_drawn(block, evaluation) for block in part.blocks]) for part in sections]
     if evaluation is not None:
         say("attention rollout")
         page["rollouts"] = (
@@ -203,12 +200,12 @@ def _evaluation(content: ReportContent) -> ShownEvaluation | None:
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """Collect the facts at the head of the page beside the accuracy."""
     config = content.model.config
-    facts = [("parameters", _short(sum(weight.numel() for weight in content.model.parameters())))]
-    flops = _short(forward_flops(config, head=True))
+    facts = [("parameters", format_count(sum(weight.numel() for weight in content.model.parameters())))]
+    flops = format_count(forward_flops(config, head=True))
     facts.append((f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}", flops))
     if content.speed:
         rates = sorted(line["images_per_second"] for line in content.speed)
-        facts.append(("training time", _duration(_training_seconds(content.speed))))
+        facts.append(("training time", format_duration(_training_seconds(content.speed))))
         facts.append(("training images per second", f"{rates[len(rates) // 2]:,.0f}"))
         memory = max(line.get("memory_bytes") or 0 for line in content.speed)
         if memory:
@@ -261,31 +258,14 @@ def _altered(config: Mapping[str, Any]) -> str:
     return " and ".join(sentences)
 
 
-def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, Any]:
-    """Turn a section of the task into values for the template: figures into SVG, choices into pictures."""
-    blocks: list[dict[str, Any]] = []
-    for block in section.blocks:
-        if isinstance(block, Text):
-            blocks.append({"kind": block.kind, "sentences": _emphasised(block.sentences)})
-        elif isinstance(block, Plot):
-            blocks.append({"kind": "plot", "plot": drawing(block.figure, block.name, block.alt)})
-        elif isinstance(block, Table):
-            blocks.append({"kind": "table", "table": block})
-        elif not block.images or evaluation is None:
-            blocks.append({"kind": "plain", "sentences": block.none})
-        else:
-            shown = pictures(evaluation, block)
-            caption = block.caption.replace("{count}", f"{len(shown):,}")
-            blocks.append({"kind": "pictures", "pictures": shown, "caption": caption})
-    return {"name": section.name, "menu": section.menu, "title": section.title, "blocks": blocks}
-
-
-def _emphasised(sentence: str) -> Markup:
-    """Escape a text, and show the words between two pairs of asterisks bold."""
-    parts = sentence.split("**")
-    return Markup("").join(
-        Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
-    )
+def _drawn(block: Block, evaluation: ShownEvaluation | None) -> Any:
+    """Turn a block of a section into a value for the template: a figure into SVG, a choice into pictures."""
+    if not isinstance(block, Pictures):
+        return drawn(block)
+    if not block.images or evaluation is None:
+        return Text(block.none)
+    shown = pictures(evaluation, block)
+    return {"pictures": shown, "caption": block.caption.replace("{count}", f"{len(shown):,}")}
 
 
 def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, Any]:
@@ -367,23 +347,6 @@ def _value(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
         return "(nested too deep to be shown)"
-
-
-def _short(number: float) -> str:
-    """Write a number with three digits and a letter: 85.8 M."""
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {letter}"
-    return f"{number:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours = round(seconds / 60), seconds / 3600
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if minutes < 120:
-        return f"{minutes} min"
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
 
 
 def pictures(evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:

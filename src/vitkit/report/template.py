@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vitkit.analysis.drawing import figure_svg
-from vitkit.tasks.page import Plot, Section, Table, Text, percent
+from vitkit.tasks.page import Plot, Table, Text, percent
 
 PAGE_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -70,6 +70,19 @@ def drawing(figure: Figure, name: str, alt: str) -> Drawing:
     return Drawing(Markup(figure_svg(figure, name)), alt)
 
 
+def drawn(block: Any) -> Any:
+    """Draw a block that is a plot; any other is returned as it is."""
+    return drawing(block.figure, block.name, block.alt) if isinstance(block, Plot) else block
+
+
+def emphasised(sentence: str) -> Markup:
+    """Escape a text, and show the words between two pairs of asterisks bold."""
+    parts = sentence.split("**")
+    return Markup("").join(
+        Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )
+
+
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Render a template of this folder as HTML: a whole document, to be written as UTF-8."""
     environment = jinja2.Environment(
@@ -79,68 +92,58 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "count": lambda number: f"{number:,}"}
+    environment.filters |= {
+        "emphasised": emphasised,
+        "percent": percent,
+        "count": lambda number: f"{number:,}",
+    }
     # Names of files and classes need not be valid text.
     return environment.get_template(template).render(values).encode("utf-8", "replace").decode("utf-8")
 
 
-def render_tables(title: str, sections: Sequence[Section], footer: str) -> str:
-    """Render the page as HTML.
-
-    Args:
-        title: name and heading of the page.
-        sections: paragraphs and tables; figures and pictures have no place on this page.
-        footer: the last line.
-
-    Returns:
-        A whole document, to be written as UTF-8.
-    """
-    parts = [
-        (section, [block for block in section.blocks if isinstance(block, Text | Table)])
-        for section in sections
-    ]
-    return fill("tables.html.j2", {"title": title, "parts": parts, "footer": footer})
-
-
-class InlinePicture(NamedTuple):
+@dataclass(frozen=True)
+class Photo:
     """A finished picture, as an address that needs no network: "data:image/png;base64,..."."""
 
     source: str
     alt: str
+    key: str = ""
+    """The name of the image; empty for a picture that stands alone."""
+    true: str = ""
+    """The true classes of the image."""
+    guesses: tuple[tuple[str, str, float, bool], ...] = ()
+    """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
 
 
-@dataclass(frozen=True)
-class SeriesSection:
-    """A part of the page: sentences, and a table of members, a figure or pictures."""
-
-    title: str
-    sentences: tuple[str, ...]
-    table: Table | None = None
-    plot: Plot | None = None
-    pictures: tuple[InlinePicture, ...] = ()
+Part: TypeAlias = tuple[str, Sequence[str | Text | Table | Plot | Photo | Sequence[Photo] | None]]
+"""The title of a part of a page, and what it shows: paragraphs, tables, figures, pictures alone or side by
+side. None, and no pictures, show nothing."""
 
 
-def render_series(
-    title: str, answer: Sequence[str], sections: Sequence[SeriesSection], folders: Sequence[str], command: str
+def render_page(
+    title: str,
+    answer: Sequence[str],
+    parts: Sequence[Part],
+    *,
+    folders: Sequence[str] = (),
+    command: str = "",
+    footer: str = "",
 ) -> str:
-    """Render the page as HTML.
+    """Render the page of a result as HTML: a whole document, to be written as UTF-8.
 
     Args:
-        title: the name of the series.
+        title: name and heading of the page.
         answer: the sentences at the head of the page.
-        sections: in the order of the page.
-        folders: of the members that have a page of their own, within the folder of the series.
-        command: that made the series.
-
-    Returns:
-        A whole document, to be written as UTF-8.
+        parts: in the order of the page.
+        folders: of runs that have a page of their own, within the folder of the page.
+        command: that made the result.
+        footer: the last line.
     """
-    plots = [
-        None if section.plot is None else drawing(section.plot.figure, section.plot.name, section.plot.alt)
-        for section in sections
-    ]
-    values = {"title": title, "answer": answer, "folders": folders, "command": command}
-    return fill("series.html.j2", {**values, "sections": list(zip(sections, plots, strict=True))})
+    shown = [(name, [drawn(block) for block in blocks if block]) for name, blocks in parts]
+    values = {"title": title, "answer": answer, "parts": shown, "folders": folders, "command": command}
+    sortable = any(isinstance(block, Table) and block.sortable for _, blocks in parts for block in blocks)
+    script = page_script() if sortable else {"script": "", "script_digest": ""}
+    return fill("page.html.j2", {**values, "footer": footer, **script})
 
 
 def render_views(
@@ -160,94 +163,3 @@ def render_views(
     """
     values = {"title": title, "sentences": sentences, "epochs": epochs, "rows": rows}
     return fill("views.html.j2", {**values, "footer": "Made by vitkit data show."})
-
-
-@dataclass(frozen=True)
-class FewShotContent:
-    """The content of the page on few-shot accuracy."""
-
-    title: str
-    answer: str
-    protocol: str
-    """A sentence on the test images and the accuracy of guessing."""
-    remarks: Sequence[str]
-    """Warnings where the numbers mean something else than they seem to."""
-    figure: Figure
-    alt: str
-    """The figure in words."""
-    by_images: Figure | None
-    """Accuracy against the images of the pre-training; None where fewer than two checkpoints name them."""
-    by_images_alt: str
-    headings: Sequence[str]
-    text_columns: int
-    """Number of leading columns that hold text; the others hold numbers."""
-    rows: Sequence[Sequence[str]]
-    names: Sequence[str]
-    """Names of the checkpoints, for the table of classes."""
-    classes: Sequence[Sequence[str]]
-    """A row for each class: its name, and the accuracy of each checkpoint."""
-    notes: Sequence[str]
-    """About the data."""
-
-
-def render_fewshot(content: FewShotContent) -> str:
-    """Render the page as HTML: a whole document, to be written as UTF-8."""
-    plots = [drawing(content.figure, "fewshot", content.alt)]
-    if content.by_images is not None:
-        plots.append(drawing(content.by_images, "images", content.by_images_alt))
-    return fill("fewshot.html.j2", vars(content) | {"plots": plots})
-
-
-@dataclass(frozen=True)
-class Flipped:
-    """An image on which one of two models scores higher."""
-
-    source: str
-    """The picture as an address that needs no network."""
-    key: str
-    """The name of the image."""
-    true: str
-    guesses: tuple[tuple[str, str, float, bool], ...]
-    """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
-
-
-@dataclass(frozen=True)
-class FlippedSection:
-    """The images on which one of two models is better."""
-
-    title: str
-    pictures: Sequence[Flipped]
-    caption: str
-    """A sentence in place of the pictures where there are none."""
-
-
-@dataclass(frozen=True)
-class ComparisonContent:
-    """The content of the page of two models."""
-
-    title: str
-    answer: str
-    sentences: Sequence[str]
-    measures: Table
-    speed: str
-    """A sentence; empty where no speed was measured."""
-    flipped: Sequence[FlippedSection]
-    flips: Plot | None
-    """The classes by the images on which one model alone is right."""
-    flips_caption: str
-    classes: Table
-    sureness: Plot | None
-    """The calibration of both."""
-    options: Table | None
-    no_options: str
-    """A sentence in place of the table where there is none."""
-    command: str
-
-
-def render_comparison(content: ComparisonContent) -> str:
-    """Render the page of two models as HTML: a whole document, to be written as UTF-8."""
-    drawn = {
-        name: None if plot is None else drawing(plot.figure, plot.name, plot.alt)
-        for name, plot in (("flips", content.flips), ("sureness", content.sureness))
-    }
-    return fill("comparison.html.j2", {**vars(content), **drawn, **page_script()})

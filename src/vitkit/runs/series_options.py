@@ -66,6 +66,12 @@ class SeriesOptions:
         return self.sweep or bool(self.sweep_rates)
 
     @property
+    def num_runs(self) -> int:
+        """The number of all runs, those of the sweep included: a single rate needs no sweep."""
+        tried = len(self.sweep_rates) if len(self.sweep_rates) > 1 else 0
+        return tried + (self.cross_validate or self.runs)
+
+    @property
     def is_series(self) -> bool:
         """Whether these options ask for more than one ordinary run."""
         return self.sweeps or self.runs > 1 or self.cross_validate is not None

@@ -104,14 +104,9 @@ class SeriesRecord:
 
 
 @dataclass(frozen=True, repr=False)
-class Series(Shown):
+class Series(Shown, SeriesRecord):
     """A series of runs and what came out so far."""
 
-    vitkit_version: str
-    command: str
-    run: Run
-    """The run that the series was begun with; its members differ from it in rate, splits or seed."""
-    options: SeriesOptions
     metric: str
     """The metric that runs are compared by: "accuracy"."""
     rates: tuple[Member, ...]
@@ -122,8 +117,6 @@ class Series(Shown):
     """Sentences about the choice."""
     members: tuple[Member, ...]
     """The runs after the sweep: one for each seed, or for each fold."""
-    validates: bool
-    """Whether the runs after the sweep have validation images: only where the data has a validation split."""
     spread: Spread | None = None
     """The spread of the scores of `members`; None before all have ended, and where none has a score."""
 
@@ -263,16 +256,12 @@ def plan_series(record: SeriesRecord) -> Series:
     else:
         members = [Member("final", rate, seed)]
     return Series(
-        record.vitkit_version,
-        record.command,
-        run,
-        options,
-        find_task(run.task).learning.monitor.metric,
-        tuple(Member(f"rate-{tried:g}", tried, seed) for tried in rates),
-        None if rates else rate,
-        (),
-        tuple(members),
-        record.validates,
+        **vars(record),
+        metric=find_task(run.task).learning.monitor.metric,
+        rates=tuple(Member(f"rate-{tried:g}", tried, seed) for tried in rates),
+        chosen=None if rates else rate,
+        reasons=(),
+        members=tuple(members),
     )
 
 

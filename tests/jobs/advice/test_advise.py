@@ -19,8 +19,7 @@ from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import default_start
 from vitkit.jobs import train_run as training
 from vitkit.jobs.advice import advise as advising
-from vitkit.jobs.advice.advise import advise, follow
-from vitkit.jobs.advice.choice import Option, choose
+from vitkit.jobs.advice.advise import Option, advise, choose, follow
 from vitkit.jobs.advice.forecast import LARGEST_START
 from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model

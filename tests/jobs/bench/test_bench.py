@@ -15,11 +15,9 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
 from vitkit.jobs.bench import contestants
-from vitkit.jobs.bench import speed as bench_speed
+from vitkit.jobs.bench.bench import count_executed, headlines, products
 from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, step_of, vitkit_contestants
-from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.records import Memory, Response, Speed
-from vitkit.jobs.bench.speed import count_executed, headlines, products
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import model_config, vit_config
@@ -41,26 +39,31 @@ MODEL = "ViT-32x3x2/8"
     ],
 )
 def test_sizes_are_a_list_or_those_of_the_paper_in_a_range(sizes: str, expected: tuple[int, ...]) -> None:
-    assert BenchOptions(("m",), image_size=sizes).image_sizes == expected
+    assert job.read_sizes(sizes) == expected
 
 
 @pytest.mark.parametrize("sizes", ["x", "64-128", "64,", "0", "-64", "300..350", "64...512", "512..64", "²"])
 def test_sizes_that_are_none_are_refused(sizes: str) -> None:
     with pytest.raises(VitkitError, match=r"image_size|has none"):
-        BenchOptions(("m",), image_size=sizes)
+        vitkit.bench(MODEL, image_size=sizes)
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"batch_size": 0}, {"threads": 0}, {"minutes": 0}, {"minutes": float("nan")}, {"memory_gb": -1}],
+    [
+        {"batch_size": 0},
+        {"threads": 0},
+        {"minutes": 0},
+        {"minutes": float("nan")},
+        {"memory_gb": -1},
+        {"threads": 10**30},
+    ],
 )
 def test_numbers_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(VitkitError, match=f"{next(iter(changed))} is"):
-        BenchOptions(("m",), **changed)
+        vitkit.bench(MODEL, **changed)
     with pytest.raises(VitkitError, match="Name a model"):
-        BenchOptions(())
-    with pytest.raises(VitkitError, match="threads is from 1 to 4,096"):
-        next(job.measure(BenchOptions((MODEL,), threads=10**30)))
+        vitkit.bench()
 
 
 @pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
@@ -140,7 +143,7 @@ def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
         model.zero_grad()
         return lambda: model(torch.zeros(count, 3, 32, 32)).sum().backward()
 
-    case = job._Case("m", config, CPU, *[None] * 5)  # type: ignore[arg-type]
+    case = job._Case("m", config, *[None] * 7)  # type: ignore[arg-type]
     small = case._small_batch("training", "float32")
     room = 12 * peak_memory(of_batch(small), CPU)
     images = largest_batch(of_batch, CPU, room, 1.0, small).images
@@ -357,7 +360,7 @@ def test_what_was_measured_before_ctrl_c_is_printed(
             times |= {name: [1.0, 1.0, *([1.0] if name == "vitkit float32" else [])] for name in turns}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job if where == "latency" else bench_speed, where, interrupted)
+    monkeypatch.setattr(job, where, interrupted)
     assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]) == 130
     assert "images/s" in capsys.readouterr().out
 
@@ -371,7 +374,7 @@ def test_json_that_fails_halfway_is_one_object_and_loses_nothing(
         yield from records
         raise VitkitError("the machine burns")
 
-    monkeypatch.setattr(job, "measure", measure)
+    monkeypatch.setattr(job._Case, "measure", measure)
     assert run(["bench", MODEL, "--json"]) == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"error": "the machine burns", "exit_code": 1}
@@ -386,7 +389,7 @@ def test_a_model_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture
 def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job, "measure", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr(job._Case, "measure", lambda *_: pytest.fail("it measures"))
     (tmp_path / "file").touch()
     assert run(["bench", MODEL, "--out", str(tmp_path / "file" / "new")]) == 1
     assert str(tmp_path / "file") in capsys.readouterr().err

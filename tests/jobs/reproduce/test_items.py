@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.reproduce.collect import COLLECTORS
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.options import ITEM_NAMES, ItemName, ReproduceOptions
+from vitkit.jobs.reproduce.page import COLLECTORS
 from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reproduction, run_reproduce
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms

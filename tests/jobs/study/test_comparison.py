@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitkit.evaluation.paired import PairedDifference, paired_difference
-from vitkit.jobs.study.comparison import ArmResult, Comparison, arm_table, conclusions, difference_plot
+from vitkit.jobs.study.study import ArmResult, Comparison, arm_table, conclusions, difference_plot
 
 DRAW = np.random.default_rng(3)
 BASE = (DRAW.random((3, 400)) < 0.8).astype(float)
@@ -68,8 +68,8 @@ def test_seeds_that_diverged_are_told() -> None:
     assert said[0].endswith("Only 2 seeds finished in both.")
     assert said[1] == "rate 9: not compared, because training diverged with every seed of rate 9."
     rows = arm_table(replace(COMPARISON, arms=(two, none))).rows
-    assert rows[1][2:5] == ("80.0%", "diverged", "70.0%")
-    assert rows[2][1] == "–" and set(rows[2][-5:]) == {"–"}
+    assert rows[1][-1] == "80.0%, diverged, 70.0%"
+    assert rows[2][1] == "–" and set(rows[2][2:7]) == {"–"}
     lost = replace(COMPARISON, images=0, base=replace(none, label="the base"), arms=(none,))
     assert conclusions(lost) == [
         "Training diverged in every run: there is nothing to compare. Give lower rates."
@@ -89,7 +89,8 @@ def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
 
 def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
     table = arm_table(COMPARISON)
-    assert table.headings[:6] == ("arm", "learning rate", "seed 0", "seed 1", "seed 2", "mean accuracy")
+    assert table.headings[:4] == ("arm", "learning rate", "mean accuracy", "difference")
+    assert str(table.rows[0][-1]).count("%") == 3
     assert [row[0] for row in table.rows] == ["the base", "position none", "pool mean"]
     assert all(len(row) == len(table.headings) for row in table.rows)
     plot = difference_plot(COMPARISON)

@@ -112,7 +112,7 @@ def test_a_killed_study_goes_on_to_the_same_bits(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--draws", "3"], "draws: 2 -> 3"),
+        (["--draws", "3"], "--draws 2 -> 3"),
         (["--learning-rate", "0.01"], "learning-rate"),
     ],
 )

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,18 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import Point, fit_power_law
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import ScaleOptions
-from vitkit.jobs.study.scale import ScalePlan, base_run, plan_scale, propose_recipe, run_scale
-from vitkit.jobs.study.scale_result import Measured, Scale, conclusions, point_table, remarks
+from vitkit.jobs.study.scale import (
+    Measured,
+    Scale,
+    ScalePlan,
+    base_run,
+    conclusions,
+    plan_scale,
+    point_table,
+    propose_recipe,
+    remarks,
+    run_scale,
+)
 from vitkit.jobs.study.study import Arm
 from vitkit.listener import SILENT
 from vitkit.models.config.vit_config import ViTConfig
@@ -67,11 +78,11 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Measure a hundredth of a second a step and a tenth a validation; lists what was measured."""
     measured: list[Run] = []
 
-    def measure(run: Run, options: ScaleOptions, opened: Opened) -> Pace:
-        measured.append(run)
-        return Pace(0.01, 0.1)
+    def measure(runs: Mapping[str, Run], options: ScaleOptions, opened: Opened) -> dict[str, Pace]:
+        measured.append(next(iter(runs.values())))
+        return dict.fromkeys(runs, Pace(0.01, 0.1))
 
-    monkeypatch.setattr(job, "_measure_pace", measure)
+    monkeypatch.setattr(job, "measure_paces", measure)
     return measured
 
 
@@ -295,24 +306,10 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
     run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
     first = run_scale(options(tmp_path / "law", budget="36s", recipe=run))
     assert first.steps > job.FEWEST_STEPS
-    monkeypatch.setattr(job, "_measure_pace", None)  # whoever measured again would fail
+    monkeypatch.setattr(job, "measure_paces", None)  # whoever measured again would fail
     assert run_scale(options(tmp_path / "law", budget="36s", recipe=run)) == first
-    with pytest.raises(VitkitError, match="budget: '36s' -> left out"):
+    with pytest.raises(VitkitError, match="--budget '36s' -> left out"):
         run_scale(options(tmp_path / "law", recipe=run))
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_prediction_that_was_changed_or_removed_is_refused(copied: Path, is_there: bool) -> None:
-    path = copied / "prediction.json"
-    if is_there:
-        said = json.loads(path.read_text())
-        said["prediction"]["low"] /= 2
-        path.write_text(json.dumps(said))
-    else:
-        path.unlink()
-    message = "expected the prediction by the points" if is_there else "is missing, though data-06 has begun"
-    with pytest.raises(VitkitError, match=message):
-        run_scale(options(copied))
 
 
 def test_points_that_were_changed_are_refused(copied: Path) -> None:

@@ -13,10 +13,22 @@ import vitkit.jobs.train_run as training
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
+from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.jobs.study.study import Arm, Study, check_arms, complete_arms, new_study, read_study
+from vitkit.jobs.study.study import (
+    Arm,
+    Study,
+    check_arms,
+    complete_arms,
+    measure_paces,
+    new_study,
+    plan_arm,
+    read_study,
+)
+from vitkit.runs.budget import Pace
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.training.config import TrainingConfig
@@ -104,7 +116,7 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
     longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
     twice = tuple(replace(arm, series=SeriesOptions(runs=2)) for arm in ARMS)
     for made, said in (
-        (study(grid=True), "grid: False -> True"),
+        (study(grid=True), "--grid False -> True"),
         (study(*longer, grid=False), "--steps 2 -> 5"),
         (study(*twice, grid=False), "--seeds 1 -> 2"),
         (study(ARMS[0], grid=False), "arms: base, mean -> base"),
@@ -200,3 +212,34 @@ def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> No
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
     with pytest.raises(VitkitError, match=r"model BiT-R50x1: .* has no pool"):
         check_arms([ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)], StudyOptions())
+
+
+def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Run] = []
+
+    class Timed:
+        def __init__(self, run: Run, *_: Any, **__: Any) -> None:
+            timed.append(run)
+
+        def measure(self, _: Any) -> Pace:
+            return Pace(float(len(timed)), 0.5)
+
+    monkeypatch.setattr(engine, "plan_run", Timed)
+    other_rate = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=0.5))
+    longer = replace(SMALL, training=replace(SMALL.training, steps=9, seed=3, select="last"))
+    larger = replace(SMALL, training=replace(SMALL.training, batch_size=7))
+    begun = replace(SMALL, start=StartConfig("another/arm"))
+    runs = {"a": SMALL, "b": ARMS[1].run, "c": other_rate, "d": longer, "e": larger, "f": begun}
+    paces = measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
+    assert {name: pace.step for name, pace in paces.items()} == dict(
+        zip("abcdef", (1, 2, 1, 1, 3, 1), strict=True)
+    )
+    assert [run.start.start for run in timed] == [""] * 3
+
+
+def test_an_arm_is_planned_with_the_runs_of_its_sweep() -> None:
+    arm = Arm("base", "the base", SMALL, SeriesOptions(sweep_rates=(0.1, 0.2, 0.3), runs=2))
+    planned = plan_arm(arm, 7, 1.5)
+    assert (planned.name, planned.label, planned.rates) == ("base", "the base", (0.1, 0.2, 0.3))
+    assert (planned.runs, planned.steps, planned.seconds) == (5, 7, 7.5)
+    assert plan_arm(replace(arm, series=SeriesOptions(sweep_rates=(0.1,))), 7, 1.5).runs == 1

@@ -5,32 +5,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.vtab import SMALL, arguments, refusal, score
-from tests.jobs.hearing import Hearing
+from tests.helpers.vtab import SMALL, arguments, refusal
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
-from vitkit.config import to_json
-from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as series_job
-from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.result import TaskScore
-from vitkit.jobs.vtab.vtab import (
-    UNCUT,
-    TaskData,
-    complete_task,
-    vtab,
-)
-from vitkit.listener import SILENT
+from vitkit.jobs.vtab.vtab import vtab
 from vitkit.models.build import create_model
-from vitkit.runs.data_record import require_same_images
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.weights.saving import save_model
@@ -50,7 +37,6 @@ def test_finished_tasks_and_rates_are_not_repeated(
         return training.train_run(run, folder, **options)
 
     monkeypatch.setattr(series_job, "train_run", counted)
-    (tmp_path / "out/clevr_count/result.json").unlink()
     assert vtab(start, root, tasks=["clevr_count"], **sweep) == first
     assert not begun
     both = vtab(start, root, **sweep)
@@ -93,7 +79,7 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     assert vtab(tmp_path / "start", tmp_path / "root", **options) == first
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
     said = refusal(tmp_path / "start", tmp_path / "root", **options)
-    assert "holds another VTAB-1k result" in said and "\n  model.safetensors of START '" in said
+    assert "holds another study" in said and "\n  --weights-of-start '" in said
 
 
 def ends(out: Path) -> dict[str, bytes]:
@@ -138,7 +124,7 @@ def test_a_killed_process_goes_on_where_it_was(
     killed = subprocess.run([sys.executable, "-c", KILLED, *line], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     first, second = out / "oxford_iiit_pet", out / "clevr_count"
-    assert (first / "result.json").exists() and not (second / "result.json").exists()
+    assert read_series(first).ended
     assert [member.finished for member in read_series(second).all_members] == [True, False, False]
     assert [path.name for path in (second / "rate-0.1/checkpoints").glob("step-*")] == ["step-00000003"]
     done = [path for folder in (first, second / "rate-0.01") for path in folder.rglob("*") if path.is_file()]
@@ -165,66 +151,24 @@ def test_a_stop_says_how_to_go_on(
     assert caught.value.exit_code == 143
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], TaskScore]]]:
-    """The folder of a task that is finished, and a function that looks at it again."""
-    data, folder = small_task(tmp_path / "dtd", classes=3), tmp_path / "task"
-    lists = {name: data / f"{name}.txt" for name in ("train800", "train800val200")}
-    listed = {path: open_data(str(path), UNCUT) for path in lists.values()}
-    for name, path in {"final": lists["train800val200"], "rate-0.1": lists["train800"]}.items():
-        (folder / name).mkdir(parents=True)
-        require_same_images(folder / name, listed[path], listed[path].fingerprint(), "names", SILENT)
-    (folder / "result.json").write_text(json.dumps(to_json(score("dtd", 0.6, 0.5, 0.7))))
-    options = VtabOptions("start", root="root", sweep=True)
-    prints = {path: images.fingerprint() for path, images in listed.items()}
-    task = TaskData("dtd", data, lists)
-    yield folder, lambda: complete_task(options, task, prints, folder, "task 1 of 1", Hearing())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"images": 0},
-        {"repeated": 1000},
-        {"folder": "svhn"},
-    ],
-    ids=str,
-)
-def test_a_result_that_makes_no_sense_is_refused(
-    finished: tuple[Path, Callable[[], TaskScore]], tmp_path: Path, change: dict[str, Any]
-) -> None:
-    folder, complete = finished
-    (folder / ".result.json.99.tmp").touch()
-    good = json.loads((folder / "result.json").read_text()) | {"run": "/elsewhere", "data": "../secret"}
-    (folder / "result.json").write_text(json.dumps(good))
-    assert complete().run == str(folder / "final") and complete().data == str(tmp_path / "dtd")
-    assert not (folder / ".result.json.99.tmp").exists()
-    (folder / "result.json").write_text(json.dumps(good | change))
-    with pytest.raises(VitkitError, match=r"result\.json"):
-        complete()
-
-
 @pytest.mark.parametrize("run", ["final", "rate-0.1"])
 def test_a_finished_task_knows_the_images_of_each_of_its_runs(
-    finished: tuple[Path, Callable[[], TaskScore]], run: str
+    run: str, start: Path, root: Path, tmp_path: Path
 ) -> None:
-    folder, complete = finished
-    record = json.loads((folder / run / "data.json").read_text())
-    (folder / run / "data.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
+    rates: dict[str, Any] = {"sweep": True, "rates": (0.01, 0.1)}
+    sweep: dict[str, Any] = {"out": tmp_path / "out", "tasks": ["clevr_count"], **rates, **SMALL}
+    first = vtab(start, root, **sweep)
+    path = tmp_path / "out/clevr_count" / run / "data.json"
+    record = path.read_text()
+    path.write_text(json.dumps(json.loads(record) | {"fingerprint": "0" * 64}))
     with pytest.raises(VitkitError, match=f"have changed since .*{run} was begun. Bring the former ones"):
-        complete()
-    (folder / run / "data.json").unlink()
+        vtab(start, root, **sweep)
+    path.unlink()
     with pytest.raises(VitkitError, match=f"have changed since .*{run} was begun. Bring the former ones"):
-        complete()
-
-
-def test_a_rate_behind_a_link_is_left_alone(
-    finished: tuple[Path, Callable[[], TaskScore]], tmp_path: Path
-) -> None:
-    folder, complete = finished
-    (folder / "rate-0.1").rename(tmp_path / "mine")
-    (tmp_path / "mine/model.safetensors").touch()
-    (folder / "rate-0.1").symlink_to(tmp_path / "mine")
-    with pytest.raises(VitkitError, match=r"rate-0\.1 is a link that leads out"):
-        complete()
-    assert (tmp_path / "mine/model.safetensors").exists()
+        vtab(start, root, **sweep)
+    path.write_text(record)
+    assert vtab(start, root, **sweep) == first
+    path.parent.rename(tmp_path / "mine")
+    path.parent.symlink_to(tmp_path / "mine")
+    with pytest.raises(VitkitError, match=f"{run} is a link that leads out"):
+        vtab(start, root, **sweep)

@@ -6,7 +6,8 @@ import pytest
 
 from tests.helpers.vtab import score
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, mean_of, remarks, render_vtab
+from vitkit.jobs.vtab.paper import PAPER
+from vitkit.jobs.vtab.vtab import TaskScore, Vtab, csv_rows, mean_of, remarks, render_vtab
 
 
 def result(*scores: TaskScore) -> Vtab:
@@ -45,7 +46,7 @@ def test_the_papers_means_are_those_of_its_table() -> None:
     mean = evaluation.mean()
     assert mean is not None and not mean.is_partial
     assert not any("partial" in sentence for sentence in remarks(evaluation))
-    assert "mean of all 19" in [row[1] for row in evaluation.csv_rows()]
+    assert "mean of all 19" in [row[1] for row in csv_rows(evaluation)]
 
 
 def test_a_partial_mean_says_so_everywhere() -> None:
@@ -55,7 +56,7 @@ def test_a_partial_mean_says_so_everywhere() -> None:
     assert said[0].startswith("The mean is partial: 1 of 19 tasks. It is no VTAB score")
     assert said[1].startswith("Tasks absent, without a folder: Caltech101 (caltech101), Flowers102")
     assert said[2] == "Tasks left out by --tasks: DTD (dtd)."
-    names = [row[1] for row in evaluation.csv_rows()]
+    names = [row[1] for row in csv_rows(evaluation)]
     assert names[1:] == [
         "CIFAR-100",
         "natural, mean of 1 of 7 (partial)",

@@ -3,21 +3,24 @@
 The paper's Appendix D.5 measures images per second and the largest batch too, over image sizes (Figure 12).
 """
 
+import math
 import os
 import platform
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.analysis.drawing import save_figure
-from vitkit.analysis.study_figures import throughput_figure
+from vitkit.analysis.drawing import cut, save_figure
+from vitkit.analysis.study_figures import line_figure
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
@@ -31,14 +34,12 @@ from vitkit.jobs.bench.contestants import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed
-from vitkit.jobs.bench.speed import compare, products
+from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
 from vitkit.listener import Listener, Progress, hushed
 from vitkit.models.config.compute_config import Precision
-from vitkit.models.measure import forward_flops, inference_memory, parameters, training_memory
+from vitkit.models.measure import executed_flops, forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.folder import is_checkpoint
@@ -48,15 +49,167 @@ from vitkit.runs.timing import (
     BenchPhase,
     Clock,
     Step,
+    Ticking,
+    Turn,
     largest_batch,
     latency,
     peak_memory,
+    spread,
+    take_turns,
     use_threads,
 )
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.format_names import LoadOptions
 
+
+def products(
+    config: ModelConfig, batch: int, device: torch.device, precision: EnginePrecision
+) -> tuple[Step, int] | None:
+    """Return a step of the matrix products of one block of a ViT, and its FLOPs.
+
+    They are the ceiling that utilisation is measured against: PyTorch's products alone, of qkv, the output
+    projection and the MLP, for all tokens of a batch at once. None for a ResNet, which has no such block, and
+    for integers, of which PyTorch has no products. Engines with products of their own may exceed it.
+    """
+    dtype: torch.dtype = getattr(torch, precision)
+    if config.num_tokens is None or not dtype.is_floating_point:
+        return None
+    vit: Any = config  # a configuration with tokens is a ViT or a hybrid
+    rows, width = batch * config.num_tokens, vit.width
+    shapes = ((width, 3 * width), (width, width), (width, vit.mlp_dim), (vit.mlp_dim, width))
+    pairs = [
+        (torch.randn(rows, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype))
+        for k, n in shapes
+    ]
+
+    def step() -> None:
+        with torch.inference_mode():
+            for rows, weights in pairs:
+                F.linear(rows, weights)
+
+    return step, sum(2 * rows * k * n for k, n in shapes)
+
+
+def count_executed(contestant: Contestant, images: Tensor) -> int | None:
+    """Count the FLOPs that a forward pass of images executes; None for engines."""
+    if contestant.model is None:
+        return None
+    contestant.prepare()
+    return executed_flops(lambda: contestant.logits(images))
+
+
+def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
+    """Name the contestant that ratios are taken to: timm's fastest in float32, else our plain way."""
+    base = [c.name for c in names if c.library == "timm" and c.precision == "float32"]
+    ours = [c.name for c in names if c.library == "vitkit exact"]
+    return min(base or ours or [names[-1].name], key=lambda name: statistics.median(seconds[name]))
+
+
+def compare(
+    model: str,
+    config: ModelConfig,
+    phase: BenchPhase,
+    contestants: Sequence[Contestant],
+    images: Tensor,
+    clock: Clock,
+    seconds: float,
+    *,
+    flops: int,
+    tick: Ticking = lambda: None,
+) -> Iterator[Speed]:
+    """Time contestants in turns, with the matrix products of the model's shapes among them.
+
+    After an interruption (Ctrl-C) the records of the whole rounds come first, and then the interruption.
+
+    Args:
+        model: the model's name in the records.
+        config: the architecture of all contestants.
+        phase: inference or training.
+        contestants: the models and their ways to compute.
+        images: `(B, C, H, W)`, normalised.
+        clock: the clock of the device.
+        seconds: the time for all of it.
+        flops: FLOPs of the whole model's forward pass, for one image.
+        tick: called after every step.
+    """
+    batch, device = len(images), images.device
+    optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
+    turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
+    executed = {c.name: count_executed(c, images[:1]) for c in contestants}
+    ceilings = {
+        precision: made
+        for precision in dict.fromkeys(c.precision for c in contestants)
+        if (made := products(config, batch, device, precision))
+    }
+    turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
+    times, interruption = _whole_rounds(turns, clock, seconds, tick)
+    rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
+    reference = best_name(contestants, times)
+    # Every product of the forward pass has two of its size in the backward pass.
+    passes = 3 if phase == "training" else 1
+    for contestant in contestants:
+        own, rate = times[contestant.name], rates.get(contestant.precision)
+        low, middle, high = spread(own)
+        ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
+        mfu, mfu_executed = (
+            None if rate is None or count is None else passes * count * batch / middle / rate
+            for count in (flops, executed[contestant.name])
+        )
+        yield Speed(
+            **subject(contestant, model, config),
+            phase=phase,
+            library=contestant.library,
+            batch_size=batch,
+            rounds=len(own),
+            images_per_second=batch / middle,
+            quartiles=(batch / high, batch / low),
+            seconds=middle,
+            least_seconds=min(own),
+            reference=reference,
+            ratio=ratios[1],
+            ratio_quartiles=(ratios[0], ratios[2]),
+            mfu=mfu,
+            mfu_executed=mfu_executed,
+        )
+    if interruption is not None:
+        raise interruption
+
+
+def _whole_rounds(
+    turns: Mapping[str, Turn], clock: Clock, seconds: float, tick: Ticking
+) -> tuple[dict[str, list[float]], KeyboardInterrupt | None]:
+    """Let contestants take turns; return the times of whole rounds, and the interruption that ended them."""
+    times: dict[str, list[float]] = {}
+    try:
+        take_turns(turns, clock, seconds, times, tick)
+    except KeyboardInterrupt as stopped:
+        rounds = min((len(measured) for measured in times.values()), default=0)
+        if rounds < 2:  # a single round has no quartiles
+            raise
+        return {name: measured[:rounds] for name, measured in times.items()}, stopped
+    return times, None
+
+
+def headlines(speeds: Sequence[Speed]) -> list[str]:
+    """Say, by precision, the speed of vitkit's fastest engine over the best peer's; of one model and size."""
+    lines = []
+    for precision in dict.fromkeys(speed.precision for speed in speeds):
+        timed = [s for s in speeds if s.precision == precision and s.library != "vitkit exact"]
+        own = [s for s in timed if s.library.startswith("vitkit")]
+        peers = [s for s in timed if not s.library.startswith("vitkit")]
+        if own and peers:
+            mine, best = (min(side, key=lambda speed: speed.seconds) for side in (own, peers))
+            least = best.least_seconds / mine.least_seconds
+            lines.append(
+                f"{precision}: {mine.name} has {best.seconds / mine.seconds:.2f} times the speed of the best "
+                f"peer ({best.name}) by medians, {least:.2f} by least times"
+            )
+    return lines
+
+
+PAPER_SIZES = (64, 128, 224, 384, 512)
+"""Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0
 """A measurement is skipped where it would take this many times its part of the time."""
@@ -77,20 +230,28 @@ def keep(bench: Bench, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "bench.json"
-    bench.write(path)
+    write_records(path, bench.machine, bench.records)
     timed = [
         s for s in bench.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
     ]
     if len({s.image_size for s in timed}) < 2:
         return [path]
     last = timed[-1].precision  # the fastest, where there are several
-    speeds = {(s.model, s.image_size[0]): s.images_per_second for s in timed if s.precision == last}
-    batches = {
-        (m.model, m.image_size[0]): m.largest_batch or 0
-        for m in bench.records
-        if isinstance(m, Memory) and m.phase == "training" and m.precision == last
-    }
-    figure = throughput_figure(speeds, batches, bench.machine["device"], last)
+    speeds, batches = "images per second, inference", "largest batch, training"
+    panels: dict[str, dict[str, list[tuple[float, float, None]]]] = {speeds: {}}
+    for record in bench.records:
+        if record in timed and record.precision == last:
+            points = panels[speeds].setdefault(record.model, [])
+            points.append((record.image_size[0], record.images_per_second, None))
+        elif (
+            isinstance(record, Memory)
+            and (record.phase, record.precision) == ("training", last)
+            and record.largest_batch  # on a logarithmic axis 0 has no place
+        ):
+            points = panels.setdefault(batches, {}).setdefault(record.model, [])
+            points.append((record.image_size[0], record.largest_batch, None))
+    title = f"Speed by image size in {last} on {cut(bench.machine['device'], 60)}"
+    figure = line_figure(panels, "image size in pixels", "", title=[title], is_fraction=False)
     return [path, *save_figure(figure, folder / "bench")]
 
 
@@ -105,40 +266,100 @@ def bench(
     memory_gb: float | None = None,
     threads: int | None = None,
     device: str = "auto",
+    into: list[Any] | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
 ) -> Bench:
-    """Measure how fast models are: `vitkit.bench("ViT-S/16", peers=True)`.
+    """Time models: images per second, latency, memory and largest batch, also beside other libraries.
+
+    VITKIT_NO_KERNELS=1 switches compiled kernels off.
 
     Args:
-        models, image_size, batch_size, training, peers, minutes, precision, memory_gb, threads, device,
-            quiet, listener: the options of `BenchOptions`.
+        models: names (ViT-S/16), run folders or checkpoints; only their shapes matter.
+        image_size: pixels a side: 224, or 64,128,224, or 64..512 for the paper's sizes between these; left
+            out, 224 or the checkpoint's own.
+        batch_size: images at a time; fewer where a step would outlast its part of --minutes.
+        training: time training steps as well as inference.
+        peers: time other libraries in turns with vitkit, whichever are installed.
+        minutes: for each model, all sizes together; large models take longer, for each is timed a few times.
+        precision: auto times float32, and bfloat16 where the device has it.
+        memory_gb: memory for the largest batch, in GB; left out, what is free.
+        threads: of the processor; left out, as PyTorch chooses.
+        device: auto, cpu, cuda.
+        into: receives each record at once, so that an interruption loses none.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
     """
-    # The fields of a dataclass make no *models: the options stand here again, and a test compares them.
-    options = BenchOptions(
-        models,
-        image_size=image_size,
-        batch_size=batch_size,
-        training=training,
-        peers=peers,
-        minutes=minutes,
-        precision=precision,
-        memory_gb=memory_gb,
-        threads=threads,
-        device=device,
-        quiet=quiet,
-        listener=hushed(listener, quiet),
-    )
+    if not models:
+        raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")
+    if batch_size < 1:
+        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+    for name, value in (("minutes", minutes), ("memory_gb", memory_gb)):
+        if value is not None and not 0 < value < math.inf:
+            raise VitkitError(f"{name} is a number above 0, found {value}.")
+    require_threads(threads)
+    records, listener, chosen = [] if into is None else into, hushed(listener, quiet), find_device(device)
     keep_freed_memory()  # as training does, for every contestant
-    return Bench(describe_machine(options), tuple(measure(options)))
+    machine = describe_machine(chosen, threads)
+    cases = [
+        (name, configuration(name, LoadOptions(image_size=size)))
+        for name in models
+        for size in read_sizes(str(image_size)) or (None,)
+    ]
+    others = _peers(listener) if peers else []
+    total = 60 * minutes * len(models)
+    listener.note(f"Measuring for about {format_duration(total)}.")
+    with use_threads(threads), listener.progress("measuring", round(total), unit="seconds") as progress:
+        clock = Clock(chosen, torch.get_num_threads())
+        phases: tuple[BenchPhase, ...] = ("inference", "training") if training else ("inference",)
+        # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
+        work = {
+            (number, phase): math.sqrt(forward_flops(config, head=True) * (3 if phase == "training" else 1))
+            for number, (_, config) in enumerate(cases)
+            for phase in phases
+        }
+        budget = _TimeBudget(total, list(work.values()), progress)
+        for number, phase in work:
+            name, config = cases[number]
+            shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
+            precisions = timed_precisions(precision, chosen)
+            case = _Case(shown, config, clock, precisions, batch_size, memory_gb, others, budget, listener)
+            for record in case.measure(phase):
+                records.append(record)
+            budget.parts.pop(0)
+    return Bench(machine, tuple(records))
 
 
-def describe_machine(options: BenchOptions) -> dict[str, Any]:
+def read_sizes(sizes: str) -> tuple[int, ...]:
+    """Read the sizes of images in pixels; empty where each model has its own.
+
+    Raises:
+        VitkitError: it is no list and no range of numbers.
+    """
+    if not sizes:
+        return ()
+    first, dots, last = sizes.partition("..")
+    sides = [first, last] if dots else sizes.split(",")
+    if not all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides):
+        raise VitkitError(f"image_size is pixels a side, as 224 or 64,128,224 or 64..512, found '{sizes}'.")
+    numbers = tuple(map(int, sides))
+    if not dots:
+        return tuple(dict.fromkeys(numbers))
+    within = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[1])
+    if not within:
+        raise VitkitError(
+            f"{sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Give sizes with "
+            "commas between them."
+        )
+    return within
+
+
+def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any]:
     """Describe the machine, and what else besides the model decides the numbers."""
-    device, threads = find_device(options.device), options.threads or torch.get_num_threads()
+    threads = threads or torch.get_num_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
@@ -156,42 +377,6 @@ def describe_machine(options: BenchOptions) -> dict[str, Any]:
             "resample": resample.why_no_kernel() or "compiled",
         },
     }
-
-
-def measure(options: BenchOptions) -> Iterator[Record]:
-    """Measure, and yield each record at once, so that an interruption loses none.
-
-    Raises:
-        VitkitError: a model or the device is not there, or there are more threads than PyTorch takes.
-    """
-    require_threads(options.threads)
-    device, listener = find_device(options.device), options.listener
-    cases = [
-        (name, configuration(name, LoadOptions(image_size=size)))
-        for name in options.models
-        for size in options.image_sizes or (None,)
-    ]
-    peers = _peers(options, listener)
-    total = 60 * options.minutes * len(options.models)
-    listener.note(f"Measuring for about {format_duration(total)}.")
-    with (
-        use_threads(options.threads),
-        listener.progress("measuring", round(total), unit="seconds") as progress,
-    ):
-        clock = Clock(device, torch.get_num_threads())
-        # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
-        work = {
-            (number, phase): sqrt(forward_flops(config, head=True) * (3 if phase == "training" else 1))
-            for number, (_, config) in enumerate(cases)
-            for phase in options.phases
-        }
-        budget = _TimeBudget(total, list(work.values()), progress)
-        for number, phase in work:
-            name, config = cases[number]
-            shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
-            case = _Case(shown, config, device, clock, options, peers, budget, listener)
-            yield from case.measure(phase)
-            budget.parts.pop(0)
 
 
 class _TimeBudget:
@@ -225,12 +410,17 @@ class _Case:
 
     model: str
     config: ModelConfig
-    device: torch.device
     clock: Clock
-    options: BenchOptions
+    precisions: tuple[TorchPrecision, ...]
+    batch_size: int
+    memory_gb: float | None
     peers: Sequence[str]
     budget: _TimeBudget
     listener: Listener
+
+    @property
+    def device(self) -> torch.device:
+        return self.clock.device
 
     @property
     def title(self) -> str:
@@ -238,7 +428,6 @@ class _Case:
 
     def measure(self, phase: BenchPhase) -> Iterator[Record]:
         """Measure speed, latency and memory of one phase, if there is the time and the memory."""
-        precisions = timed_precisions(self.options.precision, self.device)
         self.budget.detail = f"{self.title}, {phase}"
         self.budget.tick()
         seconds = self.budget.seconds_for_next()
@@ -252,7 +441,8 @@ class _Case:
             return
         flops = forward_flops(self.config, head=True)
         # vitkit has a contestant more than precisions, --exact; a peer has two forms of attention.
-        expected = len(precisions) + 1 + 2 * len(precisions) * len(self.peers)
+        count = len(self.precisions)
+        expected = count + 1 + 2 * count * len(self.peers)
         batch, least = self._fitting_batch(phase, flops, expected, seconds)
         if not batch:
             self.listener.warn(
@@ -262,7 +452,7 @@ class _Case:
             return
         try:
             images = self._images(batch)
-            contestants = self._contestants(phase, images, precisions)
+            contestants = self._contestants(phase, images)
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.6 * seconds),
                 flops=flops,
@@ -280,13 +470,11 @@ class _Case:
                 "choose a smaller --batch-size."
             )
 
-    def _contestants(
-        self, phase: BenchPhase, images: torch.Tensor, precisions: tuple[TorchPrecision, ...]
-    ) -> list[Contestant]:
-        contestants = list(vitkit_contestants(self.config, self.device, phase, precisions))
+    def _contestants(self, phase: BenchPhase, images: torch.Tensor) -> list[Contestant]:
+        contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
         for peer in self.peers:
             try:
-                contestants += peer_contestants(peer, self.config, images, phase, precisions)
+                contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
             except VitkitError as error:
                 self.listener.warn(str(error))
             self.budget.tick()
@@ -322,7 +510,7 @@ class _Case:
             calls += 1
         for_image = passed / calls / count * flops * (3 if phase == "training" else 1)
         rounds = (LEAST_ROUNDS + 1) * contestants * for_image
-        batch = self.options.batch_size
+        batch = self.batch_size
         while batch and batch * rounds > PATIENCE * seconds:
             batch //= 2
         return batch, rounds
@@ -349,8 +537,9 @@ class _Case:
         step = at(batch)
         # Allocated before a step: weights of 4 bytes, and in training AdamW's two moments.
         lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
-        limit = self.options.memory_gb
-        room = int(limit * 1e9) if limit is not None else (available_memory() or 0) + lasting
+        room = (available_memory() or 0) + lasting
+        if self.memory_gb is not None:
+            room = int(self.memory_gb * 1e9)
         if self.device.type == "cuda":
             room = torch.cuda.get_device_properties(self.device).total_memory
         started = time.perf_counter()
@@ -380,15 +569,13 @@ class _Case:
         """
         weights = 4 * parameters(self.config)
         if phase == "training":
-            return max(2, ceil(weights / training_memory(self.config, 1).activations))
+            return max(2, math.ceil(weights / training_memory(self.config, 1).activations))
         rounded = weights // 2 if precision == "bfloat16" else 0
-        return max(2, ceil(rounded / inference_memory(self.config, 1).activations))
+        return max(2, math.ceil(rounded / inference_memory(self.config, 1).activations))
 
 
-def _peers(options: BenchOptions, listener: Listener) -> list[str]:
-    """Return the peers that take part, and note which are not installed and how to install them."""
-    if not options.peers:
-        return []
+def _peers(listener: Listener) -> list[str]:
+    """Return the peers that are installed, and note which are not and how to install them."""
     there, missing = installed_peers()
     if missing:
         packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))

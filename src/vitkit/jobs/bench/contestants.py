@@ -4,6 +4,7 @@ Peers compute with exact GELU, as their users do, and with both forms of attenti
 counts. All ways of a library share one model.
 """
 
+import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,12 +13,11 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
@@ -33,6 +33,8 @@ from vitkit.training.optim import create_optimizer
 from vitkit.weights.peers import import_library
 
 TorchPrecision = Literal["float32", "bfloat16"]
+Logits: TypeAlias = Callable[[Tensor], Any]
+"""Normalised images `(B, 3, H, W)` to logits `(B, K)`."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,7 @@ class Contestant:
     precision: EnginePrecision
     model: nn.Module | None
     """None for an engine, which computes logits and cannot be trained."""
-    logits: Callable[[Tensor], Any]
-    """Normalised images `(B, 3, H, W)` to logits `(B, K)`."""
+    logits: Logits
     prepare: Callable[[], None] = lambda: None
     """Have the model, which other contestants share, compute in this way."""
 
@@ -130,78 +131,74 @@ def vitkit_contestants(
         yield Contestant(name, library, precision, model, model, prepare)
 
 
-def timm_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
-) -> Iterator[Contestant]:
+Precisions: TypeAlias = tuple[TorchPrecision, ...]
+
+
+def timm_contestants(config: ViTConfig, images: Tensor, precisions: Precisions) -> Iterator[Contestant]:
     """Give timm's own VisionTransformer with the sizes of a configuration."""
     import_library("timm")
-    model: Any = import_module("timm.models.vision_transformer").VisionTransformer(
-        img_size=config.image_size,
-        patch_size=config.patch_size,
-        embed_dim=config.width,
-        depth=config.depth,
-        num_heads=config.num_heads,
-        mlp_ratio=config.mlp_dim / config.width,
-        num_classes=config.num_classes,
-    )
-    model.to(images.device)
-    for precision in precisions:
-        for attention in ("fused", "explicit"):
-
-            def prepare(fused: bool = attention == "fused") -> None:
-                for block in model.blocks:
-                    block.attn.fused_attn = fused
-
-            yield Contestant(f"timm {precision} {attention}", "timm", precision, model, model, prepare)
-
-
-def huggingface_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
-) -> Iterator[Contestant]:
-    """Give transformers' ViT with the sizes of a configuration."""
-    transformers = import_library("transformers")
-    model: Any = transformers.ViTForImageClassification(
-        transformers.ViTConfig(
-            image_size=config.image_size[0],
-            patch_size=config.patch_size[0],
-            hidden_size=config.width,
-            num_hidden_layers=config.depth,
-            num_attention_heads=config.num_heads,
-            intermediate_size=config.mlp_dim,
-            num_labels=config.num_classes,
-        )
-    )
-    model.to(images.device)
-    for precision in precisions:
-        for attention in ("sdpa", "eager"):
-
-            def prepare(attention: str = attention) -> None:
-                model.set_attn_implementation(attention)
-
-            name = f"transformers {precision} {attention}"
-            yield Contestant(
-                name, "transformers", precision, model, lambda x: model(pixel_values=x).logits, prepare
-            )
-
-
-def vit_pytorch_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
-) -> Iterator[Contestant]:
-    """Give vit-pytorch's ViT with the sizes of a configuration."""
-    model: nn.Module = (
-        import_module("vit_pytorch.vit")
-        .ViT(
-            image_size=config.image_size,
+    model: Any = (
+        import_module("timm.models.vision_transformer")
+        .VisionTransformer(
+            img_size=config.image_size,
             patch_size=config.patch_size,
-            num_classes=config.num_classes,
-            dim=config.width,
+            embed_dim=config.width,
             depth=config.depth,
-            heads=config.num_heads,
-            dim_head=config.head_dim,
-            mlp_dim=config.mlp_dim,
+            num_heads=config.num_heads,
+            mlp_ratio=config.mlp_dim / config.width,
+            num_classes=config.num_classes,
         )
         .to(images.device)
     )
+    for precision, attention in itertools.product(precisions, ("fused", "explicit")):
+
+        def prepare(fused: bool = attention == "fused") -> None:
+            for block in model.blocks:
+                block.attn.fused_attn = fused
+
+        yield Contestant(f"timm {precision} {attention}", "timm", precision, model, model, prepare)
+
+
+def huggingface_contestants(
+    config: ViTConfig, images: Tensor, precisions: Precisions
+) -> Iterator[Contestant]:
+    """Give transformers' ViT with the sizes of a configuration."""
+    transformers = import_library("transformers")
+    sizes = transformers.ViTConfig(
+        image_size=config.image_size[0],
+        patch_size=config.patch_size[0],
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.mlp_dim,
+        num_labels=config.num_classes,
+    )
+    model: Any = transformers.ViTForImageClassification(sizes).to(images.device)
+
+    def logits(images: Tensor) -> Any:
+        return model(pixel_values=images).logits
+
+    for precision, attention in itertools.product(precisions, ("sdpa", "eager")):
+        prepare = partial(model.set_attn_implementation, attention)
+        name = f"transformers {precision} {attention}"
+        yield Contestant(name, "transformers", precision, model, logits, prepare)
+
+
+def vit_pytorch_contestants(
+    config: ViTConfig, images: Tensor, precisions: Precisions
+) -> Iterator[Contestant]:
+    """Give vit-pytorch's ViT with the sizes of a configuration."""
+    model: nn.Module = import_module("vit_pytorch.vit").ViT(
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        num_classes=config.num_classes,
+        dim=config.width,
+        depth=config.depth,
+        heads=config.num_heads,
+        dim_head=config.head_dim,
+        mlp_dim=config.mlp_dim,
+    )
+    model.to(images.device)
     for precision in precisions:
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
@@ -227,38 +224,22 @@ def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Ten
         raise VitkitError("it computes other logits than the model that it was given")
 
 
-def openvino_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
-) -> Iterator[Contestant]:
-    """Give OpenVINO on a processor, with our plain graph for batches of this size."""
-    if phase == "training" or images.device.type != "cpu":
-        return
-    openvino, model = import_module("openvino"), graph_to_export(config)
+def openvino_logits(model: ImageModel, images: Tensor, precision: TorchPrecision) -> Logits:
+    """Compile our plain graph by OpenVINO, for batches of this size."""
+    openvino = import_module("openvino")
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
-    kinds = {"float32": "f32", "bfloat16": "bf16"}
-    for precision in precisions:
-        hints = {
-            "INFERENCE_PRECISION_HINT": kinds[precision],
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "PERFORMANCE_HINT": "LATENCY",
-        }
-        compiled = openvino.Core().compile_model(graph, "CPU", hints)
-        request = compiled.create_infer_request()
-
-        def logits(images: Tensor, request: Any = request) -> Any:
-            return request.infer([images.numpy()], share_inputs=True)[0]
-
-        _require_same(model, logits, images)
-        yield Contestant(f"openvino {precision}", "openvino", precision, None, logits)
+    hints = {
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    request = openvino.Core().compile_model(graph, "CPU", hints).create_infer_request()
+    return lambda images: request.infer([images.numpy()], share_inputs=True)[0]
 
 
-def onnxruntime_contestants(
-    config: ViTConfig, images: Tensor, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
-) -> Iterator[Contestant]:
-    """Give ONNX Runtime on a processor, with our plain graph for batches of this size, in float32 alone."""
-    if phase == "training" or images.device.type != "cpu" or "float32" not in precisions:
-        return
-    onnxruntime, model = import_module("onnxruntime"), graph_to_export(config)
+def onnxruntime_logits(model: ImageModel, images: Tensor, precision: TorchPrecision) -> Logits:
+    """Load our plain graph into ONNX Runtime, for batches of this size."""
+    onnxruntime = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
@@ -266,50 +247,60 @@ def onnxruntime_contestants(
         torch.onnx.export(model, (images,), path, verbose=False)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-
-    def logits(images: Tensor) -> Any:
-        return session.run(None, {name: images.numpy()})[0]
-
-    _require_same(model, logits, images)
-    yield Contestant("onnxruntime float32", "onnxruntime", "float32", None, logits)
+    return lambda images: session.run(None, {name: images.numpy()})[0]
 
 
-def served_contestants(
-    engine: GraphEngine,
+def served_logits(
+    engine: GraphEngine, model: ImageModel, images: Tensor, precision: TorchPrecision
+) -> Logits:
+    """Compile vitkit's own graph by an engine, with uint8 images, as `vitkit.Predictor` has it."""
+    served = serve(model, engine, precision, torch.get_num_threads())
+    shown = (images * 64 + 128).clamp(0, 255).to(torch.uint8).numpy()
+    served(shown), served(shown)  # the second batch of a size is compiled for it
+    return lambda images: served(shown)
+
+
+def engine_contestants(
+    library: str,
+    make_logits: Callable[[ImageModel, Tensor, TorchPrecision], Logits],
     config: ViTConfig,
     images: Tensor,
-    phase: BenchPhase,
-    precisions: tuple[TorchPrecision, ...],
+    precisions: Precisions,
 ) -> Iterator[Contestant]:
-    """Give vitkit's own graph computed by an engine, with uint8 images, as `vitkit.Predictor` has it."""
-    if phase == "training" or images.device.type != "cpu":
+    """Give an engine on a processor; ONNX Runtime computes in float32 alone."""
+    if images.device.type != "cpu":
         return
-    model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
-    shown = pixels.numpy()
+    model = graph_to_export(config)
     for precision in precisions:
-        if engine == "onnxruntime" and precision != "float32":
+        if precision != "float32" and "onnxruntime" in library:
             continue
-        served = serve(model, engine, precision, torch.get_num_threads())
-        served(shown), served(shown)  # the second batch of a size is compiled for it
-        library = f"vitkit {engine}"
-
-        def logits(images: Tensor, served: EngineModel = served) -> Any:
-            return torch.from_numpy(served(shown))
-
+        logits = make_logits(model, images, precision)
+        if not library.startswith("vitkit"):  # whose graph has other images
+            _require_same(model, logits, images)
         yield Contestant(f"{library} {precision}", library, precision, None, logits)
 
 
-MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[TorchPrecision, ...]], Iterator[Contestant]]
+MakePeer = Callable[[ViTConfig, Tensor, Precisions], Iterator[Contestant]]
 PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "timm": (timm_contestants, ("timm",)),
     "transformers": (huggingface_contestants, ("transformers",)),
     "vit-pytorch": (vit_pytorch_contestants, ("vit_pytorch",)),
-    "openvino": (openvino_contestants, ("openvino",)),
-    "onnxruntime": (onnxruntime_contestants, ("onnxruntime", "onnx", "onnxscript")),
-    "vitkit-openvino": (partial(served_contestants, "openvino"), EXTRAS["openvino"]),
-    "vitkit-onnxruntime": (partial(served_contestants, "onnxruntime"), EXTRAS["onnxruntime"]),
+    "openvino": (partial(engine_contestants, "openvino", openvino_logits), ("openvino",)),
+    "onnxruntime": (
+        partial(engine_contestants, "onnxruntime", onnxruntime_logits),
+        ("onnxruntime", "onnx", "onnxscript"),
+    ),
+    **{
+        f"vitkit-{engine}": (
+            partial(engine_contestants, f"vitkit {engine}", partial(served_logits, engine)),
+            EXTRAS[engine],
+        )
+        for engine in get_args(GraphEngine)
+    },
 }
 """Libraries, and vitkit's own engines: the function that makes their contestants, and its packages."""
+TRAINED = ("timm", "transformers", "vit-pytorch")
+"""Those that can be trained, which engines cannot."""
 
 
 def installed_peers() -> tuple[list[str], list[str]]:
@@ -339,7 +330,8 @@ def peer_contestants(
     try:
         with warnings.catch_warnings():  # exporters warn of options that are meant
             warnings.simplefilter("ignore")
-            contestants = list(PEERS[name][0](vit, images, phase, precisions))
+            takes_part = phase == "inference" or name in TRAINED
+            contestants = list(PEERS[name][0](vit, images, precisions)) if takes_part else []
             for contestant in contestants:
                 contestant.prepare()
                 with torch.inference_mode():

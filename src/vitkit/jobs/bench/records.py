@@ -3,15 +3,14 @@
 `vitkit bench` and the scripts of benchmarks/ write the same file.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
 
-from vitkit.config import require_finite
+from vitkit.config import COUNT, Positive, Range, to_json
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision
-from vitkit.errors import VitkitError
 from vitkit.runs.timing import BenchPhase, Latency
 
 
@@ -19,7 +18,7 @@ from vitkit.runs.timing import BenchPhase, Latency
 class Record:
     """The head of a record: which model was measured, and how it was computed."""
 
-    kind: ClassVar[str]
+    kind: str
     """The name of the measurement in the file."""
     model: str
     image_size: tuple[int, int]
@@ -28,16 +27,12 @@ class Record:
     """The name of the contestant: "vitkit bfloat16"."""
     precision: EnginePrecision
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {"kind": self.kind, **asdict(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Response(Record):
     """The time from one image to its logits."""
 
-    kind = "latency"
+    kind: Literal["latency"] = "latency"
     latency: Latency
 
 
@@ -46,23 +41,17 @@ class BatchRecord(Record):
     """The head of a record of a step: whether it was training, and of how many images."""
 
     phase: BenchPhase
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that no measurement has: the file may be somebody else's."""
-        require_finite(self)
-        if self.batch_size < 1:
-            raise VitkitError(f"batch_size is at least 1, found {self.batch_size}.")
+    batch_size: Annotated[int, Range("a number of images", 1, COUNT)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed(BatchRecord):
     """The speed of one contestant."""
 
-    kind = "speed"
+    kind: Literal["speed"] = "speed"
     library: str
     rounds: int
-    images_per_second: float
+    images_per_second: Positive
     """The median of its rounds."""
     quartiles: tuple[float, float]
     """The quartiles of the images per second."""
@@ -85,7 +74,7 @@ class Speed(BatchRecord):
 class Memory(BatchRecord):
     """The memory of a step of vitkit."""
 
-    kind = "memory"
+    kind: Literal["memory"] = "memory"
     peak: int
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
     room: int
@@ -101,16 +90,17 @@ class Bench:
     """The measurements of a benchmark, and what they were made on."""
 
     machine: Mapping[str, Any]
-    records: tuple[Record, ...]
+    records: tuple[Speed | Memory | Response, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {"machine": self.machine, "records": [record.to_json() for record in self.records]}
+        return to_json(self)
 
-    def write(self, path: Path) -> None:
-        """Write the file, in place of an earlier one.
 
-        Raises:
-            OSError: it cannot be written.
-        """
-        replace_json(path, self.to_json())
+def write_records(path: Path, machine: Mapping[str, Any], records: Sequence[Record]) -> None:
+    """Write the file, in place of an earlier one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    replace_json(path, {"machine": machine, "records": [to_json(record) for record in records]})

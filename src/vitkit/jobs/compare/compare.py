@@ -9,43 +9,55 @@ report.html
 The same command again reads what is there, and ends with the same page.
 """
 
+import hashlib
 import itertools
+import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitkit._version import __version__
 from vitkit.config import read, write
+from vitkit.data.config import Splits
 from vitkit.data.slices import parse_split
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
-from vitkit.durable import remove_leftovers, replace_file
+from vitkit.durable import hash_file, remove_leftovers, replace_file
 from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
+from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
 from vitkit.evaluation.run_model import output_function
-from vitkit.jobs.compare.contenders import Contender, Tested, labels_by_name, load_contenders, open_tested
-from vitkit.jobs.compare.options import CompareOptions
-from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
-from vitkit.jobs.evaluate import find_among_others
-from vitkit.jobs.functions import from_options
+from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes, render
+from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.evaluate import choose_split, find_among_others
+from vitkit.jobs.options import StrPath
+from vitkit.listener import Listener, hushed
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, parameters
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
-from vitkit.runs.folder import Owner, claim
+from vitkit.runs.folder import Owner, Place, claim, kind_of
 from vitkit.runs.machine import require_threads
+from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
-from vitkit.runs.trained_model import write_evaluation
-from vitkit.tasks import learned_by
-from vitkit.text import without_places
+from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
+from vitkit.tasks import answering_of, learned_by, task_of
+from vitkit.tasks.answering import Answering
+from vitkit.text import join_names, without_places
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights.model_card import preprocessing_of
+from vitkit.weights.loading import log_notes
+from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 
 RECORD = "compare.json"
 PARTS = ("first", "second")
@@ -91,25 +103,137 @@ class _Evaluation:
     """Number of tested images that the model was trained on; None where nobody could look."""
 
 
-def run_compare(options: CompareOptions) -> ModelComparison:
+@dataclass(frozen=True)
+class Contender:
+    """A model that is compared, ready to compute."""
+
+    given: str
+    """The path or name that a person gave."""
+    label: str
+    """Its name in tables and sentences."""
+    place: Place
+    """The path of the model itself; where a series was given, its first run."""
+    ready: Ready
+    note: str = ""
+    """A sentence on the run of a series that was taken; empty where a model was given."""
+
+    @property
+    def answering(self) -> Answering[Any, Any]:
+        """Return the answering half of the model's task."""
+        return answering_of(self.ready.model.card)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes; none where the model records none."""
+        return self.ready.model.card.class_names
+
+    @property
+    def trained_on(self) -> TrainingData | None:
+        """Return the training images as the card records them."""
+        return card_of(self.ready.model).data
+
+    def fingerprint(self) -> str:
+        """Hash everything beside the images that the logits depend on."""
+        model = self.ready.model
+        if isinstance(model, EngineModel):  # the description holds the hashes of the graph's files
+            return hash_file(self.place.path / DESCRIPTION)[1]
+        device: Any = self.ready.device
+        body = FeatureExtractor(model, preprocessing_of(model), device, self.ready.precision)
+        digest = hashlib.sha256(body.fingerprint().encode())
+        for name, tensor in sorted(model.state_dict().items()):
+            if name.startswith("head."):  # which the hash of features leaves out
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The images that both models are tested on."""
+
+    split: str
+    name: str
+    """The name of the data set."""
+    whole: bool
+    """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
+    fingerprint: str
+    """The hash of all keys and labels of the data set."""
+    data: tuple[ImageData, ImageData] | None
+    """The listing for each model, with its own classes and decoding rule; None where the images are not at
+    hand, and stored evaluations alone are compared."""
+
+    def samples(self, number: int) -> Samples | None:
+        """Return the images as the first (0) or second (1) model reads them."""
+        return None if self.data is None else self.data[number].splits[self.split]
+
+    def is_of(self, contender: Contender, number: int) -> bool:
+        """Whether a model was trained on this data set, cut in the same way."""
+        trained_on = contender.trained_on
+        own = self.fingerprint if self.data is None else self.data[number].fingerprint()
+        return trained_on is not None and trained_on.fingerprint == own
+
+
+def compare(
+    first: StrPath,
+    second: StrPath,
+    data: str | None = None,
+    *,
+    split: str | None = None,
+    out: str | None = None,
+    speed_seconds: float = 5.0,
+    batch_size: int = 128,
+    workers: int = 0,
+    device: str = "auto",
+    precision: Precision = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+) -> ModelComparison:
     """Compare two models on the same images: which is better, how sure that is, and where they differ.
 
-    The stored evaluations of two runs are read if they are of the same test images. Otherwise both models
-    are evaluated with the same loader, each with its own preprocessing. A page is written into the folder of
-    the comparison, with pictures of the images that one model alone gets right.
+    The stored evaluations of two runs are read if they are of the same test images; otherwise, or with other
+    images, both models are evaluated with the same loader, each with its own preprocessing. A page is written
+    into the folder of the comparison, with pictures of the images that one model alone gets right. The same
+    call goes on with a comparison that was stopped.
+
+    Args:
+        first: a run folder, a series, any checkpoint, a folder of vitkit export, an address or a published
+            name.
+        second: another model of the same classes; differences are its numbers minus the first model's.
+        data: other images than those that the models were trained with: digits, a folder, a .csv or .parquet
+            files; left out, the images of the first model that records its own.
+        split: images that both are tested on: test, val or train, or a part of them such as "test[:10%]";
+            left out, test if there is one.
+        out: folder of the page and of the evaluations; left out, runs/compare-FIRST-SECOND.
+        speed_seconds: seconds for which the speed of both is measured, in turns; 0 measures none.
+        batch_size: images that are computed at a time.
+        workers: processes that decode images; with 0 the main process decodes.
+        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
+        precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
+            it, else float32.
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
     Raises:
         VitkitError: a model or the images are not there; the two models differ in task or classes, or could
             not read the same images; or `out` holds something else.
     """
-    require_threads(options.threads)
-    if options.out is not None:
-        require_folder(Path(options.out))
-    with use_threads(options.threads):
-        with options.listener.progress("loading the models"):
-            pair = load_contenders(options)
-        with options.listener.progress("listing images"):
-            tested = open_tested(pair, options)
+    if workers < 0:
+        raise VitkitError(f"workers is 0 or more, found {workers}.")
+    if batch_size < 1:
+        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+    if not 0 <= speed_seconds < math.inf:
+        raise VitkitError(f"speed_seconds is 0 or more, found {speed_seconds}.")
+    require_threads(threads)
+    given, listener = None if out is None else Path(out), hushed(listener, quiet)
+    if given is not None:
+        require_folder(given)
+    with use_threads(threads):
+        with listener.progress("loading the models"):
+            pair = load_contenders(str(first), str(second), device, precision)
+        with listener.progress("listing images"):
+            tested = open_tested(pair, data, split, listener)
         facts = {name: contender.fingerprint() for name, contender in zip(PARTS, pair, strict=True)}
         facts |= {"images": tested.fingerprint, "split": tested.split}
 
@@ -118,36 +242,42 @@ def run_compare(options: CompareOptions) -> ModelComparison:
             there = {} if begun is None else begun.facts
             return [f"other {fact}" for name, fact in FACTS.items() if there.get(name) != facts[name]]
 
-        given = None if options.out is None else Path(options.out)
         with claim(Owner("comparison", RECORD, changes), given, lambda: _numbered(pair)) as folder:
-            return _complete(folder, pair, tested, facts, options)
+            remove_leftovers(folder)
+            record = read(Record, folder / RECORD)
+            if record is None:  # first of all, so that the same call recognises an interrupted comparison
+                record = Record(__version__, facts)
+                write(folder / RECORD, record)
+            evaluations = [
+                _evaluate(contender, number, tested, folder / PARTS[number], batch_size, workers, listener)
+                for number, contender in enumerate(pair)
+            ]
+            _require_same_answers(pair, tested, evaluations)
+            speeds = record.speeds
+            if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
+                speeds = _measure_speeds(pair, speed_seconds, listener)
+                write(folder / RECORD, replace(record, speeds=speeds))
+            return _conclude(
+                folder,
+                pair,
+                tested,
+                evaluations,
+                speeds if speed_seconds else None,
+                _command(first, second, data, split),
+                listener,
+            )
 
 
-compare = from_options(CompareOptions)(run_compare)
-
-
-def _complete(
+def _conclude(
     folder: Path,
     pair: tuple[Contender, Contender],
     tested: Tested,
-    facts: Mapping[str, str],
-    options: CompareOptions,
+    evaluations: Sequence[_Evaluation],
+    speeds: Speeds | None,
+    command: str,
+    listener: Listener,
 ) -> ModelComparison:
-    """Compare two models in a folder that this process holds, and write the page."""
-    remove_leftovers(folder)
-    record = read(Record, folder / RECORD)
-    if record is None:  # first of all, so that the same command recognises an interrupted comparison
-        record = Record(__version__, facts)
-        write(folder / RECORD, record)
-    evaluations = [
-        _evaluate(contender, number, tested, folder / PARTS[number], options)
-        for number, contender in enumerate(pair)
-    ]
-    _require_same_answers(pair, tested, evaluations)
-    speeds = record.speeds
-    if options.speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
-        speeds = _measure_speeds(pair, options)
-        write(folder / RECORD, replace(record, speeds=speeds))
+    """Compare two models by their evaluations, and write the page."""
     first, second = evaluations
     answering = pair[0].answering
     scores = [answering.score_images(evaluation.predictions) for evaluation in evaluations]
@@ -168,24 +298,22 @@ def _complete(
         second=sides[1],
         difference=model_difference(scores[0], scores[1]),
         classes=compare_classes(answering, *both),
-        speeds=speeds if options.speed_seconds else None,
+        speeds=speeds,
         options=_differing_options(pair),
         notes=tuple(contender.note for contender in pair if contender.note),
-        command=_command(options),
+        command=command,
     )
-    from vitkit.jobs.compare.page import render  # imports matplotlib, for which a refusal does not wait
-
-    with options.listener.progress("writing the page"):
+    with listener.progress("writing the page"):
         page = render(comparison, answering, both, tested.samples(0))
         replace_file(comparison.page, [page.encode()])
     return comparison
 
 
-def _command(options: CompareOptions) -> str:
+def _command(first: StrPath, second: StrPath, data: str | None, split: str | None) -> str:
     """Write the command of a comparison as its page shows it."""
-    named = {"--data": options.data, "--split": options.split}
+    named = {"--data": data, "--split": split}
     given = [part for name, value in named.items() if value is not None for part in (name, value)]
-    return shown_command(shlex.join(["vitkit", "compare", str(options.first), str(options.second), *given]))
+    return shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *given]))
 
 
 def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
@@ -198,7 +326,13 @@ def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
 
 
 def _evaluate(
-    contender: Contender, number: int, tested: Tested, folder: Path, options: CompareOptions
+    contender: Contender,
+    number: int,
+    tested: Tested,
+    folder: Path,
+    batch_size: int,
+    workers: int,
+    listener: Listener,
 ) -> _Evaluation:
     """Read the evaluation of a model from its run folder or from the comparison's; else make it.
 
@@ -207,9 +341,9 @@ def _evaluate(
         number: 0 for the first model, 1 for the second.
         tested: the images.
         folder: the model's folder in the comparison's, which keeps an evaluation that is made.
-        options: batch size and workers, and who hears the progress.
+        batch_size, workers, listener: as for `compare`.
     """
-    listener, answering = options.listener, contender.answering
+    answering = contender.answering
     is_own = tested.is_of(contender, number)
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
@@ -225,7 +359,7 @@ def _evaluate(
                 f"The evaluation in {place} is not of the {tested.split} images and classes that are there "
                 "now: evaluated again."
             )
-        elif place != folder and not _is_confirmed(contender, number, tested, predictions, options):
+        elif place != folder and not _is_confirmed(contender, number, tested, predictions, batch_size):
             listener.note(
                 f"The evaluation in {place} differs from the model's answers now: evaluated again. Its "
                 "weights have been replaced since."
@@ -245,8 +379,8 @@ def _evaluate(
         tested.split,
         contender.ready.device,
         {},
-        batch_size=options.batch_size,
-        workers=options.workers,
+        batch_size=batch_size,
+        workers=workers,
         precision=contender.ready.precision,
         listener=listener,
     )
@@ -276,7 +410,7 @@ def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
 
 
 def _is_confirmed(
-    contender: Contender, number: int, tested: Tested, predictions: Any, options: CompareOptions
+    contender: Contender, number: int, tested: Tested, predictions: Any, batch_size: int
 ) -> bool:
     """Whether a model still gives the logits of its stored evaluation, on some of the images.
 
@@ -287,9 +421,7 @@ def _is_confirmed(
     if samples is None:
         return True
     rows = np.unique(np.linspace(0, len(predictions) - 1, CONFIRMED_BY).astype(np.int64))
-    batches = evaluation_batches(
-        samples, preprocessing_of(model), options.batch_size, indices=predictions.ids[rows]
-    )
+    batches = evaluation_batches(samples, preprocessing_of(model), batch_size, indices=predictions.ids[rows])
     predict = answering.predictor(learned_by(model.card))
     fresh = predict(model, batches, device=contender.ready.device, precision=contender.ready.precision)
     if not np.array_equal(fresh.ids, predictions.ids[rows]):  # a file has become unreadable
@@ -370,7 +502,7 @@ def _differing_options(pair: tuple[Contender, Contender]) -> tuple[str, ...] | N
     return tuple(name_options(changes))
 
 
-def _measure_speeds(pair: tuple[Contender, Contender], options: CompareOptions) -> Speeds:
+def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener: Listener) -> Speeds:
     """Time both models in turns, each on images of its own size and kind."""
     device = torch.device(pair[0].ready.device)
     clock = Clock(device, torch.get_num_threads())
@@ -378,8 +510,8 @@ def _measure_speeds(pair: tuple[Contender, Contender], options: CompareOptions) 
         clock = Clock(torch.device("cpu"), max(2, clock.threads))  # engines have threads of their own
     turns = {name: Turn(_step(contender)) for name, contender in zip(PARTS, pair, strict=True)}
     times: dict[str, list[float]] = {}
-    with options.listener.progress("measuring the speed of both"):
-        take_turns(turns, clock, options.speed_seconds, times)
+    with listener.progress("measuring the speed of both"):
+        take_turns(turns, clock, seconds, times)
     first, second = (times[name] for name in PARTS)
     low, ratio, high = spread([a / b for a, b in zip(first, second, strict=True)])
     medians = [SPEED_BATCH / spread(rounds)[1] for rounds in (first, second)]
@@ -406,3 +538,185 @@ def _step(contender: Contender) -> Any:
             compute(images)
 
     return step
+
+
+def load_contenders(
+    first: str, second: str, device: str, precision: Precision
+) -> tuple[Contender, Contender]:
+    """Load the two models, which have to answer the same question.
+
+    Raises:
+        VitkitError: a model is not there or has no answers; or they have different tasks or classes.
+    """
+    labels = make_labels(first, second)
+    pair = (_load(first, labels[0], device, precision), _load(second, labels[1], device, precision))
+    tasks = [learned_by(contender.ready.model.card).name for contender in pair]
+    if tasks[0] != tasks[1]:
+        raise VitkitError(
+            f"Two models are compared by one task: {first} learned {tasks[0]} and {second} {tasks[1]}. Name "
+            "two models of the same task."
+        )
+    names = [contender.class_names for contender in pair]
+    if all(names):
+        _require_same_classes(*pair, *names)
+    return pair
+
+
+def make_labels(first: str, second: str) -> tuple[str, str]:
+    """Shorten two paths to their last parts, as many as it takes to tell them apart."""
+    parts = [name.rstrip("/").split("/") for name in (first, second)]
+    for count in range(1, 1 + max(map(len, parts))):
+        labels = "/".join(parts[0][-count:]), "/".join(parts[1][-count:])
+        if labels[0] != labels[1]:
+            return labels
+    return f"{parts[0][-1]} (first)", f"{parts[1][-1]} (second)"
+
+
+def _load(given: str, label: str, device: str, precision: Precision) -> Contender:
+    """Load a model; of a series, the first run's."""
+    place, note = kind_of(given), ""
+    if place.kind == "series":
+        series = read_series(given)  # which has compared the names of folders with what its options make
+        if not series.ended:
+            raise VitkitError(explain_no_model(place.path, series))
+        member = series.members[0]
+        place = kind_of(place.path / member.folder)
+        if len(series.members) > 1:
+            note = (
+                f"{label} is a series of {len(series.members)} runs: its first one, {member.folder}, stands "
+                "for it. Over all seeds, vitkit ablate compares ways to train."
+            )
+    ready = load_ready(place, "evaluation", device=device, precision=precision)
+    log_notes(given, ready.notes, ready.left_out)
+    contender = Contender(given, label, place, ready, note)
+    reason = contender.answering.explain_unfit(ready.model.config)
+    if reason:
+        raise VitkitError(f"{given} {reason}.")
+    return contender
+
+
+def _require_same_classes(
+    first: Contender, second: Contender, names: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """Refuse two models of different classes; the order of the classes may differ."""
+    alone = (first.label, {*names} - {*others}), (second.label, {*others} - {*names})
+    if {*names} != {*others}:
+        sides = [f"{label} alone has {join_names(sorted(extra), 5)}" for label, extra in alone if extra]
+        raise VitkitError(
+            f"Two models are compared on the same classes, matched by their names: {'; '.join(sides)}. Name "
+            "two models of the same classes."
+        )
+
+
+def open_tested(
+    pair: tuple[Contender, Contender], spec: str | None, split: str | None, listener: Listener
+) -> Tested:
+    """Open the images of a comparison, with the splits of the first model that was trained on them.
+
+    Raises:
+        VitkitError: no images are given and neither model records its own; the images are not there, or have
+            other classes than the models; or there is no such split.
+    """
+    owner, opened = _open_own(pair, spec)
+    if owner is None:  # neither was trained on them, so that all of them may be tested
+        assert spec is not None
+        data = [open_model_data(contender.ready.model, spec) for contender in pair]
+    elif opened is None:
+        return _not_at_hand(pair, owner, split or "test", listener)
+    else:
+        data = [opened if contender is owner else _open_as(contender, owner, spec) for contender in pair]
+    for contender, listed in zip(pair, data, strict=True):
+        outputs = contender.ready.model.config.num_classes
+        if len(listed.class_names) != outputs:
+            raise VitkitError(
+                f"{contender.given} has {outputs:,} outputs and no class names, and the images have "
+                f"{len(listed.class_names):,} classes: expected one class for each output. Give other images "
+                "with --data."
+            )
+    _require_same_classes(*pair, data[0].class_names, data[1].class_names)
+    given, trained_on = spec is not None, owner is not None
+    (images, chosen), (others, _) = (choose_split(listed, split, given, trained_on) for listed in data)
+    whole = not trained_on and chosen == "train" and list(images.splits) == ["train"]
+    tested = Tested(chosen, images.name, whole, images.fingerprint(), (images, others))
+    _require_same_images(tested, images, others)
+    return tested
+
+
+def _open_own(
+    pair: tuple[Contender, Contender], spec: str | None
+) -> tuple[Contender | None, ImageData | None]:
+    """Find the first model that was trained on the images, and open them with the splits of its training.
+
+    Returns:
+        The model, or None where neither was trained on them; the images, or None where they are not at hand.
+
+    Raises:
+        VitkitError: no images are given, and neither model records its own.
+    """
+    if spec is not None:
+        owner = next((model for model in pair if is_training_data(model.ready.model.card, spec)), None)
+        return owner, None if owner is None else open_model_data(owner.ready.model, spec)
+    owners = [contender for contender in pair if contender.trained_on is not None]
+    if not owners:
+        raise VitkitError(
+            f"Neither {pair[0].given} nor {pair[1].given} says which images it was trained on: give "
+            "images to test on with --data."
+        )
+    for owner in owners:
+        try:
+            return owner, open_model_data(owner.ready.model)
+        except VitkitError:
+            continue
+    return owners[0], None
+
+
+def _open_as(contender: Contender, owner: Contender, spec: str | None) -> ImageData:
+    """Open the images of another model with its splits, but a model's own classes and decoding rule."""
+    trained_on = owner.trained_on
+    assert trained_on is not None  # it is the owner of the images
+    splits: Splits = trained_on.splits
+    model = contender.ready.model
+    learning = task_of(model.card).learning
+    rule = preprocessing_of(model).decode
+    return learning.open_data(spec or trained_on.spec, splits, rule, contender.class_names or None)
+
+
+def _not_at_hand(
+    pair: tuple[Contender, Contender], owner: Contender, split: str, listener: Listener
+) -> Tested:
+    """Compare by stored evaluations alone, where both models were trained and tested on the same images.
+
+    Raises:
+        VitkitError: they were not; the message is that of opening the images.
+    """
+    first, second = (contender.trained_on for contender in pair)
+    stored = all((contender.place.path / "evaluation" / f"{split}.json").is_file() for contender in pair)
+    if first is None or second is None or first.fingerprint != second.fingerprint or not stored:
+        open_model_data(owner.ready.model)  # raises the error that says why
+        raise VitkitError(f"The images of {owner.given} have just come back: run the same command again.")
+    listener.note(
+        "Without pictures: the images are not where they were, or have changed. The stored evaluations of "
+        "both are compared."
+    )
+    return Tested(split, first.name, False, first.fingerprint, None)
+
+
+def _require_same_images(tested: Tested, first: ImageData, second: ImageData) -> None:
+    """Refuse two listings of the same data that differ in their images or labels."""
+    pair = [images.splits[tested.split] for images in (first, second)]
+    keys = [[samples.key(index) for index in range(len(samples))] for samples in pair]
+    names = [images.class_names for images in (first, second)]
+    labels = [labels_by_name(*samples) for samples in zip(pair, names, strict=True)]
+    if keys[0] != keys[1] or not np.array_equal(labels[0], labels[1]):
+        raise VitkitError(
+            f"The {tested.split} images of {tested.name} are not listed alike for the two models: expected "
+            "the same images and labels. Give images with --data, or another --split."
+        )
+
+
+def labels_by_name(samples: Samples, class_names: tuple[str, ...]) -> NDArray[np.int64]:
+    """Number labels by the alphabet of their names, `(N, A)`, as `Answering.truth` does."""
+    order = np.argsort(np.array(class_names))
+    if samples.labels.ndim == 2:
+        return samples.labels[:, order].astype(np.int64)
+    return np.argsort(order)[samples.labels][:, None]

@@ -105,7 +105,6 @@ class Design:
     """A sentence about the options that are the same in all arms."""
     axis: str = ""
     """Label of the figure's axis; "": the figure shows differences from the first arm."""
-    is_logarithmic: bool = True
 
 
 def flops(run: Run, num_classes: int) -> int:

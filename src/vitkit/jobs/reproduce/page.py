@@ -1,21 +1,123 @@
 """Show the result of a study of the paper on a page: our numbers beside the paper's, and why they differ."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from vitkit.config import to_json
-from vitkit.evaluation.paired import SURE
-from vitkit.jobs.reproduce.designs import Design
-from vitkit.jobs.reproduce.verdict import ALIKE, Finding
-from vitkit.jobs.study.comparison import Comparison, ScoredArms, arm_table, difference_plot
-from vitkit.report.template import SeriesSection, render_series
+from vitkit.config import read, to_json
+from vitkit.durable import read_regular_file, refuse_link
+from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
+from vitkit.jobs.bench.bench import bench, keep
+from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
+from vitkit.jobs.cost import Table6Row, table6
+from vitkit.jobs.fewshot.fewshot import fewshot
+from vitkit.jobs.inspect import inspect
+from vitkit.jobs.reproduce.designs import Claim, Design
+from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
+from vitkit.jobs.study.study import Comparison, TestImages, arm_table, difference_plot
+from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.jobs.vtab.vtab import portable_json, remarks, run_vtab, score_table
+from vitkit.report.template import Part, Photo, render_page
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, points, shown_score
-from vitkit.text import pluralize
+from vitkit.tasks.page import Number, Plot, Table, fraction_cell, points, shown_score, table_of
+from vitkit.text import join_names, pluralize
 
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.items import Item
+
+Outcome = Literal["holds", "does not hold", "cannot be told"]
+ALIKE = 0.01
+"""Two arms are alike where the whole interval of their difference is within one point. The positions of
+Table 8 that the paper calls alike are at most 0.33 points apart, too little to measure on a few hundred
+images."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of a claim."""
+
+    claim: Claim
+    more: tuple[str, ...]
+    """The arms of `Claim.more`, with the validation's choice in place of each name that ends in *."""
+    less: tuple[str, ...]
+    difference: PairedDifference | None
+    """None where training diverged in every run of an arm."""
+    adjusted_p: float | None = None
+    """Its p by Holm over all claims but of the kind "alike", which have None."""
+    outcome: Outcome | None = None
+    """None where the paper concludes nothing."""
+
+
+def judge(
+    claims: Sequence[Claim], scores: Mapping[str, Scores], validation: Mapping[str, float]
+) -> list[Finding]:
+    """Test each claim with the scores of the arms; claims about arms that were not trained are left out.
+
+    Args:
+        claims: of a study.
+        scores: of its arms by name, on the same test images.
+        validation: mean score of the validation images by arm, by which an arm is chosen.
+    """
+    findings = []
+    for claim in claims:
+        more, less = (
+            tuple(_choose(name, scores, validation) for name in side) for side in (claim.more, claim.less)
+        )
+        if "" in (*more, *less):
+            continue
+        difference = compare_scores([scores[arm] for arm in less], [scores[arm] for arm in more])
+        findings.append(Finding(claim, more, less, difference))
+    tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
+    findings = [replace(finding, adjusted_p=p) for finding, p in zip(findings, adjust(tested), strict=True)]
+    return [replace(finding, outcome=_outcome(finding)) for finding in findings]
+
+
+def _choose(name: str, scores: Mapping[str, Scores], validation: Mapping[str, float]) -> str:
+    """Return the arm of a name, of several arms the best by validation; "" where there is no such arm."""
+    if not name.endswith("*"):
+        return name if name in scores else ""
+    arms = [arm for arm in scores if arm.startswith(name[:-1])]
+    # Of equal scores the first, in the order of the arms: the same arm every time.
+    return max(arms, key=lambda arm: validation.get(arm, -1.0), default="")
+
+
+def _outcome(finding: Finding) -> Outcome | None:
+    """Decide whether a claim holds, by the interval of its difference or its adjusted p."""
+    difference = finding.difference
+    if finding.claim.kind == "open":
+        return None
+    # A single seed, or pre-training, is about these weights alone, on however many images they are tested.
+    if difference is None or difference.seed_variance is None or finding.claim.one_pretraining:
+        return "cannot be told"
+    low, high = difference.interval
+    if finding.claim.kind == "alike":
+        if low >= -ALIKE and high <= ALIKE:
+            return "holds"
+        return "does not hold" if low > ALIKE or high < -ALIKE else "cannot be told"
+    if finding.adjusted_p is None or finding.adjusted_p >= SURE:
+        return "cannot be told"
+    return "holds" if difference.mean > 0 else "does not hold"
+
+
+def summarise(findings: Sequence[Finding]) -> str:
+    """Count the outcomes of the paper's conclusions in a sentence; "" where none was tested."""
+    outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
+    if not outcomes:
+        return ""
+    counts = {outcome: outcomes.count(outcome) for outcome in COUNTED}
+    counted = [f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in counts.items() if count]
+    noun = "conclusion" if len(outcomes) == 1 else "conclusions"
+    return f"Of {len(outcomes)} {noun} of the paper, {join_names(counted)} at this size."
+
+
+COUNTED: Mapping[Outcome, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "cannot be told": ("cannot be told", "cannot be told"),
+}
+"""The verb of an outcome, singular and plural."""
 
 
 @dataclass(frozen=True)
@@ -43,34 +145,23 @@ class ArmRow:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a study."""
+    """The result of a study, as `result.json` has it."""
 
-    sentences: tuple[str, ...]
-    findings: tuple[Finding, ...]
-    arms: tuple[ArmRow, ...]
+    answer: tuple[str, ...]
+    """The sentences."""
+    findings: tuple[Finding, ...] = ()
+    arms: tuple[ArmRow, ...] = ()
+    images: int | None = None
+    """Test images; None where no arm was trained."""
+    split: str | None = None
+    seeds: int = 0
+    setting: Mapping[str, str] = field(default_factory=dict)
+    """The data, model and so on: a topic and its value each."""
     collected: Any = None
     """The numbers of other verbs as plain data."""
-    tested: ScoredArms | None = None
-    seeds: int = 0
-    setting: tuple[tuple[str, str], ...] = ()
-    """The data, model and so on: a topic and its value each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        tested = self.tested
-        return {
-            "answer": list(self.sentences),
-            "findings": [to_json(row) for row in self.findings],
-            "arms": [to_json(row) for row in self.arms],
-            "images": None if tested is None else tested.images,
-            "split": None if tested is None else tested.split,
-            "seeds": self.seeds,
-            "setting": dict(self.setting),
-            "collected": self.collected,
-        }
 
 
-def say(finding: Finding, tested: ScoredArms) -> str:
+def say(finding: Finding, tested: TestImages) -> str:
     """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
@@ -97,73 +188,71 @@ def say(finding: Finding, tested: ScoredArms) -> str:
     return f"{claim.statement}: this {finding.outcome} at this size, {size}."
 
 
-def study_sections(
-    answer: Answer, design: Design, comparison: Comparison, timed: bool
-) -> list[SeriesSection]:
-    """Make the sections of a study's own numbers.
+def study_parts(answer: Answer, design: Design, comparison: Comparison, timed: bool) -> list[Part]:
+    """Make the parts of the page on a study's own numbers.
 
     Args:
         answer: of the study.
         design: decides the axis of its figure.
-        comparison: of its arms with the first one, for a figure without an axis.
+        comparison: of its arms with the first one.
         timed: whether the scores are drawn against the speed of training too.
     """
-    assert answer.tested is not None  # of a study that was trained
-    images = answer.tested.describe()
     sentences = (
         design.shared,
-        f"{pluralize(answer.seeds, 'seed')} on {images}; the intervals are 95 %, over seeds and test images.",
+        f"{pluralize(answer.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
+        "and test images.",
     )
     places = {arm.name: arm.x for arm in answer.arms}
-    plot = _line_plot(answer, places, design.axis) if design.axis else difference_plot(comparison)
-    sections = [SeriesSection("Here", sentences, _arm_table(answer), plot)]
+    plot = (
+        _line_plot(answer, comparison.score, places, design.axis)
+        if design.axis
+        else difference_plot(comparison)
+    )
+    parts: list[Part] = [("Here", (_arm_table(answer, comparison), *sentences, plot))]
     speeds = {arm.name: arm.images_per_second for arm in answer.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."
-        drawn = _line_plot(answer, speeds, "images a second in training")
-        sections.append(SeriesSection("Against the speed", (when,), plot=drawn))
+        drawn = _line_plot(answer, comparison.score, speeds, "images a second in training")
+        parts.append(("Against the speed", (when, drawn)))
     if not design.axis and comparison.arms:
         against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
-        sections.append(SeriesSection("Differences", (against,), arm_table(comparison)))
-    return sections
+        parts.append(("Differences", (arm_table(comparison), against)))
+    return parts
 
 
-def _arm_table(answer: Answer) -> Table:
-    tested = answer.tested
-    assert tested is not None
-    rows: list[tuple[str | Number, ...]] = []
-    for arm in answer.arms:
+def _arm_table(answer: Answer, tested: Comparison) -> Table:
+    def number(form: str, value: float | None) -> str | Number:
+        return "–" if value is None else Number(form.format(value), value)
+
+    def interval(arm: ArmRow) -> str:
         low, high = arm.interval or (None, None)
-        rows.append(
-            (
-                arm.label,
-                _number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
-                Number(f"{arm.steps:,}", arm.steps),
-                _number("{:,.0f}", arm.images_per_second),
-                _number("{:g}", arm.learning_rate),
-                "–" if arm.mean is None else Number(shown_score(tested, arm.mean), arm.mean),
-                "–" if low is None else f"{shown_score(tested, low)} to {shown_score(tested, high)}",
-            )
-        )
-    headings = ("arm", "million FLOPs", "steps", "images a second", "rate", tested.score, "95 % interval")
-    return Table(headings, tuple(rows))
+        return "–" if low is None else f"{shown_score(tested, low)} to {shown_score(tested, high)}"
+
+    columns: dict[str, Callable[[ArmRow], str | Number]] = {
+        "arm": lambda arm: arm.label,
+        "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
+        "steps": lambda arm: Number(f"{arm.steps:,}", arm.steps),
+        "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
+        "rate": lambda arm: number("{:g}", arm.learning_rate),
+        tested.score: lambda arm: (
+            "–" if arm.mean is None else Number(shown_score(tested, arm.mean), arm.mean)
+        ),
+        "95 % interval": interval,
+    }
+    return table_of(answer.arms, columns)
 
 
-def _number(form: str, value: float | None) -> str | Number:
-    return "–" if value is None else Number(form.format(value), value)
-
-
-def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot | None:
+def _line_plot(answer: Answer, score: str, places: Mapping[str, float], axis: str) -> Plot | None:
     """Draw the lines of a figure; of several arms at the same point the best by validation.
 
     Args:
         answer: has the arms.
+        score: the name of their scores.
         places: the place on the axis of each arm that is drawn, by name.
         axis: its label.
     """
-    from vitkit.analysis.study_figures import interval_lines
+    from vitkit.analysis.study_figures import line_figure
 
-    assert answer.tested is not None
     best: dict[tuple[str, float], ArmRow] = {}
     for arm in answer.arms:
         point = arm.line, places.get(arm.name, 0.0)
@@ -176,15 +265,14 @@ def _line_plot(answer: Answer, places: Mapping[str, float], axis: str) -> Plot |
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
     if not lines:
         return None
-    figure = interval_lines(lines, axis, answer.tested.score)
-    return Plot(figure, axis.replace(" ", "-"), f"The {answer.tested.score} of the arms, as in the table.")
+    figure = line_figure({"": lines}, axis, score)
+    return Plot(figure, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
 
 
 def render(
     item: "Item",
     answer: Answer,
-    setting: Sequence[tuple[str, str]],
-    sections: Sequence[SeriesSection],
+    parts: Sequence[Part],
     folders: Sequence[str],
     name: str,
     command: str,
@@ -194,24 +282,226 @@ def render(
     Args:
         item: the figure or table.
         answer: of the study.
-        setting: our data, model and so on.
-        sections: of our numbers.
+        parts: of our numbers.
         folders: within the study's folder, of runs that have a page of their own.
         name: of the study's folder.
         command: that made the study.
     """
     curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
-    theirs = [
-        SeriesSection("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
-        *(SeriesSection(numbers.source, (), numbers.table()) for numbers in item.paper),
+    theirs: list[Part] = [
+        ("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
+        *((numbers.source, (numbers.table(),)) for numbers in item.paper),
     ]
-    here = dict(setting)
-    topics = list(dict.fromkeys([*(topic for topic, _ in item.setting), *here]))
-    rows = tuple((topic, dict(item.setting).get(topic, "–"), here.get(topic, "–")) for topic in topics)
+    papers, here = dict(item.setting), answer.setting
+    rows = tuple((topic, papers.get(topic, "–"), here.get(topic, "–")) for topic in {**papers, **here})
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
-        f"{item.at_paper_size}.",
+        f"{item.at_paper_size}."
     )
-    difference = SeriesSection("Why they differ", why, Table(("", "paper", "here"), rows))
-    page = [*sections, *theirs, difference]
-    return render_series(f"{item.title} ({name})", answer.sentences, page, folders, shown_command(command))
+    page = [*parts, *theirs, ("Why they differ", (Table(("", "paper", "here"), rows), why))]
+    title = f"{item.title} ({name})"
+    return render_page(title, answer.answer, page, folders=folders, command=shown_command(command))
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The contents of the page of an item that trains no arms."""
+
+    answer: tuple[str, ...]
+    parts: tuple[Part, ...]
+    numbers: Any
+    """The same as plain data."""
+    folders: tuple[str, ...] = ()
+    """Folders within the study's, of runs that have a page of their own."""
+
+
+TITLES = {
+    "filters": "Filters of the patch embedding",
+    "positions": "Similarity of position embeddings",
+    "attention-distance": "Attention distance by depth",
+    "attention-rollout": "Attention from the class token to the image",
+}
+"""The pictures of `vitkit inspect` by the names of their files."""
+
+
+def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
+    """Make a function that collects some of the pictures of `vitkit inspect` for each start."""
+
+    def collect(options: ReproduceOptions, folder: Path) -> Collected:
+        parts: list[Part] = []
+        answer, numbers = [], []
+        for number, start in enumerate(options.starts, start=1):
+            place, name = folder / f"inspect-{number}", Path(start).name
+            refuse_link(place)  # the study may be somebody else's
+            drawn = inspect(start, options.images, out=place, listener=options.listener)
+            files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
+            present = [stem for stem in stems if stem in files]
+            pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in present]
+            absent = [stem for stem in stems if stem not in files]
+            sentences = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
+            if drawn.without_attention and any("attention" in stem for stem in absent):
+                sentences.append(f"Without attention: {drawn.without_attention}.")
+            parts.append((name, (*sentences, *pictures)))
+            numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in present]})
+            answer += sentences
+        if any(entry["pictures"] for entry in numbers):
+            answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
+        return Collected(tuple(answer), tuple(parts), numbers)
+
+    return collect
+
+
+_LARGEST_PICTURE = 32 << 20
+"""Bytes of a picture that a page takes in; those of vitkit have some hundred thousand."""
+
+
+def _picture(path: Path, alt: str) -> Photo:
+    """Read a picture of a folder that may be somebody else's."""
+    data = base64.b64encode(read_regular_file(path, _LARGEST_PICTURE)).decode()
+    return Photo(f"data:image/png;base64,{data}", alt)
+
+
+def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
+    """Fine-tune a start on the tasks of VTAB-1k that have a folder."""
+    refuse_link(folder / "vtab")  # the study may be somebody else's
+    result = run_vtab(
+        VtabOptions(
+            options.starts[0],
+            options.data,
+            out=folder / "vtab",
+            steps=options.steps,
+            device=options.device,
+            threads=options.threads,
+            listener=options.listener,
+        )
+    )
+    mean = result.mean()
+    answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
+    answer += remarks(result)
+    part = ("Here, beside the paper's Table 9", (score_table(result),))
+    folders = tuple(f"vtab/{score.folder}/final" for score in result.tasks)
+    return Collected(tuple(answer), (part,), portable_json(result), folders)
+
+
+TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
+"""Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
+
+
+def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
+    """Time models at the paper's image sizes, unless `bench.json` has the times already."""
+    path = folder / "bench.json"
+    if not path.exists():
+        models = options.starts or TIMED
+        measured = bench(
+            *models,
+            image_size="64..512",
+            minutes=options.minutes / len(models),
+            threads=options.threads,
+            device=options.device,
+            listener=options.listener,
+        )
+        keep(measured, folder)
+    measurement = read(Bench, path)
+    assert measurement is not None  # it was written above
+    records = [record for record in measurement.records if not isinstance(record, Response)]
+    batches = {
+        (record.model, record.image_size, record.precision): record.largest_batch
+        for record in records
+        if isinstance(record, Memory) and record.phase == "training"
+    }
+
+    def largest(record: Speed) -> str:
+        batch = batches.get((record.model, record.image_size, record.precision))
+        return "–" if batch is None else f"{batch:,}"
+
+    columns: dict[str, Callable[[Speed], str | Number]] = {
+        "model": lambda speed: speed.model,
+        "pixels": lambda speed: str(speed.image_size[0]),
+        "precision": lambda speed: speed.precision,
+        "images a second": lambda speed: Number(f"{speed.images_per_second:,.1f}", speed.images_per_second),
+        "largest batch of training": largest,
+    }
+    speeds = (record for record in records if isinstance(record, Speed) and record.library == "vitkit")
+    table = table_of((speed for speed in speeds if speed.phase == "inference"), columns)
+    picture = folder / "bench.png"
+    pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
+    part = ("Here", (table, *pictures))
+    sentence = (
+        f"Measured on {measurement.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
+        "it does not print."
+    )
+    return Collected((sentence,), (part,), [to_json(record) for record in records])
+
+
+def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
+    """Count the compute of every row of Table 6."""
+    rows = table6()
+    columns: dict[str, Callable[[Table6Row], str | Number]] = {
+        "model": lambda row: row.model,
+        "epochs": lambda row: str(row.epochs),
+        "paper, exaFLOPs": lambda row: Number(f"{row.paper:,}", row.paper),
+        "here, exaFLOPs": lambda row: Number(f"{row.ours:,.0f}", row.ours),
+        "here over paper": lambda row: Number(f"{row.ratio:.3f}", row.ratio),
+    }
+    table = table_of(rows, columns)
+    worst = max(rows, key=lambda row: abs(row.ratio - 1))
+    sentence = (
+        f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "
+        f"paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs). The accuracies need "
+        "JFT-300M, and are not measured here."
+    )
+    part = ("Compute, counted here and printed there", (table,))
+    return Collected((sentence,), (part,), [to_json(row) for row in rows])
+
+
+SHOTS = (5, 10)
+"""Images of each class from which the classes are learned, as in the paper (4.1)."""
+
+
+def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, Path]) -> Collected:
+    """Measure the few-shot accuracy of frozen features, by the paper's ridge regression (4.1).
+
+    Args:
+        options: of the study.
+        data: the images with labels.
+        models: run folders by the labels of their arms.
+    """
+    starts = tuple(str(path) for path in models.values())
+    measured = fewshot(
+        starts,
+        data,
+        shots=SHOTS,
+        methods=("ridge",),
+        device=options.device,
+        cache=False,  # nobody needs the features of these models again
+        listener=options.listener,
+    )
+    rows: list[tuple[str | Number, ...]] = []
+    numbers = {}
+    for label, model in zip(models, measured.models, strict=True):
+        rows.append((label, *(fraction_cell(score.mean) for score in model.scores)))
+        numbers[label] = {
+            f"{score.shots} shots": {"mean": score.mean, "interval": score.interval} for score in model.scores
+        }
+    how = (
+        "Ridge regression on the frozen features of a few images of each class, the mean of "
+        f"{measured.seeds} draws, tested on {measured.test_images:,} images; guessing would be right on "
+        f"{measured.chance:.1%}."
+    )
+    headings = ("", *(f"{shots} shots" for shots in SHOTS))
+    part = ("Few-shot accuracy before fine-tuning", (Table(headings, tuple(rows)), how))
+    return Collected((), (part,), numbers)
+
+
+COLLECTORS: Mapping[ItemName, Callable[[ReproduceOptions, Path], Collected]] = {
+    "fig2": collect_vtab,
+    "fig6": pictures_of("attention-rollout"),
+    "fig7": pictures_of("filters", "positions", "attention-distance"),
+    "fig10": pictures_of("positions"),
+    "fig11": pictures_of("attention-distance"),
+    "fig12": collect_speed,
+    "fig14": pictures_of("attention-rollout"),
+    "table6": collect_compute,
+    "table9": collect_vtab,
+}
+"""The figures and tables that train no arms."""

@@ -1,6 +1,6 @@
 """The paper's numbers as plain data: arXiv 2010.11929v2, tables as numbered there.
 
-The compute of Table 6 stands in `jobs/cost.py`, and Table 9 in `jobs/vtab/result.py`, where they are compared
+The compute of Table 6 stands in `jobs/cost.py`, and Table 9 in `jobs/vtab/paper.py`, where they are compared
 with our numbers; here they are used, and not copied.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitkit.data.layouts.vtab_tasks import GROUPS, Group, vtab_task
 from vitkit.jobs.cost import TABLE_6
-from vitkit.jobs.vtab.result import PAPER, PAPER_MODELS, tasks_of
+from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.tasks.page import Number, Table
 
 

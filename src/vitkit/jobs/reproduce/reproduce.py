@@ -6,7 +6,7 @@ OUT/result.json   the result, OUT/report.html the same beside the paper's number
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,37 +20,51 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import Scores, paired_difference
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.reproduce.collect import COLLECTORS, Collected, collect_few_shot, collect_vtab
 from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
-from vitkit.jobs.reproduce.page import Answer, ArmRow, render, say, study_sections
-from vitkit.jobs.reproduce.verdict import Finding, judge, summarise
-from vitkit.jobs.study.comparison import ScoredArms, compare_arms, read_scores
+from vitkit.jobs.reproduce.page import (
+    COLLECTORS,
+    Answer,
+    ArmRow,
+    Finding,
+    collect_few_shot,
+    collect_vtab,
+    judge,
+    render,
+    say,
+    study_parts,
+    summarise,
+)
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Comparison,
+    Planned,
+    ScoredArms,
     StudyResult,
     begins_within,
     check_arms,
+    compare_arms,
     complete_arms,
+    measure_paces,
     new_study,
+    plan_arm,
+    read_scores,
     read_study,
     run_pages,
 )
 from vitkit.models.zoo import model_config
+from vitkit.report.template import Part
 from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, describe_start, list_images, plan_run
-from vitkit.runs.processes import take_threads
+from vitkit.runs.plan import Opened, describe_start, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
-from vitkit.training.config import OptimizerConfig
-from vitkit.world import ALONE
 
 VALIDATIONS = 10
 """Validations of a run that ends with its best weights, so that these are found to a tenth of the run. Other
@@ -80,11 +94,11 @@ class Reproduction(StudyResult):
 
     def summary(self) -> str:
         """Give the conclusions here."""
-        return f"{self.item.title}. {' '.join(self.answer.sentences)}"
+        return f"{self.item.title}. {' '.join(self.answer.answer)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
-        return {"title": self.item.title, "conclusion": self.item.conclusion, **self.answer.to_json()}
+        return {"title": self.item.title, "conclusion": self.item.conclusion, **to_json(self.answer)}
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,7 @@ class Length:
     length: Annotated[int, Range("a number of steps", 1, COUNT)]
     """Steps of the base."""
     speed: Mapping[str, Positive]
-    """Images a second in training, of each arm that was timed."""
+    """Images a second in training, by arm."""
 
 
 def run_reproduce(
@@ -155,24 +169,13 @@ def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
 
 def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Collect the results of other verbs for a start."""
-    recorded = {
-        "item": options.item,
-        "start": list(options.starts),
-        "images": [str(path) for path in options.images],
-        "data": options.data,
-        "steps": options.steps,
-        "minutes": options.minutes,
-    }
+    recorded = {name: getattr(options, name) for name in ("item", "data", "steps", "minutes")}
+    recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
     study = new_study(_kind(options), command, recorded, ())
     with study.claim(folder):
         collected = COLLECTORS[options.item](options, folder)
-        answer = Answer(collected.answer, (), (), collected.numbers)
-        reproduction = Reproduction(folder, item, answer)
-        _write(
-            reproduction,
-            render(item, answer, (), collected.sections, collected.folders, folder.name, command),
-        )
-    return reproduction
+        answer = Answer(collected.answer, collected=collected.numbers)
+        return _write(folder, item, answer, collected.parts, collected.folders, command)
 
 
 def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
@@ -184,7 +187,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         arms = make_arms(options, item, base, design, 1)  # their length is not chosen yet
         # The start of an arm that begins from another arm is not there yet.
         check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, opened)
-        paces = measure(options, design, opened)
+        paces = measure_paces(_runs(design), options, opened)
         length = _choose_length(options, item, base, design, paces)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
@@ -205,11 +208,12 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else None
         with listener.progress("comparing the arms"):
-            reproduction = _analyse(
-                options, item, base, design, study.arms, completed, length, folder, few_shot
-            )
-            _write(reproduction, _page(reproduction, design, study.arms, completed, command, few_shot))
-    return reproduction
+            answer, comparison = _analyse(options, item, base, design, study.arms, completed, length, folder)
+            parts = study_parts(answer, design, comparison, item.timed)
+            if few_shot is not None:
+                answer = replace(answer, collected=few_shot.numbers)
+                parts += few_shot.parts
+            return _write(folder, item, answer, parts, run_pages(folder, study.arms), command)
 
 
 def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
@@ -237,9 +241,15 @@ def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) ->
     return length
 
 
-def _write(reproduction: Reproduction, page: str) -> None:
-    replace_json(reproduction.folder / "result.json", reproduction.to_json())
-    replace_file(reproduction.folder / "report.html", [page.encode()])
+def _write(
+    folder: Path, item: Item, answer: Answer, parts: Sequence[Part], folders: Sequence[str], command: str
+) -> Reproduction:
+    """Write the result and its page."""
+    reproduction = Reproduction(folder, item, answer)
+    replace_json(folder / "result.json", reproduction.to_json())
+    page = render(item, answer, parts, folders, folder.name, command)
+    replace_file(folder / "report.html", [page.encode()])
+    return reproduction
 
 
 def _kind(options: ReproduceOptions) -> str:
@@ -366,42 +376,6 @@ def _validations(run: Run) -> int:
 # --- the length ---
 
 
-def measure(options: ReproduceOptions, design: Design, opened: Opened) -> dict[str, Pace]:
-    """Time the arms; of arms that train alike only the first is timed, and the key is its name."""
-    take_threads(ALONE, options.threads)  # as in training: the speed depends on them
-    paces: dict[str, Pace] = {}
-    for variant, timed in _with_timed_arms(design):
-        if variant.name != timed:
-            continue
-        # An arm that begins from another arm of the study is timed with new weights: the other has not begun.
-        run = replace(variant.run, start=StartConfig()) if variant.run.model else variant.run
-        plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
-        with options.listener.progress(f"measuring the speed of {variant.label}"):
-            paces[timed] = plan.measure(options.listener)
-    return paces
-
-
-def _with_timed_arms(design: Design) -> Iterator[tuple[Variant, str]]:
-    """Yield each arm with the name of the first arm of the same model, image size and optimiser."""
-    firsts: list[tuple[Run, str]] = []
-    for variant in design.variants:
-        run = variant.run
-        plain = replace(
-            run,
-            splits=Splits(),
-            start=StartConfig() if run.model else run.start,
-            architecture=replace(run.architecture, dropout=None),
-            optimizer=OptimizerConfig(optimizer=run.optimizer.optimizer, weight_decay=0.0),
-            training=replace(run.training, select="last"),
-        )
-        if run.task == "classification":  # label smoothing costs nothing
-            plain = replace(plain, objective=type(run.objective)())
-        timed = next((name for first, name in firsts if first == plain), variant.name)
-        if timed == variant.name:
-            firsts.append((plain, timed))
-        yield variant, timed
-
-
 def _choose_length(
     options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
 ) -> Length:
@@ -410,9 +384,11 @@ def _choose_length(
     speed = {name: batch / pace.step for name, pace in paces.items()}
     if options.steps is not None:
         return Length(options.steps, speed if item.timed else {})
-    expected = list(_expected(options, item, base, design, paces))
-    fixed = sum(arm.runs * arm.overhead for arm in expected)
-    of_each_step = sum(arm.runs * arm.length * arm.step for arm in expected)  # seconds, of the base's steps
+    fixed, of_each_step = 0.0, 0.0  # seconds; the steps are the base's
+    for variant, arm in zip(design.variants, make_arms(options, item, base, design, 1), strict=True):
+        pace = paces[variant.name]
+        fixed += arm.series.num_runs * _overhead(variant, base, pace)
+        of_each_step += arm.series.num_runs * variant.length * pace.step
     steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / of_each_step))
     if steps < FEW_STEPS:
         options.listener.warn(
@@ -422,41 +398,9 @@ def _choose_length(
     return Length(steps, speed)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The expected time of an arm."""
-
-    runs: int
-    """The runs of the arm, its sweep included."""
-    length: float
-    """Its steps over the base's steps."""
-    step: float
-    """Seconds of a step."""
-    overhead: float
-    """Seconds of a run for everything but its steps."""
-
-
-def _expected(
-    options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
-) -> Iterator[Expected]:
-    """Yield the expected time of each arm."""
-    for variant, timed in _with_timed_arms(design):
-        pace = paces[timed]
-        runs = _seeds(options, item) if variant.seeds is None else variant.seeds
-        runs += len(variant.rates) if len(variant.rates) > 1 else 0  # a single rate needs no sweep
-        overhead = (_validations(variant.run) + base.tested) * pace.validation + FINISHING
-        yield Expected(runs, variant.length, pace.step, overhead)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """An arm in a plan: the number of its runs, the steps of each, and the seconds of all."""
-
-    name: str
-    label: str
-    runs: int
-    steps: int
-    seconds: float
+def _overhead(variant: Variant, base: Base, pace: Pace) -> float:
+    """Estimate the seconds of a run for everything but its steps."""
+    return (_validations(variant.run) + base.tested) * pace.validation + FINISHING
 
 
 def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
@@ -471,15 +415,18 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     if item.design is None:
         return ()
     base, design, opened = make_design(options, item, folder)
-    paces = measure(options, design, opened)
+    paces = measure_paces(_runs(design), options, opened)
     length = _choose_length(options, item, base, design, paces).length
     planned = []
     arms = make_arms(options, item, base, design, length)
-    for arm, expected in zip(arms, _expected(options, item, base, design, paces), strict=True):
-        steps = arm.run.training.total_steps(base.num_images)
-        seconds = expected.runs * (steps * expected.step + expected.overhead)
-        planned.append(Planned(arm.folder, arm.label, expected.runs, steps, seconds))
+    for variant, arm in zip(design.variants, arms, strict=True):
+        pace, steps = paces[arm.folder], arm.run.training.total_steps(base.num_images)
+        planned.append(plan_arm(arm, steps, steps * pace.step + _overhead(variant, base, pace)))
     return tuple(planned)
+
+
+def _runs(design: Design) -> dict[str, Run]:
+    return {variant.name: variant.run for variant in design.variants}
 
 
 # --- the result ---
@@ -494,17 +441,16 @@ def _analyse(
     completed: Sequence[Series],
     length: Length,
     folder: Path,
-    few_shot: Collected | None,
-) -> Reproduction:
-    """Compare the arms of a study, and test the paper's conclusions with them."""
+) -> tuple[Answer, Comparison]:
+    """Test the paper's conclusions with the arms of a study, and compare them with the first one."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
-    tested = read_scores(folder, [arm for arm, _ in pairs], [series for _, series in pairs])
+    tested = read_scores(folder, *zip(*pairs, strict=True))
     scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
     findings = judge(design.claims, scores, validation)
     labels = {arm.folder: arm.label for arm in arms}
     rows = []
-    for (variant, timed), arm, series in zip(_with_timed_arms(design), arms, completed, strict=True):
+    for variant, arm, series in zip(design.variants, arms, completed, strict=True):
         rows.append(
             _arm_row(
                 variant,
@@ -513,7 +459,7 @@ def _analyse(
                 scores.get(arm.folder, {}),
                 validation.get(arm.folder),
                 base,
-                length.speed.get(timed),
+                length.speed.get(arm.folder),
             )
         )
     summary = summarise(findings)
@@ -526,16 +472,11 @@ def _analyse(
             "One seed is about these weights only, and says nothing about other trainings: give --seeds 3 or "
             "more for that."
         )
+    setting = _setting(base, design, length)
     answer = Answer(
-        tuple(sentences),
-        tuple(findings),
-        tuple(rows),
-        None if few_shot is None else few_shot.numbers,
-        tested,
-        seeds,
-        _setting(base, design, length),
+        tuple(sentences), tuple(findings), tuple(rows), tested.images, tested.split, seeds, setting
     )
-    return Reproduction(folder, item, answer)
+    return answer, compare_arms(folder, *zip(*pairs, strict=True))
 
 
 def _is_tested(arm: Arm) -> bool:
@@ -610,35 +551,16 @@ def _accuracy_sentences(findings: Sequence[Finding], rows: Sequence[ArmRow], tes
     ]
 
 
-def _setting(base: Base, design: Design, length: Length) -> tuple[tuple[str, str], ...]:
+def _setting(base: Base, design: Design, length: Length) -> dict[str, str]:
     """List the data, model and sizes of a study, to show them beside the paper's."""
     run = base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
     height, width = run.preprocessing.image_size
-    return (
-        ("data", f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes"),
-        ("model", (models[0] + (" and others" if len(models) > 1 else "")) or "the start's"),
-        ("image size", f"{height}x{width} pixels"),
-        ("batch", f"{run.training.batch_size:,} images"),
-        ("steps", f"{length.length:,} of the base"),
-        ("measured", "top-1 accuracy on the test images after this training"),
-    )
-
-
-def _page(
-    reproduction: Reproduction,
-    design: Design,
-    arms: Sequence[Arm],
-    completed: Sequence[Series],
-    command: str,
-    few_shot: Collected | None,
-) -> str:
-    """Make the page of a study."""
-    pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
-    comparison = compare_arms(reproduction.folder, [arm for arm, _ in pairs], [series for _, series in pairs])
-    sections = study_sections(reproduction.answer, design, comparison, reproduction.item.timed)
-    sections += () if few_shot is None else few_shot.sections
-    folders, setting = run_pages(reproduction.folder, arms), reproduction.answer.setting
-    return render(
-        reproduction.item, reproduction.answer, setting, sections, folders, reproduction.folder.name, command
-    )
+    return {
+        "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
+        "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
+        "image size": f"{height}x{width} pixels",
+        "batch": f"{run.training.batch_size:,} images",
+        "steps": f"{length.length:,} of the base",
+        "measured": "top-1 accuracy on the test images after this training",
+    }

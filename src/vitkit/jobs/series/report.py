@@ -22,23 +22,22 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
     """
     if not series.ended:
         listener.note(explain_no_model(folder, series))
-    from vitkit.report.template import SeriesSection, render_series
+    from vitkit.report.template import Part, render_page
 
-    sections = []
+    parts: list[Part] = []
     with listener.progress("writing the report"):
         if series.rates:
-            plot = _plot(series)
-            sections.append(
-                SeriesSection("Sweep over learning rates", series.reasons, rate_table(series), plot)
-            )
-        sections.append(SeriesSection("Trained runs", (), member_table(series)))
+            shown = (rate_table(series), *series.reasons, _plot(series))
+            parts.append(("Sweep over learning rates", shown))
+        parts.append(("Trained runs", (member_table(series),)))
         folders = [
             member.folder
             for member in series.all_members
             if (folder / member.folder / "report.html").exists()
         ]
         command = shown_command(series.command or "vitkit.train_series(...)")
-        page = render_series(folder.resolve().name, conclusions(series), sections, folders, command)
+        name = folder.resolve().name
+        page = render_page(name, conclusions(series), parts, folders=folders, command=command)
     path = folder / "report.html"
     replace_file(path, [page.encode()])
     return path
@@ -144,16 +143,16 @@ def _interval(interval: Sequence[float]) -> str:
 
 def _plot(series: Series) -> Plot | None:
     """Draw the scores against the rates; None where fewer than two have a score, or no rate is chosen yet."""
-    from vitkit.analysis.study_figures import rate_plot
+    from vitkit.analysis.study_figures import line_figure
 
-    scored = [(m.learning_rate, m.score) for m in series.rates if m.score and m.score.value is not None]
-    if len(scored) < 2 or series.chosen is None:
+    tried = [
+        (member.learning_rate, member.score.value, member.score.interval)
+        for member in series.rates
+        if member.score is not None and member.score.value is not None
+    ]
+    if len(tried) < 2 or series.chosen is None:
         return None
-    figure = rate_plot(
-        [rate for rate, _ in scored],
-        [score.value or 0.0 for _, score in scored],  # for the type: none is None in `scored`
-        [score.interval for _, score in scored],
-        series.chosen,
-        f"{series.metric.replace('_', ' ')} on held-out images",
-    )
+    lines = {"tried": tried, "chosen": [point for point in tried if point[0] == series.chosen]}
+    up = f"{series.metric.replace('_', ' ')} on held-out images"
+    figure = line_figure({"": lines}, "learning rate", up)
     return Plot(figure, "rates", "The score on held-out images against the learning rate, as in the table.")

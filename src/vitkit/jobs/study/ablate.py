@@ -12,33 +12,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitkit.config import to_json
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.comparison import (
-    Comparison,
-    arm_table,
-    compare_arms,
-    conclusions,
-    difference_plot,
-)
 from vitkit.jobs.study.options import AblateOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Comparison,
+    Planned,
     StudyResult,
+    arm_table,
     check_arms,
+    compare_arms,
     complete_arms,
+    conclusions,
+    difference_plot,
+    measure_paces,
     new_study,
+    plan_arm,
     run_pages,
 )
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, list_images, plan_run
+from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.shown import Rows
 from vitkit.tasks import find_task
@@ -108,7 +110,7 @@ class Ablation(StudyResult):
             "rates": self.design.rates,
             "vary": {name: list(values) for name, values in self.design.levels.items()},
             "conclusions": conclusions(self.comparison),
-            "comparison": self.comparison.to_json(),
+            "comparison": to_json(self.comparison),
         }
 
 
@@ -407,48 +409,30 @@ def _explain_rates(base: Run, options: AblateOptions) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The runs of an arm, and their time on this machine."""
-
-    label: str
-    rates: tuple[float, ...]
-    runs: int
-    """All runs, the sweep included."""
-    seconds: float
-    """The time of all runs."""
-
-
-def plan_ablation(options: AblateOptions) -> list[Expected]:
+def plan_ablation(options: AblateOptions) -> list[Planned]:
     """Plan the arms of an ablation, with their time as measured now; nothing is written.
 
     Raises:
         VitkitError: as `run_ablate`, before it trains.
     """
     require_threads(options.threads)
-    design = make_arms(options)
-    base = design.arms[0].run
-    opened = Opened(base, list_images(base))
-    _refuse(design.arms, options, opened)
-    expected = []
-    for arm in design.arms:
-        plan = plan_run(arm.run, None, device=options.device, opened=opened)
-        with options.listener.progress(f"measuring the speed of {arm.label}"):
-            pace = plan.measure(options.listener)
-        training, count = plan.run.training, len(plan.images.splits["train"])
+    arms = make_arms(options).arms
+    opened = Opened(arms[0].run, list_images(arms[0].run))
+    _refuse(arms, options, opened)
+    paces = measure_paces({arm.label: arm.run for arm in arms}, options, opened)
+    planned = []
+    for arm in arms:
+        training, pace = arm.run.training, paces[arm.label]
+        count = len(list_images(arm.run, opened).splits["train"])
         steps = training.total_steps(count)
         pauses = math.ceil(steps / training.evaluation_interval(count))
-        rates = arm.series.sweep_rates
-        runs = arm.series.runs + (len(rates) if len(rates) > 1 else 0)
-        expected.append(
-            Expected(arm.label, rates, runs, runs * (steps * pace.step + pauses * pace.validation))
-        )
-    return expected
+        planned.append(plan_arm(arm, steps, steps * pace.step + pauses * pace.validation))
+    return planned
 
 
 def _render(ablation: Ablation, command: str) -> str:
     """Make the page of an ablation, as HTML."""
-    from vitkit.report.template import SeriesSection, render_series
+    from vitkit.report.template import Part, render_page
 
     comparison, design = ablation.comparison, ablation.design
     explained = (
@@ -459,13 +443,17 @@ def _render(ablation: Ablation, command: str) -> str:
         "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
         "arm alone.",
     )
-    sections = [SeriesSection("Arms", explained, arm_table(comparison), difference_plot(comparison))]
+    parts: list[Part] = [("Arms", (arm_table(comparison), *explained, difference_plot(comparison)))]
     table = _cell_table(ablation)
     if table is not None:
-        sections.append(SeriesSection(f"Mean {comparison.score} by value", (), table))
-    pages = run_pages(ablation.folder, design.arms)
-    answer = [design.base, *conclusions(comparison)]
-    return render_series(ablation.folder.resolve().name, answer, sections, pages, shown_command(command))
+        parts.append((f"Mean {comparison.score} by value", (table,)))
+    return render_page(
+        ablation.folder.resolve().name,
+        [design.base, *conclusions(comparison)],
+        parts,
+        folders=run_pages(ablation.folder, design.arms),
+        command=shown_command(command),
+    )
 
 
 def _cell_table(ablation: Ablation) -> Table | None:

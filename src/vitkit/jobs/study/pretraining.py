@@ -15,18 +15,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
-from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    Comparison,
+    arm_table,
     check_arms,
+    compare_arms,
     complete_arms,
+    conclusions,
+    difference_plot,
     new_study,
     read_study,
     run_pages,
@@ -80,8 +85,8 @@ class Helped:
         return {
             "folder": str(self.folder),
             "answers": self.answers(),
-            "comparison": self.comparison.to_json(),
-            "against_longer": self.against_longer.to_json(),
+            "comparison": to_json(self.comparison),
+            "against_longer": to_json(self.against_longer),
         }
 
 
@@ -233,7 +238,7 @@ def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opene
 
 def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
     """Make the page of the study, as HTML."""
-    from vitkit.report.template import SeriesSection, render_series
+    from vitkit.report.template import render_page
 
     explained = (
         "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
@@ -244,9 +249,11 @@ def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
         "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
         "that was measured before the study began.",
     )
-    sections = [
-        SeriesSection("Arms", explained, arm_table(helped.comparison), difference_plot(helped.comparison)),
-        SeriesSection("Against as much time without it", (), arm_table(helped.against_longer)),
-    ]
-    pages, title = run_pages(helped.folder, arms), helped.folder.resolve().name
-    return render_series(title, helped.answers(), sections, pages, shown_command(command))
+    shown = (arm_table(helped.comparison), *explained, difference_plot(helped.comparison))
+    return render_page(
+        helped.folder.resolve().name,
+        helped.answers(),
+        [("Arms", shown), ("Against as much time without it", (arm_table(helped.against_longer),))],
+        folders=run_pages(helped.folder, arms),
+        command=shown_command(command),
+    )

@@ -21,29 +21,29 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from vitkit.config import to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
-from vitkit.durable import read_json, replace_json
+from vitkit.durable import replace_file, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.options import ScaleOptions
-from vitkit.jobs.study.scale_result import Measured, Scale, write_result
+from vitkit.jobs.study.options import Axis, ScaleOptions
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
+    StudyResult,
     check_arms,
     complete_arm,
     complete_arms,
+    measure_paces,
     new_study,
     read_study,
 )
@@ -52,15 +52,225 @@ from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
 from vitkit.runs.budget import Pace, with_steps
-from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.config import Run, StartConfig, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, describe_start, list_images, plan_run, with_absolute_paths
+from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.trained_model import is_training_data
+from vitkit.shown import Rows
 from vitkit.tasks import find_task
-from vitkit.text import format_duration, join_names
+from vitkit.tasks.page import Plot, Table
+from vitkit.text import format_count, format_duration, join_names, pluralize, without_places
+
+AXES: dict[Axis, tuple[str, str, str]] = {
+    "data": ("training images", "as many images", "images"),
+    "steps": ("steps", "as many steps", "steps"),
+    "size": ("FLOPs of training", "the FLOPs, in a larger model,", "FLOPs"),
+}
+"""For each axis its label, the noun of "three times ...", and its unit."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A point of the study, and its test errors."""
+
+    label: str
+    folder: str
+    x: float
+    point: Point | None
+    """None where training diverged with every seed."""
+    diverged: int
+    """Seeds with which it diverged."""
+
+
+@dataclass(frozen=True, repr=False)
+class Scale(StudyResult):
+    """A law of scale: its points, its prediction, and the error of the held-out point."""
+
+    data: str
+    model: str
+    along: Axis
+    hold: Literal["steps", "epochs"]
+    metric: str
+    is_fraction: bool
+    """Whether errors are 1 minus a fraction, such as accuracy; else they are a loss."""
+    steps: int
+    """Updates of the held-out point."""
+    measured: tuple[Measured, ...]
+    """The points that the law was fitted to."""
+    held_out: Measured
+    fit: LawFit
+    prediction: Prediction
+    """The prediction at the held-out point, made before it was trained."""
+    final: LawFit | None
+    """The law fitted to all points, the held-out one too; None where that diverged."""
+    objection: str
+    """The reason why the law does not hold; "" where it does."""
+    beyond: Prediction | None
+    """The error at three times the held-out point; None where the law does not hold."""
+
+    def summary(self) -> str:
+        """Give the conclusions."""
+        return " ".join(conclusions(self))
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the table of the points."""
+        table = point_table(self)
+        return table.headings, table.rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data, with the sentences about them."""
+        return {**to_json(self), "conclusions": conclusions(self)}
+
+
+def conclusions(result: Scale) -> list[str]:
+    """Conclude from the held-out point, and from the extrapolation or the objection to it."""
+    label, more, _ = AXES[result.along]
+    metric = result.metric.replace("_", " ")
+    low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
+    sentences = [
+        f"From {low} to {high} {label} the {'error' if result.is_fraction else metric} is "
+        f"{result.fit.law.describe()}."
+    ]
+    point, prediction = result.held_out.point, result.prediction
+    expected = (
+        f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)} if it holds)"
+    )
+    where = f"At {result.held_out.label}, three times beyond"
+    if point is None:
+        sentences.append(f"{where}, {expected}; training diverged.")
+    else:
+        side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
+        sentences.append(
+            f"{where}, {expected}; {shown(result, point.error)} {metric} came out, {side} the interval."
+        )
+    if result.objection:
+        sentences.append(
+            f"The law does not hold here: {result.objection}. Nothing is said about three times {more}."
+        )
+    if result.beyond is not None and result.final is not None and point is not None:
+        ends = "from no further gain to one as fast as through the last points"
+        expected = f"about {shown(result, result.beyond.error)} {metric} by the law"
+        if not result.final.falls_at_last:
+            ends, expected = "the last points show no gain", f"{shown(result, point.error)} {metric} as now"
+        sentences.append(
+            f"EXTRAPOLATION: three times {more} would reach {expected} "
+            f"({interval(result, result.beyond)}: {ends})."
+        )
+    return sentences
+
+
+def remarks(result: Scale) -> list[str]:
+    """Explain what was equal at all points, what the intervals cover, and which runs diverged."""
+    equal = {
+        "data": "Every point made the same number of updates and was validated equally often, on the same "
+        "images: with equal passes, fewer images would also mean fewer updates.",
+        "steps": "Every point is a training of its own, whose learning rate ends with it.",
+        "size": "Width and depth grow together, and the steps stay the same.",
+    }[result.along]
+    if result.hold == "epochs":
+        equal = "Every point made the same number of passes: fewer images also mean fewer updates."
+    sentences = [
+        equal,
+        "At every point the best weights by validation are tested, on the same test images; the intervals "
+        "are for these images, and not for others.",
+    ]
+    if result.fit.residuals <= 2:
+        sentences.append(
+            "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow the "
+            "interval."
+        )
+    return [
+        *sentences,
+        *(
+            f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
+            for place in (*result.measured, result.held_out)
+            if place.diverged
+        ),
+    ]
+
+
+def shown(result: Scale, error: float) -> str:
+    """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
+    return f"{1 - error:.1%}".replace("%", " %") if result.is_fraction else f"{error:.4g}"
+
+
+def interval(result: Scale, prediction: Prediction) -> str:
+    """Write the interval of a prediction, from its lower to its upper end."""
+    ends = (prediction.high, prediction.low) if result.is_fraction else (prediction.low, prediction.high)
+    low, high = (shown(result, end) for end in ends)
+    return f"95 % interval {low.removesuffix(' %')} to {high}"
+
+
+def point_table(result: Scale) -> Table:
+    """Make the table of the points: x, the measured scores, and the law's."""
+    metric = result.metric.replace("_", " ")
+    rows = []
+    for place in (*result.measured, result.held_out):
+        law = shown(result, result.fit.law.at(place.x))
+        is_last = place is result.held_out
+        law += f" ({interval(result, result.prediction)})" if is_last else ""
+        remark = "held out" if is_last else ""
+        if place.point is None:
+            rows.append((place.label, "–", "–", law, "diverged"))
+            continue
+        seeds = ", ".join(shown(result, error) for error in place.point.errors)
+        rows.append((place.label, shown(result, place.point.error), seeds, law, remark))
+    return Table(
+        (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"), tuple(rows)
+    )
+
+
+def write_result(result: Scale, command: str) -> Path:
+    """Write `scale.json` and `report.html` into the folder of the study.
+
+    Args:
+        result: of the study.
+        command: that made it.
+
+    Returns:
+        The page.
+    """
+    from vitkit.report.template import render_page
+
+    folder = result.folder
+    replace_json(folder / "scale.json", without_places(result.to_json()))
+    folders = [place.folder for place in (*result.measured, result.held_out)]
+    pages = [name for name in folders if (folder / name / "report.html").exists()]
+    page = render_page(
+        folder.resolve().name,
+        conclusions(result),
+        [("Points", (point_table(result), *remarks(result), _plot(result)))],
+        folders=pages,
+        command=shown_command(command),
+    )
+    path = folder / "report.html"
+    replace_file(path, [page.encode()])
+    return path
+
+
+def _plot(result: Scale) -> Plot:
+    """Draw the points, the law with its interval, the held-out point and three times beyond."""
+    from vitkit.analysis.study_figures import scale_plot
+
+    first, last = result.measured[0].x, result.held_out.x
+    band = [result.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
+    beyond: list[Prediction] = []
+    if result.beyond is not None and result.final is not None:
+        beyond = [result.final.extrapolate(x) for x in np.geomspace(last, result.beyond.x, 12).tolist()]
+    figure = scale_plot(
+        result.fit.points,
+        band,
+        result.held_out.point,
+        beyond,
+        AXES[result.along][0],
+        f"test error (1 - {result.metric.replace('_', ' ')})" if result.is_fraction else result.metric,
+        result.is_fraction,
+    )
+    return Plot(figure, "law", " ".join(conclusions(result)))
+
 
 KIND = "scale"
 PREDICTION = "prediction.json"
@@ -125,7 +335,7 @@ def run_scale(
         )
         fit = _fit(measured, folder)
         prediction = fit.predict(plan.places[-1])
-        _keep_prediction(folder, last.folder, fit, prediction)
+        _keep_prediction(folder, fit, prediction)
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
         place = f"the held-out point, {last.label}"
         try:
@@ -274,7 +484,11 @@ def _plan(
     if recorded is not None:
         steps, seconds = recorded
     elif budget is not None or measure:
-        paces = _measure_paces(options, opened)
+        # The largest first, by which all are timed whose models are alike.
+        largest, *others = (point for _, _, point in reversed(_make_points(options, run, data, steps)))
+        check_run(largest, device=options.device, threads=options.threads, opened=opened)
+        timed = {f"point {number}": point for number, point in enumerate([largest, *others])}
+        paces = [*reversed(measure_paces(timed, options, opened).values())]
 
         def cost(steps: int) -> float:
             return _seconds(_make_points(options, run, data, steps), paces, data, options.seeds)
@@ -411,23 +625,6 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure_paces(options: ScaleOptions, opened: Opened) -> list[Pace]:
-    """Time a step and a validation of each point; a single time for all, unless their models differ."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)  # as in training: the speed depends on them
-    steps = opened.run.training.total_steps(opened.num_images)
-    runs = [point for _, _, point in _make_points(options, opened.run, opened.images, steps)]
-    if options.along != "size":
-        return [_measure_pace(runs[-1], options, opened)] * len(runs)
-    return [_measure_pace(point, options, opened) for point in runs]
-
-
-def _measure_pace(run: Run, options: ScaleOptions, opened: Opened) -> Pace:
-    """Refuse a run that cannot be trained here, then time its steps."""
-    check_run(run, device=options.device, threads=options.threads, opened=opened)
-    return plan_run(run, None, device=options.device, opened=opened).measure(options.listener)
-
-
 def _seconds(
     points: Sequence[tuple[float, str, Run]], paces: Sequence[Pace], data: ImageData, seeds: int
 ) -> float:
@@ -527,50 +724,16 @@ def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
         ) from None
 
 
-def _keep_prediction(folder: Path, held_out: str, fit: LawFit, prediction: Prediction) -> None:
-    """Write the prediction before the held-out point begins; a prediction that is there must be the same.
-
-    Raises:
-        VitkitError: another prediction is there, or none although the held-out point has begun.
-    """
-    path = folder / PREDICTION
-    record = {
-        "points": [to_json(point) for point in fit.points],
-        "law": to_json(fit.law),
-        "objection": fit.objection(),
-        "prediction": to_json(prediction),
-    }
-    if path.exists():
-        if not _is_same_prediction(read_json(path), record):
-            raise VitkitError(
-                f"{path}: expected the prediction by the points in {folder}, found another. Put the original "
-                "file back, or begin again with another --out."
-            )
-    elif (folder / held_out).exists():
-        raise VitkitError(
-            f"{path} is missing, though {held_out} has begun: expected the prediction that was written "
-            "before. Put the file back, or begin again with another --out."
-        )
-    else:
-        replace_json(path, record)
-
-
-def _is_same_prediction(recorded: Any, record: dict[str, Any]) -> bool:
-    """Whether two records have the same points, and predictions that agree to a millionth.
-
-    Another machine may sum in another order.
-    """
-    if not isinstance(recorded, dict) or recorded.get("points") != record["points"]:
-        return False
-    before, now = recorded.get("prediction"), record["prediction"]
-    if not isinstance(before, dict) or before.keys() != now.keys():
-        return False
-    return all(
-        isinstance(before[name], int | float)
-        # 1e-9 for an interval that begins at 0, to which no other number is close by a relative tolerance.
-        and math.isclose(before[name], now[name], rel_tol=1e-6, abs_tol=1e-9)
-        for name in now
-    )
+def _keep_prediction(folder: Path, fit: LawFit, prediction: Prediction) -> None:
+    """Write the prediction before the held-out point begins; it follows from the points, and stays."""
+    if not (folder / PREDICTION).exists():
+        record = {
+            "points": [to_json(point) for point in fit.points],
+            "law": to_json(fit.law),
+            "objection": fit.objection(),
+            "prediction": to_json(prediction),
+        }
+        replace_json(folder / PREDICTION, record)
 
 
 def _conclude(

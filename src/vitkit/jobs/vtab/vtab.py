@@ -1,48 +1,294 @@
 """VTAB-1k: fine-tune a checkpoint on each of 19 tasks of 1,000 images, and take the mean of their accuracies.
 
-OUT/options.json             the options, written first: another call must give the same ones
-OUT/TASK/                    a series of runs (`runs/series_record.py`)
+OUT/study.json               the options, written first: another call must give the same ones
+OUT/TASK/                    a series of runs (`runs/series_record.py`), which alone records results
 OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
 OUT/TASK/final/              the run on all 1,000 images, tested once
-OUT/TASK/result.json         its test accuracy: with it the task is finished
 OUT/vtab.json, .csv, .html   the result
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import difference, read, to_json
+from vitkit import config
+from vitkit._version import __version__
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
-from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, TaskFolder, VtabTask, task_of_folder, vtab_task
+from vitkit.data.layouts.vtab_tasks import (
+    GROUPS,
+    VTAB_TASKS,
+    Group,
+    TaskFolder,
+    VtabTask,
+    task_of_folder,
+    vtab_task,
+)
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
+from vitkit.durable import hash_file, refuse_links, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.study import Arm, complete_arm
+from vitkit.jobs.series.series import recorded_run
+from vitkit.jobs.study.study import Arm, complete_arm, new_study
 from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
-from vitkit.listener import Listener
+from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import height_and_width
-from vitkit.runs.config import Run, StartConfig, name_options
+from vitkit.report.template import Part, render_page
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner, claim
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
+from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
-from vitkit.text import csv_line, join_names, without_places
+from vitkit.tasks.page import Number, Table, Text, fraction_cell
+from vitkit.text import csv_line, join_names, pluralize, without_places
 
-FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
-"""Options that another call for the same folder may change: they do not decide the accuracy of a task."""
+
+@dataclass(frozen=True)
+class TaskScore:
+    """The test accuracy of one task; fractions are from 0 to 1."""
+
+    folder: TaskFolder
+    data: str
+    """The path of its images."""
+    run: str
+    """The run folder of the model that was tested."""
+    accuracy: float
+    interval: tuple[float, float]
+    """95 % interval, over test images alone and not over seeds."""
+    images: int
+    """Test images that could be read."""
+    unreadable: int
+    repeated: int
+    """Test images that are training images too, pixel for pixel."""
+    majority: float
+    """Accuracy of always naming the most frequent class of the test images."""
+    verdict: str
+    """The comparison with that guess on the same images: better, worse, or not distinguishable."""
+    learning_rate: float
+    validation: dict[str, float] = field(default_factory=dict)
+    """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean accuracy of some tasks, with the same weight for each."""
+
+    accuracy: float
+    interval: tuple[float, float]
+    """95 % interval, by the intervals of the tasks."""
+    tasks: int
+    of: int
+    """The number of tasks in VTAB-1k, or in its group; with fewer the mean is partial."""
+
+    @property
+    def is_partial(self) -> bool:
+        return self.tasks < self.of
+
+
+@dataclass(frozen=True, repr=False)
+class Vtab(Shown):
+    """The result of VTAB-1k."""
+
+    start: str
+    root: str
+    protocol: str
+    departures: tuple[str, ...]
+    """The ways in which it was not computed as in the paper."""
+    tasks: tuple[TaskScore, ...]
+    """In the order of the paper's Table 9."""
+    absent: tuple[TaskFolder, ...]
+    """Tasks that have no folder."""
+    not_asked: tuple[TaskFolder, ...]
+    """Tasks that have a folder and are not among the chosen ones."""
+
+    def summary(self) -> str:
+        """Give the mean over the tasks, and their number."""
+        mean = self.mean()
+        return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
+
+    def in_rows(self) -> tuple[Sequence[str], Rows]:
+        """Return the table of the tasks beside the paper's numbers."""
+        table = score_table(self)
+        return table.headings, table.rows
+
+    def mean(self, group: Group | None = None) -> Mean | None:
+        """Return the mean over the tasks of a group, or over all; None where there are none."""
+        of = tasks_of(group)
+        folders = {task.folder for task in of}
+        return mean_of([score for score in self.tasks if score.folder in folders], len(of))
+
+    def paper_mean(self, group: Group | None = None) -> tuple[float, ...]:
+        """Return the paper's means over the same tasks, a fraction for each of its models."""
+        folders = {task.folder for task in tasks_of(group)}
+        rows = [PAPER[score.folder] for score in self.tasks if score.folder in folders]
+        return tuple(math.fsum(column) / len(column) / 100 for column in zip(*rows, strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        means = {name: self.mean(group) for name, group in ROWS}
+        return {
+            **config.to_json(self),
+            "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
+            "partial": len(self.tasks) < len(VTAB_TASKS),
+        }
+
+    def table(self) -> Iterator[tuple[str, str, TaskScore | Mean, tuple[float, ...]]]:
+        """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
+        for group in GROUPS:
+            for score in self.tasks:
+                task = vtab_task(score.folder)
+                if task.group == group:
+                    yield group, task.title, score, tuple(percent / 100 for percent in PAPER[score.folder])
+            mean = self.mean(group)
+            if mean is not None:
+                yield group, mean_name(mean, group), mean, self.paper_mean(group)
+        overall = self.mean()
+        if overall is not None:
+            yield "all", mean_name(overall), overall, self.paper_mean()
+
+
+ROWS: tuple[tuple[str, Group | None], ...] = (*((group, group) for group in GROUPS), ("all", None))
+"""The names of the means."""
+
+
+def mean_of(scores: Sequence[TaskScore], of: int) -> Mean | None:
+    """Return the mean over tasks, as in the paper: of their accuracies, not of all their images.
+
+    Its interval adds the squared distances from accuracy to limit of the tasks, because their test images are
+    drawn independently (Zou and Donner 2008, for a sum of estimates).
+    """
+    if not scores:
+        return None
+    count = len(scores)
+    mean = math.fsum(score.accuracy for score in scores) / count
+    below = math.hypot(*(score.accuracy - score.interval[0] for score in scores)) / count
+    above = math.hypot(*(score.interval[1] - score.accuracy for score in scores)) / count
+    return Mean(mean, (max(0.0, mean - below), min(1.0, mean + above)), count, of)
+
+
+def mean_name(mean: Mean, group: Group | None = None) -> str:
+    """Name a mean, and say whether it is partial: "natural, mean of 2 of 7 (partial)"."""
+    counted = f"{mean.tasks} of {mean.of} (partial)" if mean.is_partial else f"all {mean.of}"
+    return f"{group}, mean of {counted}" if group else f"mean of {counted}"
+
+
+def remarks(vtab: Vtab) -> Iterator[str]:
+    """Yield sentences that a reader of the numbers should know: missing tasks, departures, poor results."""
+    if vtab.absent or vtab.not_asked:
+        yield (
+            f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
+            "paper's means stand for the same tasks here."
+        )
+        yield from _named("absent, without a folder", vtab.absent)
+        yield from _named("left out by --tasks", vtab.not_asked)
+    if vtab.departures:
+        yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
+    if vtab.protocol == "paper":
+        yield (
+            "Crops and flips are BiT's, where they keep the label: none in the structured tasks, no flips of "
+            "SVHN. Neither paper lists the tasks."
+        )
+    yield "Intervals are over test images, not over seeds; the paper has means of three runs."
+    for score in vtab.tasks:
+        name = vtab_task(score.folder).title
+        if score.verdict != "better than guessing":
+            yield f"{name}: {score.verdict}; always naming one class is right on {score.majority:.1%}."
+        if score.repeated:
+            images = pluralize(
+                score.repeated, "test image is a training image", "test images are training images"
+            )
+            yield f"{name}: {images} too, pixel for pixel."
+        if score.unreadable:
+            yield f"{name}: {pluralize(score.unreadable, 'test image')} could not be read and left out."
+
+
+def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
+    names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
+    if names:
+        yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
+
+
+def score_table(vtab: Vtab) -> Table:
+    """Make the table of the tasks and means, beside the paper's numbers."""
+    rows: list[tuple[str | Number, ...]] = []
+    for _, name, score, paper in vtab.table():
+        low, high = score.interval
+        images, rate = "", ""
+        if isinstance(score, TaskScore):
+            images, rate = f"{score.images:,}", f"{score.learning_rate:g}"
+        ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
+        rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
+    papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
+    headings = ("task", "accuracy", "95 % interval", "images", "rate", *papers)
+    return Table(headings, tuple(rows))
+
+
+def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table: the head, each task, the means."""
+    yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
+    for group, name, score, paper in vtab.table():
+        ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
+        beside = ("", "")
+        if isinstance(score, TaskScore):
+            beside = (f"{score.images}", f"{score.learning_rate:g}")
+        yield group, name, *ours, *beside, *(f"{fraction:.4f}" for fraction in paper)
+
+
+def portable_json(vtab: Vtab) -> dict[str, Any]:
+    """Return all numbers as plain data that says nothing of where things lie on this machine."""
+    here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
+    numbers: dict[str, Any] = without_places(here.to_json())
+    return numbers
+
+
+def write_result(folder: Path, vtab: Vtab) -> None:
+    """Write the result as JSON, CSV and a page."""
+    replace_json(folder / "vtab.json", portable_json(vtab))
+    table = "".join(f"{csv_line(row)}\n" for row in csv_rows(vtab))
+    replace_file(folder / "vtab.csv", [table.encode()])
+    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
+
+
+def render_vtab(vtab: Vtab) -> str:
+    """Render the page as HTML, to be written as UTF-8."""
+    mean = vtab.mean()
+    assert mean is not None  # a result has a task at least
+    low, high = mean.interval
+    tasks = "the 19 tasks" if not mean.is_partial else f"{mean.tasks} of 19 tasks (partial)"
+    answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
+    caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
+    parts: list[Part] = [
+        ("Accuracy on the test images", (*remarks(vtab), score_table(vtab), Text(caption, "caption")))
+    ]
+    if any(score.validation for score in vtab.tasks):
+        parts.append(("Accuracy on 200 validation images by rate", (_sweep(vtab),)))
+    start, root = without_places([vtab.start, vtab.root])
+    footer = f"{start} on {root}, protocol {vtab.protocol}, vitkit {__version__}"
+    return render_page("VTAB-1k", [answer], parts, footer=footer)
+
+
+def _sweep(vtab: Vtab) -> Table:
+    rates = sorted({rate for score in vtab.tasks for rate in score.validation}, key=float)
+    rows = tuple(
+        (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
+        for score in vtab.tasks
+        if score.validation
+    )
+    return Table(("task", *(f"rate {rate}" for rate in rates)), rows)
+
+
+KIND = "vtab"
 PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
 """Training images of every task, which give VTAB-1k its name."""
@@ -85,7 +331,10 @@ class RootFolder:
     """Tasks that have a folder and are not to be trained."""
 
 
-def run_vtab(options: VtabOptions) -> Vtab:
+def run_vtab(
+    options: VtabOptions,
+    command: str = "vitkit.vtab(...)",  # continues the study; its record has it
+) -> Vtab:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and take the mean of the test accuracies.
 
     The same call continues an interrupted study: finished tasks are not repeated, and the task that was
@@ -104,18 +353,13 @@ def run_vtab(options: VtabOptions) -> Vtab:
         listings = [_list_hashes(task, options.sweep) for task in tasks.tasks]
     with listener.progress("looking at the start"):
         start = find_start(StartConfig(str(options.start)))
-        weights = {file.name: hash_file(file)[1] for file in start.files}
-    described = describe_options(options, weights)
-    given = vtab_folder(options)
-    owner = Owner("VTAB-1k result", "options.json", lambda there: _changes(there, described))
-    with claim(owner, given) as folder:
-        if not (folder / "options.json").exists():
-            replace_json(folder / "options.json", described)
-        remove_leftovers(folder)
+        weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in start.files)
+    study = new_study(KIND, command, describe_options(options, weights), ())
+    with study.claim(vtab_folder(options)) as folder:
         scores = []
         for number, (task, hashes) in enumerate(zip(tasks.tasks, listings, strict=True), start=1):
             place = f"task {number} of {len(tasks.tasks)}, {task.folder}"
-            scores.append(complete_task(options, task, hashes, folder / task.folder, place, listener))
+            scores.append(complete_task(options, task, hashes, folder, place, command))
         example = task_run(options, tasks.tasks[0])
         result = Vtab(
             start=absolute_start(str(options.start)),
@@ -126,7 +370,7 @@ def run_vtab(options: VtabOptions) -> Vtab:
             absent=tasks.absent,
             not_asked=tasks.left_out,
         )
-        _keep(folder, result)
+        write_result(folder, result)
     return result
 
 
@@ -147,101 +391,69 @@ def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
     return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
-def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any]:
-    """Make the contents of `options.json`: all options that decide the accuracies.
+def describe_options(options: VtabOptions, weights: str) -> dict[str, Any]:
+    """List all options that decide the accuracies.
 
     Args:
         options: of this call.
-        weights: SHA-256 of the files of the start by name.
+        weights: the files of the start, each with its SHA-256.
     """
-    size = height_and_width(options.image_size)
-    described = to_json(options) | {
+    names = ("protocol", "steps", "batch_size", "sweep", "seed")
+    return {name: getattr(options, name) for name in names} | {
         "start": absolute_start(str(options.start)),
         "root": absolute_spec(str(options.root)),
-        "out": None if options.out is None else str(options.out),
-        "image_size": None if size is None else list(size),
+        "image_size": height_and_width(options.image_size),
+        "rates": list(options.tried) if options.sweep else None,
+        "weights_of_start": weights,
     }
-    del described["listener"], described["quiet"]
-    ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
-    described = {name: value for name, value in described.items() if name not in ignored}
-    if options.sweep:
-        described["rates"] = list(options.tried)
-    described["weights"] = dict(weights)
-    return described
-
-
-def _changes(folder: Path, described: Mapping[str, Any]) -> list[str]:
-    """List the options and weights in which `options.json` in a folder differs from this call."""
-    begun = read_json(folder / "options.json")
-    if not isinstance(begun, dict):
-        raise VitkitError(f"{folder / 'options.json'} is damaged: expected an object of options.")
-    return [_name_change(change) for change in difference(begun, dict(described))]
-
-
-def _name_change(change: str) -> str:
-    """Write a difference of options with their names on the command line; START is no option there."""
-    name, values = change.split(": ", 1)
-    if name == "start":
-        return f"START {values}"
-    if name.startswith("weights."):
-        return f"{name.removeprefix('weights.')} of START {values}"
-    return name_options([change])[0]
 
 
 def complete_task(
-    options: VtabOptions,
-    task: TaskData,
-    hashes: Mapping[Path, str],
-    folder: Path,
-    place: str,
-    listener: Listener,
+    options: VtabOptions, task: TaskData, hashes: Mapping[Path, str], folder: Path, place: str, command: str
 ) -> TaskScore:
-    """Train a task until its series of runs has ended, whose last one is tested.
+    """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
     Args:
         options: of this call.
         task: the task.
         hashes: the hashes of its lists of images, as they are now.
-        folder: of its runs and its result.
+        folder: of the study.
         place: its place among the tasks, for messages.
-        listener: hears the accuracy.
+        command: that began the study.
+
+    Raises:
+        VitkitError: its lists of images have changed since its runs were trained.
     """
-    if folder.is_dir():
-        refuse_links(folder)
-        remove_leftovers(folder)
-    result, final = folder / "result.json", folder / "final"
-    score = read(TaskScore, result)
-    if score is None:
-        score = _train_task(options, task, folder, place, listener)
-        replace_json(result, without_places(to_json(score)))
-        listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
-    elif score.folder != task.folder:
-        raise VitkitError(
-            f"{result}: expected the result of {task.folder}, found that of {score.folder}. Put the original "
-            "file back, or remove it: the task is then tested again."
-        )
-    rates = sorted(folder.glob("rate-*"))
-    _refuse_other_lists(task, hashes, folder, rates)
-    # The paths of now: the folders may have been moved since the file was written.
-    return replace(score, data=absolute_spec(str(task.path)), run=absolute_spec(str(final)))
-
-
-def _train_task(
-    options: VtabOptions, task: TaskData, folder: Path, place: str, listener: Listener
-) -> TaskScore:
-    """Train the remaining runs of a task, and read the accuracy of the last one."""
-    series_options = SeriesOptions()
+    sweep = SeriesOptions()
     if options.sweep:
-        series_options = SeriesOptions(
-            sweep_rates=tuple(options.tried), sweep_data=absolute_spec(str(task.most_training))
-        )
-    series = complete_arm(
-        Arm(task.folder, task.folder, task_run(options, task), series_options),
-        folder.parent,
-        place,
-        options,
-        "vitkit.vtab(...)",
-    )
+        images = absolute_spec(str(task.most_training))
+        sweep = SeriesOptions(sweep_rates=tuple(options.tried), sweep_data=images)
+    own, series = folder / task.folder, None
+    # The page is the last file of a series that has ended.
+    if (own / "report.html").exists() and recorded_run(own) is not None:
+        refuse_links(own)
+        series = read_series(own)
+    is_new = series is None or not series.ended
+    if series is None or not series.ended:
+        arm = Arm(task.folder, task.folder, task_run(options, task), sweep)
+        series = complete_arm(arm, folder, place, options, command)
+    lists = {own / "final": task.all_training}
+    lists |= {own / member.folder: task.most_training for member in series.rates if member.finished}
+    for run, path in lists.items():
+        record = read_record(run)
+        if record is None or record.fingerprint != hashes[path]:
+            raise VitkitError(
+                f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
+                f"or remove {own}, and the task is computed anew."
+            )
+    score = read_task(task, own, series)
+    if is_new:
+        options.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
+    return score
+
+
+def read_task(task: TaskData, folder: Path, series: Series) -> TaskScore:
+    """Read the accuracy of a task from the last run of its series."""
     assert series.chosen is not None  # a series that has ended has chosen
     answering = find_task("classification").answering
     assert answering is not None
@@ -264,33 +476,6 @@ def _train_task(
             if member.score is not None and member.score.value is not None
         },
     )
-
-
-def _refuse_other_lists(
-    task: TaskData, hashes: Mapping[Path, str], folder: Path, rates: Sequence[Path]
-) -> None:
-    """Refuse a finished task whose lists of images have changed since its runs were trained.
-
-    Raises:
-        VitkitError: they have, or a run lacks the record of its images.
-    """
-    lists = {folder / "final": task.all_training} | dict.fromkeys(rates, task.most_training)
-    for run, images in lists.items():
-        record = read_record(run)
-        if record is None or record.fingerprint != hashes.get(images):
-            raise VitkitError(
-                f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
-                f"or remove {folder}, and the task is computed anew."
-            )
-
-
-def _keep(folder: Path, vtab: Vtab) -> None:
-    """Write the result as JSON, CSV and a page, none of which says where things lie on this machine."""
-    here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
-    replace_json(folder / "vtab.json", without_places(here.to_json()))
-    table = "".join(f"{csv_line(row)}\n" for row in vtab.csv_rows())
-    replace_file(folder / "vtab.csv", [table.encode()])
-    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
 
 
 def task_run(options: VtabOptions, task: TaskData) -> Run:
@@ -419,28 +604,15 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
     if usual == {"train", "test"} and not sweep:
         return TaskData(task, folder, {"train800val200": folder})
     if "train" in usual:
-        raise VitkitError(_explain_usual(folder, usual))
+        present = join_names([f"{name}-" for name in SPLITS if name in usual])
+        raise VitkitError(
+            f"{folder} has Parquet files named {present}. Expected train- and test- alone and no --sweep, or "
+            "test- and files of all training images named train800val200-, of 800 of them train800-, and of "
+            "the others val200-. Name them so, or leave the task out with --tasks."
+        )
     if missing:
         raise VitkitError(
             f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
             f"names), or leave the task out with --tasks."
         )
     return TaskData(task, folder, lists)
-
-
-def _explain_usual(folder: Path, splits: Set[str]) -> str:
-    """Explain which files a task lacks whose Parquet files are named train-, val- and test-."""
-    present = join_names([f"{name}-" for name in SPLITS if name in splits])
-    if "test" not in splits:
-        return f"{folder} has Parquet files named {present}, and none named test-: put the test images there."
-    if "val" not in splits:
-        return (
-            f"{folder} has Parquet files named {present}: a sweep needs 800 of the training images apart "
-            "from 200 others, in files named train800- and val200- beside train800val200-. Leave --sweep "
-            "out, or leave the task out with --tasks."
-        )
-    return (
-        f"{folder} has Parquet files named {present}: the protocol trains on the first two together. "
-        "Name them train800- and val200-, and put all of their images into a file named train800val200- as "
-        "well; or leave the task out with --tasks."
-    )

@@ -106,9 +106,9 @@ class ClassificationAnswering:
         self, first: classify.Classification, second: classify.Classification, labels: tuple[str, str]
     ) -> Plot | None:
         """Draw accuracy against confidence, both in the bins of the report."""
-        from vitkit.analysis.figures import two_calibrations  # matplotlib: only a page draws
+        from vitkit.analysis.figures import calibration_figure  # matplotlib: only a page draws
 
-        figure = two_calibrations((first.calibration, second.calibration), labels)
+        figure = calibration_figure({labels[0]: first.calibration, labels[1]: second.calibration})
         alt = f"Accuracy against confidence of {labels[0]} and of {labels[1]}."
         return Plot(figure, "calibration", alt)
 

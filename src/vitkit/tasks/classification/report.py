@@ -199,15 +199,15 @@ def _calibration(result: Classification, images: str) -> page.Section:
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return CALIBRATION.section(
         page.Plot(
-            figures.reliability_diagram(result.calibration, images),
+            figures.calibration_figure({"accuracy, with its 95% interval": result.calibration}, images),
             "calibration",
             f"Accuracy against confidence on {images}.",
         ),
         page.Text(
             "Images grouped by confidence (the probability given to the predicted class"
-            f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width. Bars: the "
-            "fraction that is right, with its 95% interval; red: the mean confidence. Below: how many images "
-            "are in each bin. Bars under the red mark: the model is too sure of itself.",
+            f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
+            "fraction that is right, with its 95% interval, at the mean confidence of the bin. Below: how "
+            "many images are in each bin. Points below the dashed line: the model is too sure of itself.",
             "caption",
         ),
         page.Text(
