@@ -117,6 +117,18 @@ def test_a_checkpoint_never_makes_the_folder_of_its_run(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
+def test_nothing_is_written_to_an_empty_folder_in_the_place_of_a_run(tmp_path: Path) -> None:
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    trainer = trained(run, 4)
+    run.rename(moved)
+    run.mkdir()
+    with pytest.raises(VitkitError, match=f"{run} was moved, renamed or removed"):
+        trainer.writer.save(trainer.state, trainer.environment, None, at_once=True)
+    assert list(run.iterdir()) == []
+    checkpoint, _ = find_checkpoint(moved)
+    assert checkpoint is not None and find_damage(checkpoint) is None
+
+
 def test_the_best_checkpoint_is_kept_beside_the_last_ones(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     for step in range(1, 7):

@@ -39,7 +39,7 @@ from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
-from vitkit.training.checkpoint import FOLDER
+from vitkit.training.checkpoint import FOLDER, newest_first
 from vitkit.training.config import ClassificationConfig, ObjectiveConfig, Sharding
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
@@ -93,7 +93,7 @@ def build_parts(
     record = require_same_images(folder, data, fingerprint, run.loading.check_images, listener)
     config = model_config_of(run, len(data.class_names), start)
     # The ways to compute are compared on the new weights where a checkpoint's are read later.
-    drawn = start is None or (folder / FOLDER).exists()
+    drawn = start is None or bool(newest_first(folder / FOLDER))
     model = model or build_new(run, config, listener, drawn)
     # An option may have changed the architecture; with a start, none may.
     name = changed_name(run.model, model.config) if start is None else start.model

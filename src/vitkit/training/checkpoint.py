@@ -27,7 +27,6 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -277,17 +276,36 @@ def save_checkpoint(
         VitkitError: the disk refused. What was committed before is untouched, and nothing half-written is
             left under a checkpoint's name.
     """
+    make_folder(run)
     return commit(run, take_snapshot(state, environment, configuration), keep)
 
 
+def make_folder(run: Path) -> None:
+    """Make the folder for the checkpoints of a run, once, while its run folder is known to be the run's own.
+
+    Later saves do not make it: where the run folder was replaced by an empty one, they would begin a second
+    half of the run there.
+
+    Raises:
+        VitkitError: it cannot be made.
+    """
+    try:
+        (run / FOLDER).mkdir(exist_ok=True)
+    except OSError as error:
+        if not run.is_dir():
+            raise moved_error(run) from error
+        raise VitkitError(
+            f"The folder {run / FOLDER} cannot be made: {error.strerror or error}. Correct this, then run "
+            "the same command again."
+        ) from error
+
+
 def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
-    """Commit a checkpoint as `save_checkpoint` does, from its bytes."""
+    """Commit a checkpoint as `save_checkpoint` does, from its bytes; `make_folder` has made their folder."""
     folder, step = run / FOLDER, snapshot.progress.step
     final = folder / step_name(step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"  # hidden: nothing looks for checkpoints there
     try:
-        with suppress(FileExistsError):
-            os.mkdir(folder)  # never the run folder: where that was moved away, a second half would grow
         remove(temporary)  # left by a killed process that had the same process number
         os.mkdir(temporary)
         # `write_file` hashes the bytes in memory, before the disk can damage them.
@@ -308,7 +326,7 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         for unfinished in (temporary, final):  # `final` where the rename was done and COMMIT was not
             if was_never_committed(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
-        if not run.is_dir():
+        if not folder.is_dir():
             raise moved_error(run) from error
         raise VitkitError(
             f"The checkpoint of step {step} could not be written to {folder}: "
@@ -333,6 +351,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._committed: Path | None = None
+        make_folder(run)
 
     def save(
         self,
