@@ -21,7 +21,7 @@ from vitkit.data.stream.order import sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
-from vitkit.jobs.finetune_defaults import AUGMENTATION
+from vitkit.jobs.finetune_recipes import AUGMENTATION
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener, hushed

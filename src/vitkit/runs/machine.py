@@ -113,7 +113,7 @@ def require_threads(threads: int | None) -> None:
         raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
 
 
-def use_threads(threads: int | None) -> None:
+def set_threads(threads: int | None) -> None:
     """Have PyTorch compute with a number of threads; None leaves the choice to PyTorch.
 
     Raises:

@@ -20,16 +20,16 @@ from vitkit.jobs.advice.choice import Advice, Option, advice_sentences, choose, 
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
 from vitkit.jobs.default_start import measure_starts
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.train import train
+from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.machine import find_device, use_threads
+from vitkit.runs.machine import find_device, set_threads
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.start import find_start
 from vitkit.runs.step_cost import count_images, measure_cost
@@ -89,7 +89,7 @@ def advise(
         raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")
     if not 0 < seconds < math.inf:
         raise VitkitError(f"seconds is a number above 0, found {seconds:g}.")
-    use_threads(threads)  # the speed depends on them
+    set_threads(threads)  # the speed depends on them
     listener, place, cut = hushed(listener, quiet), find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):
         # First, so that a wrong start is refused at once.
@@ -155,7 +155,7 @@ def follow(
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
-    return train(
+    return train_run(
         option.run,
         out,
         device=device,

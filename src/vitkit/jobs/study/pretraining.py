@@ -18,8 +18,7 @@ from typing import Any
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_start
-from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
+from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.comparison import Comparison, arm_table, compare_arms, conclusions, difference_plot
 from vitkit.jobs.study.options import StudyOptions
