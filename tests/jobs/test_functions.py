@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.recorder import Recorder
+from vitkit.errors import VitkitError
 from vitkit.jobs.functions import (
     from_options,
     read_argument_texts,
@@ -16,7 +17,7 @@ from vitkit.jobs.functions import (
     read_signature,
     summary_of,
 )
-from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names
+from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names, require_at_least
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,9 @@ def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(module
     texts, parameters = read_argument_texts(function), inspect.signature(function).parameters
     assert list(texts)[: len(parameters)] == list(parameters) and all(texts.values())
     assert "Args" not in summary_of(function) and summary_of(function)
+
+
+def test_a_number_below_its_bound_is_refused_by_its_name() -> None:
+    require_at_least(1, batch_size=1, neighbours=None)
+    with pytest.raises(VitkitError, match=r"^neighbours is at least 1, found 0\.$"):
+        require_at_least(1, batch_size=1, neighbours=0)

@@ -23,13 +23,14 @@ from vitkit.jobs.default_start import measure_starts
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
+from vitkit.jobs.train import set_threads
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.machine import find_device, set_threads
+from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.start import find_start
 from vitkit.runs.step_cost import count_images, measure_cost
