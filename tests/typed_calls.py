@@ -14,8 +14,16 @@ def right() -> None:
     vitkit.finetune("runs/digits", "my_photos", minutes=20, image_size=(224, 320), splits_val_fraction=0.2)
     vitkit.finetune("my_photos", sweep=True, runs=3, download=True)
     vitkit.pretrain("my_photos", "mae", minutes=60, fewshot_data="labelled")
-    vitkit.evaluate("runs/digits", "other_photos")
-    vitkit.embed("runs/digits", "my_photos")
+    vitkit.evaluate("runs/digits", "other_photos", split="test[:10%]", image_size=(224, 320))
+    vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-a", engine="torch", batch_size=8)
+    vitkit.Predictor("runs/digits", precision="bfloat16")("scan.png")
+    vitkit.embed("runs/digits", "my_photos", "features.npy", num_heads=3)
+    vitkit.fewshot(["runs/one", "runs/two"], "my_photos", shots=(1, 5), methods=("ridge",))
+    vitkit.convert("runs/digits", "digits.npz", to="official", head="keep")
+    vitkit.export("runs/digits", "digits_graph", format="onnx")
+    vitkit.inspect("runs/digits", "scan.png", out="pictures")
+    vitkit.advise("my_photos", "runs/digits", seconds=10)
+    vitkit.write_report("runs/digits", quiet=True)
 
 
 def wrong() -> None:
@@ -30,5 +38,14 @@ def wrong() -> None:
     vitkit.finetune("start", "my_photos", runs="three")  # type: ignore[arg-type]
     vitkit.pretrain("my_photos", "rotation")  # type: ignore[arg-type]
     vitkit.pretrain("my_photos", batchsize=32)  # type: ignore[call-arg]
-    vitkit.evaluate("runs/digits", slpit="test")  # type: ignore[call-arg]
+    vitkit.evaluate("runs/digits", dta="other_photos")  # type: ignore[call-arg]
+    vitkit.evaluate("runs/digits", precision="float16")  # type: ignore[arg-type]
+    vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-b")  # type: ignore[arg-type]
+    vitkit.Predictor("runs/digits", divice="cpu")  # type: ignore[call-arg]
     vitkit.embed("runs/digits")  # type: ignore[call-arg]
+    vitkit.fewshot("runs/digits", "my_photos", shots="1,5")  # type: ignore[arg-type]
+    vitkit.convert("runs/digits", "digits.npz", to="tinm")  # type: ignore[arg-type]
+    vitkit.export("runs/digits", "digits_graph", frmat="onnx")  # type: ignore[call-arg]
+    vitkit.inspect("runs/digits", imges="scan.png")  # type: ignore[call-arg]
+    vitkit.advise("my_photos", second=10)  # type: ignore[call-arg]
+    vitkit.write_report(3)  # type: ignore[arg-type]

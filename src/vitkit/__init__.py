@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitkit._version import __version__ as __version__
 from vitkit.errors import VitkitError as VitkitError
-from vitkit.lazy import load_lazily
+from vitkit.lazy import find_homes, load_lazily
 
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise as advise
@@ -52,49 +52,6 @@ if TYPE_CHECKING:
     from vitkit.weights.published import starts as starts
     from vitkit.weights.saving import save_model as save_model
 
-_HOMES = {
-    "ImageDataset": "vitkit.jobs.dataset",
-    "Listener": "vitkit.listener",
-    "Predictor": "vitkit.jobs.predict",
-    "ResNet": "vitkit.models.resnet",
-    "ResNetConfig": "vitkit.models.config.resnet_config",
-    "Run": "vitkit.runs.config",
-    "SeriesOptions": "vitkit.runs.series_options",
-    "ViT": "vitkit.models.vit",
-    "ViTClassifier": "vitkit.jobs.classifier",
-    "ViTConfig": "vitkit.models.config.vit_config",
-    "ablate": "vitkit.jobs.study.ablate",
-    "advise": "vitkit.jobs.advice.advise",
-    "bench": "vitkit.jobs.bench.bench",
-    "build_model": "vitkit.models.build",
-    "compare": "vitkit.jobs.compare.compare",
-    "convert": "vitkit.jobs.convert",
-    "create_model": "vitkit.weights.create",
-    "embed": "vitkit.jobs.embed",
-    "evaluate": "vitkit.jobs.evaluate",
-    "evaluate_protocol": "vitkit.jobs.evaluate",
-    "export": "vitkit.jobs.export",
-    "fewshot": "vitkit.jobs.fewshot.fewshot",
-    "finetune": "vitkit.jobs.finetune",
-    "finetune_run": "vitkit.jobs.finetune",
-    "inspect": "vitkit.jobs.inspect",
-    "list_models": "vitkit.models.zoo",
-    "list_runs": "vitkit.jobs.list_runs",
-    "load_model": "vitkit.runs.checkpoints",
-    "log_to": "vitkit.jobs.trackers",
-    "model_config": "vitkit.models.zoo",
-    "pretrain": "vitkit.jobs.pretrain",
-    "read_series": "vitkit.runs.series_record",
-    "recipe": "vitkit.jobs.recipes",
-    "reproduce": "vitkit.jobs.reproduce.reproduce",
-    "save_model": "vitkit.weights.saving",
-    "scale": "vitkit.jobs.study.scale",
-    "starts": "vitkit.weights.published",
-    "train": "vitkit.jobs.train",
-    "train_series": "vitkit.jobs.series.series",
-    "vtab": "vitkit.jobs.vtab.vtab",
-    "write_report": "vitkit.jobs.report",
-}
-
+_HOMES = find_homes(__name__)
 __all__ = sorted([*_HOMES, "VitkitError", "__version__"])
 __getattr__, __dir__ = load_lazily(__name__, _HOMES, __all__)

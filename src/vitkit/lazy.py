@@ -1,9 +1,22 @@
 """Load the names of a package when they are first used, so that its import does not wait for torch."""
 
 import gc
+import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
+
+
+def find_homes(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports for type checkers alone, `if TYPE_CHECKING`.
+
+    Read from its source, so that a public name is written once.
+    """
+    module: Any = sys.modules[package]
+    source = module.__loader__.get_data(module.__file__).decode()
+    imports = re.findall(r"^    from (\S+) import (\S+) as ", source, re.MULTILINE)
+    return {name: home for home, name in imports}
 
 
 def load_lazily(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
@@ -10,11 +10,12 @@ from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.main import run
 from vitkit.cli.mistakes import WrongCommandLine
-from vitkit.cli.options import call, parse, parse_given, read_names
+from vitkit.cli.options import Verb, call, parse, parse_given, read_names
 from vitkit.cli.parser import read
-from vitkit.cli.verb_options import Option, describe
+from vitkit.cli.verb_options import Option, describe, in_shell
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import LoadingOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import Size
 
@@ -177,3 +178,44 @@ def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -
     with pytest.raises(JobError, match=r"^--batch-size is at least 1, found 0\.$") as error:
         called("x --batch-size 0")
     assert error.value.exit_code == 7
+
+
+def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
+    verb = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "fewshot")
+    assert {option.path for option in verb.options if option.names_weights} == {"starts"}
+    assert {option.path for option in verb.options if option.names_images} == {"data"}
+    with pytest.raises(VitkitError, match="nowhere"):
+        verb.parse(["nowhere", "digits"])
+    with pytest.raises(VitkitError, match="No data at 'nothing'"):
+        verb.parse(["hf:google/vit", "nothing"])  # an address is looked at when it is fetched
+    assert verb.parse(["hf:google/vit", "digits"]) == {"starts": ("hf:google/vit",), "data": "digits"}
+    names = Verb("cost", "vitkit.jobs.cost", "count_costs")
+    assert names.parse(["ViT-B/16"]) == {"models": ("ViT-B/16",)}  # a name of a model is no path
+
+
+def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[object] = []
+    monkeypatch.setattr("vitkit.cli.options.download", lambda *weights: order.append(weights))
+    monkeypatch.setattr(
+        "vitkit.jobs.card.read_card", lambda source, **options: order.append((source, options))
+    )
+    Verb("card", "vitkit.jobs.card", "read_card").call({"source": "hf:google/vit", "num_heads": 3})
+    assert order == [("hf:google/vit",), ("hf:google/vit", {"num_heads": 3})]
+
+
+def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -> None:
+    verb = Verb("convert", "vitkit.jobs.convert", "convert")
+    loading = {option.name: option for option in verb.options if option.path in ("image_size", "num_heads")}
+    assert list(loading) == ["--image-size", "--num-heads"]
+    assert loading["--num-heads"].text == "number of attention heads, where the file does not record it."
+
+    def job(path: str, **load: Unpack[LoadingOptions]) -> tuple[object, ...]:
+        return path, dict(load)
+
+    given = {"path": "a", "num_heads": 3, "json": True}
+    assert call(job, given, ()) == ("a", {"num_heads": 3})
+
+
+def test_the_texts_of_parameters_are_written_for_the_shell() -> None:
+    texts = {"epochs": 'with `images` or "auto", "cuda:1", "test[:10%]": `vitkit starts`', "images": "many"}
+    assert in_shell(texts)["epochs"] == 'with --images or auto, cuda:1, "test[:10%]": vitkit starts'

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.recorder import Recorder
+from vitkit.errors import VitkitError
 from vitkit.jobs.functions import (
     from_options,
-    method_from_options,
     read_argument_texts,
     read_field_texts,
     read_signature,
     summary_of,
 )
-from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names
+from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names, require_at_least
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,6 @@ def test_the_texts_of_the_fields_are_the_args_before_what_is_returned() -> None:
     assert text.endswith("Returns:\n    Colour and thickness of the picture.\n") and text.count("Args:") == 1
 
 
-def test_a_method_takes_the_fields_of_options_too() -> None:
-    class Painter:
-        @method_from_options(Painting)
-        def __init__(self, options: Painting) -> None:
-            """Take up a brush."""
-            self.colour = options.colour
-
-    assert Painter("blue").colour == "blue"
-    assert next(iter(inspect.signature(Painter).parameters)) == "colour"
-    assert (Painter.__init__.__doc__ or "").startswith("Take up a brush.\n\nArgs:\n    colour: ")
-
-
 def test_without_its_source_a_function_works_and_has_no_args(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(_: object) -> str:
         raise OSError
@@ -96,7 +84,14 @@ def test_one_path_or_several_are_names(paths: str | Path | Sequence[str | Path])
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("card", "read_card"), ("inspect", "inspect"), ("models", "measure_models"), ("list_runs", "list_runs")],
+    [
+        ("card", "read_card"),
+        ("cost", "count_costs"),
+        ("data_check", "check"),
+        ("list_runs", "list_runs"),
+        ("models", "measure_models"),
+        ("predict", "predict_images"),
+    ],
 )
 def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(module: str, name: str) -> None:
     function = getattr(importlib.import_module(f"vitkit.jobs.{module}"), name)
@@ -104,5 +99,11 @@ def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(module
     assert inspect.signature(made).parameters == inspect.signature(function).parameters
     assert made.__doc__ == function.__doc__
     texts, parameters = read_argument_texts(function), inspect.signature(function).parameters
-    assert list(texts) == list(parameters) and all(texts.values())
+    assert list(texts)[: len(parameters)] == list(parameters) and all(texts.values())
     assert "Args" not in summary_of(function) and summary_of(function)
+
+
+def test_a_number_below_its_bound_is_refused_by_its_name() -> None:
+    require_at_least(1, batch_size=1, neighbours=None)
+    with pytest.raises(VitkitError, match=r"^neighbours is at least 1, found 0\.$"):
+        require_at_least(1, batch_size=1, neighbours=0)

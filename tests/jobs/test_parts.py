@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.jobs import embed, parts
-from vitkit.jobs.predict import PredictionRows, predict_to_files
+from vitkit.jobs.predict import open_rows, predict_to_files
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 IMAGES = 23
@@ -518,7 +519,9 @@ def test_a_process_of_a_cluster_reads_what_is_named_from_the_folder_of_the_comma
     here = rows(Path("named"))
     Path("named/part-00001.parquet").unlink()
     monkeypatch.chdir("/")
-    worker = parts._Worker(str(working / "named"), PredictionRows("model", images, 5, 3, {}), str(working))
+    worker = parts._Worker(
+        str(working / "named"), partial(open_rows, "model", images, 5, 3, {}), str(working)
+    )
     facts = json.loads((working / "named" / "_parts.json").read_text())["finished"]["part-00001.parquet"]
     assert worker({"part": 1}) == {"part": 1, **facts}
     assert rows(working / "named") == here

@@ -67,8 +67,14 @@ def write_help(
 
 def usage(verb: str, options: Sequence[Option], page: HelpPage) -> str:
     """Write the form of a verb's command line: "vitkit card CHECKPOINT [OPTIONS]"."""
-    positional = [_name(option) for option in options if option.is_positional]
-    return f"vitkit {verb} {page.usage or ' '.join([*positional, '[OPTIONS]'])}"
+    words = [
+        _name(option) if option.is_required else f"[{_name(option)}]"
+        for option in options
+        if option.is_positional
+    ]
+    if len(options) > len(words):
+        words.append("[OPTIONS]")
+    return f"vitkit {verb} {page.usage or ' '.join(words)}".rstrip()
 
 
 def _paragraphs(text: str) -> str:

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 class HelpPage:
     """The choice of what the first page of a verb's help shows."""
 
-    usage: str
-    """The text after the verb: "MODEL IMAGE... [OPTIONS]"; left out, its positional arguments."""
-    options: str
+    options: str = ""
     """The options that most people need, with blanks between them; about ten."""
-    examples: tuple[str, ...]
+    examples: tuple[str, ...] = ()
     """Two commands that work. A comment behind two spaces and a # may say what they do."""
     before: tuple["Option", ...] = ()
     """Arguments that the verb itself reads before the parser does."""
@@ -27,37 +25,35 @@ class HelpPage:
     """Whether options have fixed defaults: the defaults of fine-tuning depend on the images."""
     description: str = ""
     """The purpose of the verb; left out, the docstring of its command."""
+    usage: str = ""
+    """The text after the verb: "[START] DATA [OPTIONS]"; left out, what its options make."""
 
 
-NO_PAGE = HelpPage("", "", ())
+NO_PAGE = HelpPage()
 """The page of a verb that chooses nothing: it shows the first options."""
 
 PAGES = {
     "ablate": HelpPage(
-        "RECIPE --vary OPTION=VALUE,... [OPTIONS]",
         "--vary --plan --grid --seeds --rates --fixed-rate --out --device --threads --json",
         (
             "vitkit ablate digits --vary position=learned,none --plan",
             "vitkit ablate digits --vary pool=token,mean --steps 200",
         ),
+        usage="RECIPE --vary OPTION=VALUE,... [OPTIONS]",
     ),
     "advise": HelpPage(
-        "DATA [START...] [OPTIONS]",
         "--go --seconds --out --splits.val-fraction --splits.test-fraction --device --threads --json",
         ("vitkit advise my_photos/ vit-ti16-augreg-in21k", "vitkit advise digits"),
     ),
     "bench": HelpPage(
-        "MODEL... [OPTIONS]",
         "--peers --minutes --batch-size --image-size --training --precision --device --threads --out --json",
         ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --image-size 224,384"),
     ),
     "card": HelpPage(
-        "CHECKPOINT [OPTIONS]",
         "--image-size --num-heads --json",
         ("vitkit card runs/digits", "vitkit card vit-ti16-augreg-in21k --json"),
     ),
     "compare": HelpPage(
-        "FIRST SECOND [DATA] [OPTIONS]",
         "--data --split --out --speed-seconds --threads --device --batch-size --json",
         (
             "vitkit compare runs/digits-seed0 runs/digits-seed1",
@@ -65,7 +61,6 @@ PAGES = {
         ),
     ),
     "completion": HelpPage(
-        "SHELL",
         "",
         (
             "vitkit completion bash > ~/.vitkit-completion  # then: source it in ~/.bashrc",
@@ -73,7 +68,6 @@ PAGES = {
         ),
     ),
     "convert": HelpPage(
-        "CHECKPOINT OUT [OPTIONS]",
         "--to --against --num-classes --head --image-size --position-interpolation --image-mean "
         "--image-std --accept-change --num-heads",
         (
@@ -82,24 +76,20 @@ PAGES = {
         ),
     ),
     "cost": HelpPage(
-        "MODEL... [OPTIONS]",
         "--batch-size --image-size --num-classes --epochs --images --optimizer --average "
         "--utilization --table6 --json",
         ("vitkit cost ViT-B/16 ViT-L/16", "vitkit cost ViT-S/16 --epochs 300 --images 1281167"),
     ),
     "data check": HelpPage(
-        "PATH [OPTIONS]",
         "--task --splits.val-fraction --splits.test-fraction --splits.seed "
         "--splits.group --splits.folds --channels --max-pixels --json",
         ("vitkit data check my_photos/", "vitkit data check labels.csv --task multi-label --json"),
     ),
     "data show": HelpPage(
-        "PATH [OPTIONS]",
         "--start --recipe --images --versions --out",
         ("vitkit data show my_photos/", "vitkit data show my_photos/ --crop-area 0.05,1 --out views.png"),
     ),
     "embed": HelpPage(
-        "MODEL DATA [OUT] [OPTIONS]",
         "--out --batch-size --image-size --precision --device --workers --on --processes --num-heads",
         (
             "vitkit embed vit-ti16-augreg-in21k my_photos/",
@@ -107,7 +97,6 @@ PAGES = {
         ),
     ),
     "evaluate": HelpPage(
-        "MODEL [DATA] [OPTIONS]",
         "--data --split --protocol --batch-size --image-size --precision --device "
         "--workers --processes --json",
         (
@@ -116,7 +105,6 @@ PAGES = {
         ),
     ),
     "export": HelpPage(
-        "CHECKPOINT OUT [OPTIONS]",
         "--format --precision --calibration --calibration-images --check-images "
         "--accept-change --image-size --num-heads",
         (
@@ -125,7 +113,6 @@ PAGES = {
         ),
     ),
     "fewshot": HelpPage(
-        "START... DATA [OPTIONS]",
         "--data --shots --seeds --methods --image-size --out --batch-size --device --processes --json",
         (
             "vitkit fewshot vit-ti16-augreg-in21k my_photos/",
@@ -133,7 +120,6 @@ PAGES = {
         ),
     ),
     "inspect": HelpPage(
-        "MODEL [IMAGE...] [OPTIONS]",
         "--images --out --image-size --position-interpolation --num-heads --quiet",
         (
             "vitkit inspect runs/digits",
@@ -141,12 +127,11 @@ PAGES = {
         ),
     ),
     "models": HelpPage(
-        "[PATTERN...] [OPTIONS]",
         "--image-size --num-classes",
         ("vitkit models 'ViT-B*'", "vitkit models ViT-Ti/16 --image-size 384 --num-classes 10"),
+        usage="[PATTERN...] [OPTIONS]",
     ),
     "predict": HelpPage(
-        "MODEL IMAGE... [OPTIONS]",
         "--top --csv --json --out --batch-size --image-size --engine --precision --device --max-pixels",
         (
             "vitkit predict runs/digits photo.jpg",
@@ -155,40 +140,35 @@ PAGES = {
     ),
     "recipes": HelpPage(
         "",
-        "",
         ("vitkit recipes", "vitkit train --recipe digits --help  # its values"),
     ),
     "report": HelpPage(
-        "RUN",
         "",
         ("vitkit report runs/digits", "vitkit report runs/my_photos-runs"),
     ),
     "reproduce": HelpPage(
-        "ITEM [OPTIONS]",
         "--list --plan --minutes --data --start --seeds --steps --only --out --json",
         ("vitkit reproduce --list", "vitkit reproduce table8 --minutes 30"),
     ),
     "runs": HelpPage(
-        "[FOLDER] [OPTIONS]",
         "--folder --json --quiet",
         ("vitkit runs", "vitkit runs my_runs/ --json"),
     ),
     "scale": HelpPage(
-        "DATA [OPTIONS]",
         "--along --budget --plan --points --seeds --recipe --start --out --device --json",
         ("vitkit scale digits --budget 20m --plan", "vitkit scale my_photos/ --along size --budget 2h"),
     ),
     "starts": HelpPage(
-        "[PATTERN...] [OPTIONS]",
         "--model --data --json",
         ("vitkit starts 'vit-b16*'", "vitkit starts --model ViT-Ti/16"),
+        usage="[PATTERN...] [OPTIONS]",
     ),
     "vtab": HelpPage(
-        "START FOLDER [OPTIONS]",
         "--root --tasks --protocol --sweep --steps --batch-size --micro-batch-size --out --device --json",
         (
             "vitkit vtab vit-b16-augreg-in21k vtab/",
             "vitkit vtab runs/mine vtab/ --tasks dtd,svhn --protocol finetune",
         ),
+        usage="START FOLDER [OPTIONS]",
     ),
 }

@@ -53,20 +53,19 @@ UNLABELLED = replace(
 )
 TRAINING_PAGES = {
     "train": HelpPage(
-        "DATA [OPTIONS]",
         "--recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out --resume",
         (
             "vitkit train --recipe digits                    # built in, no download",
             "vitkit train my_photos/ --recipe photos         # folders of classes",
         ),
         (DATA, RECIPE, RESUME),
+        usage="DATA [OPTIONS]",
         description="""Train a Vision Transformer on your images, evaluate it, and write a report.
 
 --start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
 trains with three seeds.""",
     ),
     "finetune": HelpPage(
-        "[START] DATA [OPTIONS]",
         "--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
         "--learning-rate --out --resume",
         (
@@ -75,13 +74,13 @@ trains with three seeds.""",
         ),
         (START, DATA, RECIPE, RESUME),
         has_defaults=False,
+        usage="[START] DATA [OPTIONS]",
         description="""Train a model that is there already on your images.
 
 Its head is replaced by a new one. Options left out suit the start and the number of images; --recipe paper
 is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
     ),
     "pretrain": HelpPage(
-        "DATA [OPTIONS]",
         "--objective --then --fewshot.data --model --image-size --epochs --minutes --batch-size --out "
         "--resume",
         (
@@ -102,6 +101,7 @@ is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 tra
             RESUME,
         ),
         has_defaults=False,
+        usage="DATA [OPTIONS]",
         description="""Train a Vision Transformer on images without labels.
 
 Labels are ignored. Options left out suit the size of the images; --recipe masked-patches is the paper's.

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import SINGLE_FILES, Cluster, LoadingOptions, StrPath, require_at_least
-from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, read_part, remove_parts
+from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read_part, remove_parts
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
@@ -52,57 +53,52 @@ class Embedded:
     """The .names.csv of a .npy file."""
 
 
-@dataclass(frozen=True)
-class FeatureRows:
-    """The table of features, as `vitkit.jobs.parts` computes it."""
+def _open_rows(
+    path: StrPath,
+    data: StrPath,
+    device: str,
+    precision: Precision,
+    load: LoadingOptions,
+    batch_size: int,
+    workers: int,
+    listener: Listener,
+) -> Rows:
+    """Load the model and list the images of a table of features.
 
-    path: StrPath
-    data: StrPath
-    device: str
-    precision: Precision
-    load: LoadingOptions
-    batch_size: int
-    workers: int
-
-    def open(self, listener: Listener) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
-        """Load the model and list the images.
-
-        Raises:
-            VitkitError: as `embed`.
-        """
-        place = kind_of(self.path)
-        if place.kind == "exported model":
-            raise VitkitError(
-                f"{place.name} is an exported engine, which computes logits alone: give the model that it "
-                "was exported from."
-            )
-        ready = load_ready(place, "evaluation", device=self.device, precision=self.precision, **self.load)
-        model: Any = ready.model
-        device: Any = ready.device
-        log_notes(place.name, ready.notes, ready.left_out)
-        reason = explain_no_features(model.config)
-        if reason:
-            raise VitkitError(f"{place.name} {reason}.")
-        extractor = FeatureExtractor(
-            model, preprocessing_of(model), device, ready.precision, self.batch_size, self.workers
+    Raises:
+        VitkitError: as `embed`.
+    """
+    place = kind_of(path)
+    if place.kind == "exported model":
+        raise VitkitError(
+            f"{place.name} is an exported engine, which computes logits alone: give the model that it "
+            "was exported from."
         )
-        with listener.progress("listing images"):
-            data = open_data(str(self.data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
-        samples, splits = _all_images(data)
-        text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
-        columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
+    ready = load_ready(place, "evaluation", device=device, precision=precision, **load)
+    model: Any = ready.model
+    where: Any = ready.device
+    log_notes(place.name, ready.notes, ready.left_out)
+    reason = explain_no_features(model.config)
+    if reason:
+        raise VitkitError(f"{place.name} {reason}.")
+    extractor = FeatureExtractor(model, preprocessing_of(model), where, ready.precision, batch_size, workers)
+    with listener.progress("listing images"):
+        opened = open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
+    samples, splits = _all_images(opened)
+    text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
+    columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
-        def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-            features = extractor.compute(samples, np.arange(first, last), progress)
-            names = [samples.key(index) for index in range(first, last)]
-            return _table(names, splits[first:last], features, columns)
+    def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
+        features = extractor.compute(samples, np.arange(first, last), progress)
+        names = [samples.key(index) for index in range(first, last)]
+        return _table(names, splits[first:last], features, columns)
 
-        facts = {
-            "model": extractor.fingerprint(),
-            "images": data.fingerprint(),
-            "batch_size": self.batch_size,
-        }
-        return PartsRecord(facts, len(samples), part_rows(self.batch_size)), columns, compute
+    facts = {
+        "model": extractor.fingerprint(),
+        "images": opened.fingerprint(),
+        "batch_size": batch_size,
+    }
+    return PartsRecord(facts, len(samples), part_rows(batch_size)), columns, compute
 
 
 def embed(
@@ -162,8 +158,8 @@ def embed(
         _refuse_below(out, str(data))
     if names is not None and not folder.exists():  # beside parts, the names are of an earlier attempt
         refuse_taken(names)
-    source = FeatureRows(path, data, device, precision, load, batch_size, workers)
-    with computed_parts(folder, source, listener, on, processes) as (parts, continued):
+    rows = partial(_open_rows, path, data, device, precision, load, batch_size, workers)
+    with computed_parts(folder, rows, listener, on, processes) as (parts, continued):
         errors = {part: list(_errors(part)) for part in parts}
         images = sum(pq.read_metadata(part).num_rows for part in parts)
         width = pq.read_schema(parts[0]).field("features").type.list_size

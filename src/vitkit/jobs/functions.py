@@ -15,9 +15,9 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from importlib.util import find_spec
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, is_typeddict
+from typing import Any, ParamSpec, TypeVar, get_args, is_typeddict
 
 from vitkit.jobs.options import JobOptions
 from vitkit.listener import hushed
@@ -25,7 +25,6 @@ from vitkit.listener import hushed
 P = ParamSpec("P")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-Self = TypeVar("Self")
 
 
 def from_options(
@@ -57,34 +56,10 @@ def hush(options: Options) -> Options:
     return options
 
 
-def method_from_options(
-    options: Callable[P, Options],
-) -> Callable[[Callable[[Self, Options], None]], Callable[Concatenate[Self, P], None]]:
-    """Turn a method of `self` and options into a public method whose parameters are their fields.
-
-    Args:
-        options: a dataclass, as of `from_options`.
-
-    Returns:
-        A decorator.
-    """
-
-    def publish(job: Callable[[Self, Options], None]) -> Callable[Concatenate[Self, P], None]:
-        def function(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            job(self, options(*args, **kwargs))
-
-        _describe(function, job, options)
-        return function
-
-    return publish
-
-
 def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Callable[..., Any]) -> None:
     """Give a function the name of its job, the parameters of its options, and the docstring of both."""
     function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
     function.__module__ = job.__module__
-    job_parameters = inspect.signature(job).parameters.values()
-    before = list(takewhile(lambda parameter: parameter.name != "options", job_parameters))  # a method's self
     parameters = inspect.signature(options).parameters.values()
     # Quiet and listener come last among their kind, as the least important; a signature must be in the order
     # of kinds.
@@ -92,7 +67,7 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
         parameters, key=lambda parameter: (parameter.kind, parameter.name in ("quiet", "listener"))
     )
     result = inspect.signature(job).return_annotation
-    function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
+    function.__dict__["__signature__"] = inspect.Signature(ordered, return_annotation=result)
     function.__annotations__ = {"return": result}  # what typing.get_type_hints reads
     function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
 

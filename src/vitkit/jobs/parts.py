@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -75,18 +75,11 @@ class PartsRecord:
         return first, min(first + self.part_rows, self.rows)
 
 
-class RowSource(Protocol):
-    """The options of a table: a dataclass of plain data, which a cluster sends to its processes."""
-
-    def open(self, listener: Listener) -> tuple[PartsRecord, pa.Schema, ComputeRows]:
-        """Load the model and list the images, once in each process that computes.
-
-        Args:
-            listener: hears the progress and remarks.
-
-        Returns:
-            The record of what decides the rows, their columns, and the function that computes them.
-        """
+Rows = tuple[PartsRecord, pa.Schema, ComputeRows]
+"""The record of what decides the rows of a table, their columns, and the function that computes them."""
+OpenRows = Callable[[Listener], Rows]
+"""A function that loads the model and lists the images, once in each process that computes; a cluster sends
+it to its processes."""
 
 
 def part_rows(batch_size: int) -> int:
@@ -96,13 +89,13 @@ def part_rows(batch_size: int) -> int:
 
 @contextmanager
 def computed_parts(
-    folder: Path, source: RowSource, listener: Listener, on: Cluster = "here", processes: int = 1
+    folder: Path, open_rows: OpenRows, listener: Listener, on: Cluster = "here", processes: int = 1
 ) -> Iterator[tuple[list[Path], int]]:
     """Compute the parts that are missing in a folder, which is locked until the block ends.
 
     Args:
         folder: the folder of the parts; made if it is missing.
-        source: computes the rows.
+        open_rows: opens the rows.
         listener: hears the progress and remarks.
         on, processes: this process, or so many of a Ray cluster compute.
 
@@ -119,7 +112,7 @@ def computed_parts(
     require_folder(folder)
     if on == "ray":
         _import_ray()
-    record, columns, compute = source.open(listener)
+    record, columns, compute = open_rows(listener)
     with claim(_owner(record), folder):
         begun = read(PartsRecord, folder / PARTS_RECORD)
         if begun is None:
@@ -142,7 +135,7 @@ def computed_parts(
             if done:
                 progress(done)
             if on == "ray" and missing:
-                for number, part in _on_ray(folder, source, missing, processes):
+                for number, part in _on_ray(folder, open_rows, missing, processes):
                     keep(number, part)
             else:
                 for number in missing:
@@ -227,7 +220,7 @@ def _write(path: Path, table: pa.Table) -> PartFile:
 class _Worker:
     """A process of a cluster that computes parts: an actor of Ray."""
 
-    def __init__(self, folder: str, source: RowSource, working: str) -> None:
+    def __init__(self, folder: str, open_rows: OpenRows, working: str) -> None:
         # Paths of images and models may be relative to the folder of the command, and a cluster works in
         # another folder. Where this machine has no such folder, absolute paths work all the same.
         with suppress(OSError):
@@ -237,7 +230,7 @@ class _Worker:
             raise VitkitError(
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
-        record, _, self._compute = source.open(SILENT)
+        record, _, self._compute = open_rows(SILENT)
         _owner(record).refuse_others(self._folder)  # other images and weights on this machine
         self._record = record
 
@@ -250,7 +243,7 @@ class _Worker:
 
 
 def _on_ray(
-    folder: Path, source: RowSource, missing: list[int], workers: int
+    folder: Path, open_rows: OpenRows, missing: list[int], workers: int
 ) -> Iterator[tuple[int, PartFile]]:
     """Have the processes of a Ray cluster compute parts; yield their numbers and files as they end.
 
@@ -269,7 +262,7 @@ def _on_ray(
     try:
         done = parts.map(
             _Worker,
-            fn_constructor_args=(str(folder.absolute()), source, str(Path.cwd())),
+            fn_constructor_args=(str(folder.absolute()), open_rows, str(Path.cwd())),
             concurrency=count,
             num_gpus=1 if ray.cluster_resources().get("GPU") else None,
         )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, Unpack, overload
@@ -47,10 +48,9 @@ from vitkit.tasks.answering import Answering, Guess
 from vitkit.text import format_size, pluralize
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import torch
 
-    from vitkit.jobs.parts import ComputeRows, PartsRecord
+    from vitkit.jobs.parts import Rows
 
 ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[Any] | torch.Tensor"
@@ -145,63 +145,55 @@ def _predict_batch(
         yield PredictedImage(image.path, predictor.answering, guesses.get(i, []), reasons.get(i), classes)
 
 
-@dataclass(frozen=True)
-class PredictionRows:
-    """The table of predictions, as `vitkit.jobs.parts` computes it."""
+def open_rows(
+    path: StrPath, paths: StrPaths, top: int, batch_size: int, model: ModelOptions, listener: Listener
+) -> "Rows":
+    """Load the model and list the images of a table of predictions.
 
-    path: StrPath
-    images: StrPaths
-    top: int
-    batch_size: int
-    model: ModelOptions
+    Raises:
+        VitkitError: as `predict_images`.
+    """
+    import pyarrow as pa
 
-    def open(self, listener: Listener) -> "tuple[PartsRecord, pa.Schema, ComputeRows]":
-        """Load the model and list the images.
+    from vitkit.jobs.parts import PartsRecord, part_rows
 
-        Raises:
-            VitkitError: as `predict_images`.
-        """
-        import pyarrow as pa
-
-        from vitkit.jobs.parts import PartsRecord, part_rows
-
-        predictor, images = _open(self.path, self.images, listener, self.model)
-        names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
-        columns = pa.schema(
-            {
-                "image": pa.string(),
-                "classes": pa.list_(pa.string()),
-                "probabilities": pa.list_(pa.float64()),
-                "error": pa.string(),
-            }
-        )
-
-        def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-            predicted: list[PredictedImage] = []
-            for start in range(first, last, self.batch_size):
-                batch = images[start : min(start + self.batch_size, last)]
-                predicted += _predict_batch(predictor, batch, self.top)
-                progress(len(predicted))
-            rows = {
-                "image": names[first:last],
-                "classes": [[guess.name for guess in image.guesses] for image in predicted],
-                "probabilities": [[guess.probability for guess in image.guesses] for image in predicted],
-                "error": [image.reason for image in predicted],
-            }
-            return pa.table(rows, columns)
-
-        facts = {
-            "model": _hash_model(self.path, self.model.get("num_heads")),
-            "engine": self.model.get("engine"),
-            "precision": self.model.get("precision", "auto"),
-            "image_size": list(predictor.preprocessing.image_size),
-            "position_interpolation": self.model.get("position_interpolation"),
-            "max_pixels": predictor.preprocessing.decode.max_pixels,
-            "images": _hash_images(images),
-            "top": self.top,
-            "batch_size": self.batch_size,
+    predictor, images = _open(path, paths, listener, model)
+    names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
+    columns = pa.schema(
+        {
+            "image": pa.string(),
+            "classes": pa.list_(pa.string()),
+            "probabilities": pa.list_(pa.float64()),
+            "error": pa.string(),
         }
-        return PartsRecord(facts, len(images), part_rows(self.batch_size)), columns, compute
+    )
+
+    def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
+        predicted: list[PredictedImage] = []
+        for start in range(first, last, batch_size):
+            batch = images[start : min(start + batch_size, last)]
+            predicted += _predict_batch(predictor, batch, top)
+            progress(len(predicted))
+        rows = {
+            "image": names[first:last],
+            "classes": [[guess.name for guess in image.guesses] for image in predicted],
+            "probabilities": [[guess.probability for guess in image.guesses] for image in predicted],
+            "error": [image.reason for image in predicted],
+        }
+        return pa.table(rows, columns)
+
+    facts = {
+        "model": _hash_model(path, model.get("num_heads")),
+        "engine": model.get("engine"),
+        "precision": model.get("precision", "auto"),
+        "image_size": list(predictor.preprocessing.image_size),
+        "position_interpolation": model.get("position_interpolation"),
+        "max_pixels": predictor.preprocessing.decode.max_pixels,
+        "images": _hash_images(images),
+        "top": top,
+        "batch_size": batch_size,
+    }
+    return PartsRecord(facts, len(images), part_rows(batch_size)), columns, compute
 
 
 def _hash_images(images: Sequence[NamedImage]) -> str:
@@ -274,8 +266,8 @@ def predict_to_files(
             f"For predictions --out takes a folder for .parquet files, found {out}, the name of a "
             "single file: give the name of a folder."
         )
-    source = PredictionRows(path, images, top, batch_size, model)
-    with computed_parts(folder, source, listener, on, processes) as (parts, continued):
+    rows = partial(open_rows, path, images, top, batch_size, model)
+    with computed_parts(folder, rows, listener, on, processes) as (parts, continued):
         errors = [read_part(part, ["error"])["error"] for part in parts]
     count = sum(map(len, errors))
     return count, count - sum(column.null_count for column in errors), continued

@@ -113,17 +113,6 @@ def require_threads(threads: int | None) -> None:
         raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
 
 
-def use_threads(threads: int | None) -> None:
-    """Have PyTorch compute with a number of threads; None leaves the choice to PyTorch.
-
-    Raises:
-        VitkitError: as `require_threads`.
-    """
-    require_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)
-
-
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
     """Have a GPU use kernels that add up in a fixed order, where PyTorch has them, within the block.

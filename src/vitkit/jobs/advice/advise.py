@@ -36,13 +36,14 @@ from vitkit.jobs.default_start import measure_starts
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
+from vitkit.jobs.train import set_threads
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.machine import find_device, use_threads
+from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.records import AdviceRecord, Forecast
 from vitkit.runs.start import find_start
@@ -368,7 +369,7 @@ def advise(
         raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")
     if not 0 < seconds < math.inf:
         raise VitkitError(f"seconds is a number above 0, found {seconds:g}.")
-    use_threads(threads)  # the speed depends on them
+    set_threads(threads)  # the speed depends on them
     listener, place, cut = hushed(listener, quiet), find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):
         # First, so that a wrong start is refused at once.
