@@ -100,7 +100,7 @@ def test_minutes_become_steps_once(
     assert run(arguments) == 0
     capsys.readouterr()
     assert run([*arguments, "--minutes", "2"]) == 1
-    assert "minutes: 0.001 -> 2.0" in capsys.readouterr().err
+    assert "--minutes 0.001 -> 2.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

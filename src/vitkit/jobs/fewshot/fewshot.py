@@ -414,14 +414,11 @@ def keep_fewshot(options: FewShotOptions, fewshot: FewShot, out: str | None = No
         page = stem.with_name(stem.name + ".html")
         replace_file(page, [fewshot_page(fewshot).encode()])
         return [numbers, *figures, page]
-    except OSError as error:
+    except (OSError, VitkitError) as error:
         if out is not None:
             raise
-        options.listener.note(f"Not written to {folder}: {error.strerror}. Choose a folder with --out.")
-    except VitkitError as error:
-        if out is not None:
-            raise
-        options.listener.note(f"Not written: {error}")
+        reason = error.strerror if isinstance(error, OSError) else error
+        options.listener.note(f"Not written to {folder}: {reason}. Choose a folder with --out.")
     return []
 
 
