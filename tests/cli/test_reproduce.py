@@ -142,7 +142,7 @@ def test_the_plan_lists_arms_and_trains_nothing(
     monkeypatch.chdir(tmp_path)
     assert run(["reproduce", "table8", "--steps", "7", "--only", "none", "--plan", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"none\s+none\s+3\s+7\s", printed) and "1 arm, 3 runs" in printed
+    assert re.search(r"none\s+none\s+its own\s+3\s+7\s", printed) and "1 arm, 3 runs" in printed
     assert run(["reproduce", "table6", "--plan"]) == 0
     assert list(tmp_path.iterdir()) == []
 
