@@ -29,7 +29,7 @@ import vitkit
 from vitkit.config import from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.advice.forecast import FINETUNED, Outcome, Relation, evidence_of, fit, predict
 from vitkit.runs.config import Architecture, Run
 from vitkit.training.config import OptimizerConfig, TrainingConfig

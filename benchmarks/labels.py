@@ -26,7 +26,7 @@ from unittest import mock
 
 import torch
 
-import vitkit.jobs.train
+import vitkit.jobs.train_run
 from vitkit.data.config import Preprocessing
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.pretrain_options import ThenOptions
@@ -120,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // options.parts))
     machine = StudyOptions(threads=torch.get_num_threads(), listener=SILENT)
-    mock.patch.object(vitkit.jobs.train, "write_report", write_no_report).start()
+    mock.patch.object(vitkit.jobs.train_run, "write_report", write_no_report).start()
     options.data, number = str(Path(options.data).resolve()), 0
     starts = [(name, seed) for seed in range(options.seeds) for name in options.arms.split(",")]
     for name, seed in starts:

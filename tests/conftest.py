@@ -147,5 +147,5 @@ def without_report() -> Iterator[None]:
         return folder / "report.html"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitkit.jobs.train.write_report", write_report)
+        patch.setattr("vitkit.jobs.train_run.write_report", write_report)
         yield

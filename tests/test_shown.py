@@ -1,5 +1,7 @@
 """The results of jobs show their figures at the Python prompt and in a notebook."""
 
+import base64
+import html
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -49,6 +51,25 @@ def test_a_result_is_short_and_has_its_figures(name: str, run: Path, tmp_path: P
     if name in ("fewshot", "ablate", "series"):
         rows = page.findall("table/tbody/tr")
         assert len(rows) >= 2 and all(len(row) == len(page.findall("table/thead/tr/th")) for row in rows)
+
+
+def test_an_inspection_shows_its_pictures(run: Path, tmp_path: Path) -> None:
+    inspection = vitkit.inspect(run, out=tmp_path / "drawn")
+    pictures = [path for path in inspection.pictures if path.suffix == ".png"]
+    page = ET.fromstring(f"<div>{inspection._repr_html_()}</div>")
+    shown = [str(picture.get("src")).partition(",") for picture in page.iter("img")]
+    assert [base64.b64decode(data) for _, _, data in shown] == [path.read_bytes() for path in pictures]
+    assert repr(inspection) == f"<Inspection: {len(inspection.pictures)} files in {tmp_path / 'drawn'}>"
+
+
+def test_what_was_trained_is_a_path_that_shows_its_report(run: Path) -> None:
+    assert isinstance(run, Path) and run / "model.json" == Path(f"{run}/model.json")
+    trained: Any = run
+    (run / "report.html").write_text('<p title="a">curves & mistakes</p>')
+    frame = re.fullmatch(r'<iframe srcdoc="([^"]*)" style="[^"]*"></iframe>', trained._repr_html_())
+    assert frame is not None and html.unescape(frame[1]) == '<p title="a">curves & mistakes</p>'
+    (run / "report.html").unlink()
+    assert trained._repr_html_() is None
 
 
 def test_an_evaluation_says_what_the_command_line_says(run: Path) -> None:

@@ -119,6 +119,8 @@ def test_other_options_of_training_in_the_same_folder_are_refused(
 def test_the_options_of_a_series_are_no_options_of_an_ablation(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ablate", "digits", "--vary", "pool=mean", "--runs", "3"]) == 1
     assert "give --seeds and --rates" in capsys.readouterr().err
+    assert run(["ablate"]) == 1
+    assert "vitkit ablate RECIPE" in capsys.readouterr().err
     assert run(["ablate", "--vary", "pool=mean", "digits"]) == 1
     assert "vitkit ablate RECIPE" in capsys.readouterr().err
 

@@ -149,7 +149,7 @@ def test_mistakes_end_in_one_sentence(
     said = fails(["finetune", str(start), *data, *out, "--image-size", "1"], capsys)
     assert "hold no patch of 2x2 pixels" in said
     said = fails(["finetune", str(start), *data, *out, "--freeze-layers", "9"], capsys)
-    assert "freeze_layers is from 0 to 2, found 9" in said
+    assert "--freeze-layers is from 0 to 2, found 9" in said
     said = fails(["finetune", str(photos), *data, *out], capsys)
     assert "No weights in" in said
     said = fails(["finetune", str(start), *data, *out, "--recipe", "digits"], capsys)

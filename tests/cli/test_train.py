@@ -13,16 +13,15 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import run as command
-from vitkit.cli.training_options import parse_line
+from vitkit.cli.training_options import options_of_run, parse_training
 from vitkit.config import IN_PYTHON_ALONE, PREFIXED
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.config import Run, with_options
 
 
 @pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
 def test_without_options_the_run_stays_as_it_is(run: Run) -> None:
-    assert parse_line([], run, "train", SeriesOptions()).run == run
+    assert parse_training([], "train", run) == {}
 
 
 def leaves(part: Any, prefix: str = "") -> Iterator[str]:
@@ -46,7 +45,7 @@ def test_what_is_given_stays_over_other_defaults() -> None:
     line = ["--learning_rate=0.5", "--splits.seed", "3", "--no-flip"]
     line += ["--fewshot.data", "digits", "--fewshot.every", "7"]
     line += ["--image-size", "32", "--max-pixels", "99", "--warmup-steps", "10000"]
-    command_line = parse_line(line, Run(), "train", SeriesOptions())
+    given = options_of_run(parse_training(line, "train", Run()))
     base = vitkit.recipe("imagenet-vit-b16")
     assert base.optimizer.warmup_steps == 10_000  # the same as the base's, and given all the same
     preprocessing = replace(base.preprocessing, image_size=(32, 32))
@@ -58,9 +57,9 @@ def test_what_is_given_stays_over_other_defaults() -> None:
         preprocessing=replace(preprocessing, decode=replace(preprocessing.decode, max_pixels=99)),
         fewshot=FewShotTracking(data="digits", every=7),
     )
-    assert command_line.over(base).run == expected
+    assert with_options(base, given) == expected
     longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))
-    assert command_line.over(longer).run.optimizer.warmup_steps == 10_000
+    assert with_options(longer, given).optimizer.warmup_steps == 10_000
 
 
 def test_a_run_needs_no_option_parser() -> None:

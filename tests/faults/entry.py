@@ -27,7 +27,7 @@ from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import parts
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling
 from vitkit.kernels.compile import Built, Source

@@ -71,9 +71,7 @@ def _small() -> None:
 
 
 def _command(verb: str, shared: Path, out: Path) -> list[str]:
-    places = [str(shared / "run"), str(shared / "images")]
-    given = places if verb == "predict" else places[::-1]
-    return [verb, *given, "--out", str(out), "--batch-size", "8"]
+    return [verb, str(shared / "run"), str(shared / "images"), "--out", str(out), "--batch-size", "8"]
 
 
 def _rows(folder: Path) -> list[Fields]:

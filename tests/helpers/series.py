@@ -21,7 +21,7 @@ from vitkit.training.ended import Ended
 
 WITHOUT_PICTURES = """
 import sys
-from vitkit.jobs import train
+from vitkit.jobs import train_run as train
 
 def write_report(folder, **_options):
     (folder / "report.html").write_text("a report")

@@ -6,7 +6,6 @@ from typing import Any
 
 from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
-from vitkit.cli.training_options import COMMANDS as TRAINING_COMMANDS
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
 from vitkit.runs.config import Run, with_task
@@ -17,7 +16,7 @@ def commands() -> Iterator[tuple[str, Any, HelpPage]]:
     for verb, (_, name) in VERBS.items():
         module = importlib.import_module(name)
         if verb in TRAINING_PAGES:
-            yield verb, TRAINING_COMMANDS[verb], TRAINING_PAGES[verb]
+            yield verb, None, TRAINING_PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
             yield named, getattr(module, "OPTIONS", None) or module.Command, PAGES[named]

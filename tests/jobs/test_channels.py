@@ -15,7 +15,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.plan import with_measured_pixels
@@ -58,7 +58,7 @@ def seen_by_alpha(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_four_channels_learn_from_alpha_and_predict_by_the_same_rule(
     tmp_path: Path, seen_by_alpha: Path
 ) -> None:
-    folder = training.train(run_of(seen_by_alpha, 4), tmp_path / "run")
+    folder = training.train_run(run_of(seen_by_alpha, 4), tmp_path / "run")
     model = vitkit.load_model(folder)
     assert model.config.in_channels == 4
     card = card_of(model)
@@ -77,11 +77,11 @@ def test_four_channels_learn_from_alpha_and_predict_by_the_same_rule(
 def test_a_start_of_three_channels_begins_on_grey_images_where_it_was(tmp_path: Path) -> None:
     """At a rate of 1e-30 nothing moves: the logits of the two runs are those of the same start."""
     base = replace(run_of(Path("digits")), data="digits")
-    pretrained = training.train(base, tmp_path / "pretrained")
+    pretrained = training.train_run(base, tmp_path / "pretrained")
     begun = replace(base, model="", start=StartConfig(str(pretrained), head="keep"), optimizer=STILL)
     hearing = Hearing()
     grey = replace(begun, preprocessing=Preprocessing(SIZE, decode=DecodeRule(channels=1)))
-    folder = training.train(grey, tmp_path / "grey", listener=hearing)
+    folder = training.train_run(grey, tmp_path / "grey", listener=hearing)
     assert load_file(folder / "model.safetensors")["stem.weight"].shape == (16, 1, 4, 4)
     said = dict(hearing.rows)["start"]
     assert "channels: 1 instead of 3, the filters that see the pixels are summed" in said
@@ -110,7 +110,7 @@ def bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("without_report")
 def test_bands_of_arrays_are_learned_with_measured_pixels(tmp_path: Path, bands: Path) -> None:
     run = run_of(bands, 5, start=StartConfig(measure_pixels=True))
-    folder = training.train(run, tmp_path / "run")
+    folder = training.train_run(run, tmp_path / "run")
     config = vitkit.load_model(folder).config
     assert config.image_mean == pytest.approx((128 / 255, 0.2, 0.2, 0.5, 0.5), abs=0.01)
     assert config.image_std[0] == pytest.approx(1 / 255, abs=1e-4)  # a constant band
@@ -118,11 +118,11 @@ def test_bands_of_arrays_are_learned_with_measured_pixels(tmp_path: Path, bands:
     assert vitkit.evaluate(folder).result.accuracy == 1.0
     assert vitkit.Predictor(folder)(bands / "soil/2.npy", top=1)[0].name == "soil"
     before = (folder / "model.safetensors").read_bytes()
-    training.train(run, folder)  # the same again is the same run, which has finished
+    training.train_run(run, folder)  # the same again is the same run, which has finished
     assert (folder / "model.safetensors").read_bytes() == before
     other = replace(run, start=StartConfig(image_mean=(0.5,)))
     with pytest.raises(VitkitError, match="holds another run"):
-        training.train(other, folder)
+        training.train_run(other, folder)
 
 
 def test_pixels_are_measured_on_the_images_that_can_be_read(tmp_path: Path, bands: Path) -> None:
@@ -142,7 +142,7 @@ def test_pixels_are_measured_on_the_images_that_can_be_read(tmp_path: Path, band
 @pytest.mark.usefixtures("without_report")
 def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: Path) -> None:
     given = StartConfig(measure_pixels=True, image_mean=(0.25,), image_std=(0.5, 0.5, 0.5, 0.5, 1.0))
-    folder = training.train(run_of(bands, 5, start=given), tmp_path / "run")
+    folder = training.train_run(run_of(bands, 5, start=given), tmp_path / "run")
     config = vitkit.load_model(folder).config
     assert config.image_mean == (0.25,) * 5
     assert config.image_std == (0.5, 0.5, 0.5, 0.5, 1.0)
@@ -150,10 +150,10 @@ def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: P
 
 @pytest.mark.usefixtures("without_report")
 def test_a_start_of_three_channels_is_fine_tuned_on_five(tmp_path: Path, bands: Path) -> None:
-    pretrained = training.train(replace(run_of(Path("digits")), data="digits"), tmp_path / "pretrained")
+    pretrained = training.train_run(replace(run_of(Path("digits")), data="digits"), tmp_path / "pretrained")
     start = StartConfig(str(pretrained), measure_pixels=True)
     hearing = Hearing()
-    folder = training.train(run_of(bands, 5, model="", start=start), tmp_path / "run", listener=hearing)
+    folder = training.train_run(run_of(bands, 5, model="", start=start), tmp_path / "run", listener=hearing)
     said = dict(hearing.rows)["start"]
     assert "channels: 5 instead of 3, the filters that see the pixels are repeated in turn, times 3/5" in said
     assert any(line.startswith("pixels: mean (0.50") for line in said)
@@ -164,11 +164,11 @@ def test_a_start_of_three_channels_is_fine_tuned_on_five(tmp_path: Path, bands: 
 def test_colours_of_four_channels_are_not_augmented(tmp_path: Path, seen_by_alpha: Path) -> None:
     run = run_of(seen_by_alpha, 4, augmentation=Augmentation(rand_augment=2))
     with pytest.raises(VitkitError, match="rand_augment"):
-        training.train(run, tmp_path / "run")
+        training.train_run(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_report_shows_images_of_four_channels(tmp_path: Path, seen_by_alpha: Path) -> None:
-    folder = training.train(run_of(seen_by_alpha, 4), tmp_path / "run")
+    folder = training.train_run(run_of(seen_by_alpha, 4), tmp_path / "run")
     page = write_report(folder).read_text()
     assert page.count("data:image/") >= 4

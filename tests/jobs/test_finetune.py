@@ -14,8 +14,9 @@ from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
-from vitkit.jobs.finetune import finetune_run, suit_start
+from vitkit.jobs import train_run as training
+from vitkit.jobs.finetune import finetune_run
+from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.models.build import create_model
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.runs.config import Architecture, Run, StartConfig
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
-    return training.train(SMALL, tmp_path_factory.mktemp("start") / "pretrained")
+    return training.train_run(SMALL, tmp_path_factory.mktemp("start") / "pretrained")
 
 
 def from_start(folder: Path, **changes: Any) -> Run:
@@ -52,7 +53,7 @@ def test_fine_tuning_begins_with_the_weights_and_a_new_head(tmp_path: Path, pret
     """At a rate of 1e-30 nothing moves: what the run ends with is what it began with."""
     still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     hearing = Hearing()
-    training.train(from_start(pretrained, optimizer=still), tmp_path / "run", listener=hearing)
+    training.train_run(from_start(pretrained, optimizer=still), tmp_path / "run", listener=hearing)
     before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
     assert {*before} - {*after} == {"pre_logits.weight", "pre_logits.bias"}
     assert all(after.pop(name).abs().max() < 1e-27 for name in ("head.weight", "head.bias"))
@@ -65,7 +66,7 @@ def test_fine_tuning_begins_with_the_weights_and_a_new_head(tmp_path: Path, pret
 def test_positions_are_resized_to_another_image_size(tmp_path: Path, pretrained: Path) -> None:
     run = from_start(pretrained, preprocessing=Preprocessing((12, 8), resize="crop"))
     hearing = Hearing()
-    training.train(run, tmp_path / "run", listener=hearing)
+    training.train_run(run, tmp_path / "run", listener=hearing)
     rule = "the original's rule (bilinear, corners aligned)"
     line = f"positions: resized from a grid of 4x4 to 6x4 by {rule}"
     assert line in dict(hearing.rows)["start"]
@@ -85,7 +86,7 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     start = StartConfig(str(tmp_path / "timms"), position_interpolation=given)
     run = from_start(pretrained, start=start, optimizer=still, preprocessing=Preprocessing((12, 8)))
     hearing = Hearing()
-    training.train(run, tmp_path / "run", listener=hearing)
+    training.train_run(run, tmp_path / "run", listener=hearing)
     line = f"positions: resized from a grid of 4x4 to 6x4 by {INTERPOLATIONS[rule]}"
     assert line in dict(hearing.rows)["start"]
     name, trained = "positions.0.embedding", load_model(tmp_path / "run")
@@ -95,13 +96,13 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     for left in ("model.json", "model.safetensors", "ended.json"):
         (tmp_path / "run" / left).unlink(missing_ok=True)
     assert load_model(tmp_path / "run").card.position_interpolation == rule
-    training.train(from_start(tmp_path / "run", optimizer=still), tmp_path / "again")
+    training.train_run(from_start(tmp_path / "run", optimizer=still), tmp_path / "again")
     assert load_model(tmp_path / "again").card.position_interpolation == rule
 
 
 def test_the_card_keeps_where_the_start_came_from(tmp_path: Path, pretrained: Path) -> None:
-    run = training.train(from_start(pretrained), tmp_path / "run")
-    again = training.train(from_start(run), tmp_path / "again")
+    run = training.train_run(from_start(pretrained), tmp_path / "run")
+    again = training.train_run(from_start(run), tmp_path / "again")
     origin = card_of(load_model(again)).origin["start"]
     digest = json.loads((run / "model.json").read_text())["weights"]["sha256"]
     assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
@@ -119,7 +120,7 @@ def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pret
     save_model(model, tmp_path / "reversed")
     still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     keep = StartConfig(str(tmp_path / "reversed"), head="keep")
-    training.train(from_start(pretrained, start=keep, optimizer=still), tmp_path / "run")
+    training.train_run(from_start(pretrained, start=keep, optimizer=still), tmp_path / "run")
     before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
@@ -140,7 +141,7 @@ def test_a_head_of_other_classes_cannot_be_kept(
     save_model(model, tmp_path / "start")
     run = from_start(pretrained, start=StartConfig(str(tmp_path / "start"), head="keep"))
     with pytest.raises(VitkitError, match=message):
-        training.train(run, tmp_path / "run")
+        training.train_run(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -157,13 +158,13 @@ def test_options_that_contradict_the_start_are_refused(
     tmp_path: Path, pretrained: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(VitkitError, match=message):
-        training.train(from_start(pretrained, **changes), tmp_path / "run")
+        training.train_run(from_start(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_dropout_is_the_runs_own_choice(tmp_path: Path, pretrained: Path) -> None:
     run = from_start(pretrained, architecture=Architecture(dropout=0.25))
-    training.train(run, tmp_path / "run")
+    training.train_run(run, tmp_path / "run")
     assert load_model(tmp_path / "run").config.dropout == 0.25
 
 
@@ -172,11 +173,11 @@ def test_a_run_that_was_stopped_can_be_a_start(tmp_path: Path, pretrained: Path)
     shutil.copytree(pretrained, stopped)
     (stopped / "model.safetensors").unlink()
     hearing = Hearing()
-    training.train(from_start(stopped), tmp_path / "run", listener=hearing)
+    training.train_run(from_start(stopped), tmp_path / "run", listener=hearing)
     assert "(its best checkpoint, step " in dict(hearing.rows)["start"][0]
     last = from_start(pretrained, start=StartConfig(str(pretrained), start_from="last"))
     hearing = Hearing()
-    training.train(last, tmp_path / "last", listener=hearing)
+    training.train_run(last, tmp_path / "last", listener=hearing)
     assert "(its last checkpoint, step 12)" in dict(hearing.rows)["start"][0]
     (best,) = json.loads((tmp_path / "run/start.json").read_text())["files"].values()
     assert best in {
@@ -189,18 +190,18 @@ def test_a_run_without_a_checkpoint_is_no_start(tmp_path: Path, pretrained: Path
     (tmp_path / "begun").mkdir()
     shutil.copy(pretrained / "config.json", tmp_path / "begun")
     with pytest.raises(VitkitError, match="has no checkpoint yet"):
-        training.train(from_start(tmp_path / "begun"), tmp_path / "run")
+        training.train_run(from_start(tmp_path / "begun"), tmp_path / "run")
 
 
 def test_a_run_goes_on_without_its_start_once_it_has_a_checkpoint(tmp_path: Path, pretrained: Path) -> None:
     shutil.copytree(pretrained, tmp_path / "start")
     run = from_start(tmp_path / "start", model=SMALL.model)
-    whole = training.train(run, tmp_path / "whole")
+    whole = training.train_run(run, tmp_path / "whole")
     shutil.copytree(whole, tmp_path / "part")
     shutil.rmtree(tmp_path / "part/checkpoints/step-00000012")
     (tmp_path / "part/report.html").unlink()
     shutil.rmtree(tmp_path / "start")
-    training.train(run, tmp_path / "part")
+    training.train_run(run, tmp_path / "part")
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "part" / name).read_bytes() == (whole / name).read_bytes()
 
@@ -210,13 +211,13 @@ def test_a_start_that_changed_before_the_first_checkpoint_is_refused(
 ) -> None:
     shutil.copytree(pretrained, tmp_path / "start")
     run = from_start(tmp_path / "start")
-    training.train(run, tmp_path / "run")
+    training.train_run(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints")
     model = load_model(tmp_path / "start")
     model.state_dict()["norm.weight"].add_(1)
     save_model(model, tmp_path / "start")
     with pytest.raises(VitkitError, match=r"The weights of .* have changed since .* was started from it"):
-        training.train(replace(run, model=SMALL.model), tmp_path / "run")
+        training.train_run(replace(run, model=SMALL.model), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["BiT-R2-2-2x0.5", "R+ViT-Ti/16"])
@@ -229,7 +230,7 @@ def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
         optimizer=OptimizerConfig(freeze_layers=1, layer_decay=0.5),
         training=TrainingConfig(steps=2, batch_size=4),
     )
-    training.train(run, tmp_path / "run")
+    training.train_run(run, tmp_path / "run")
     before, after = (
         load_file(tmp_path / "start/model.safetensors"),
         load_file(tmp_path / "run/model.safetensors"),
@@ -243,13 +244,13 @@ def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
 
 def test_new_weights_cannot_be_frozen(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="give a start"):
-        training.train(replace(SMALL, optimizer=OptimizerConfig(freeze="trunk")), tmp_path / "run")
+        training.train_run(replace(SMALL, optimizer=OptimizerConfig(freeze="trunk")), tmp_path / "run")
 
 
 def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None:
     start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
     hearing = Hearing()
-    training.train(from_start(pretrained, start=start), tmp_path / "run", listener=hearing)
+    training.train_run(from_start(pretrained, start=start), tmp_path / "run", listener=hearing)
     config = load_model(tmp_path / "run").config
     assert (config.image_mean, config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
     assert any("instead of the start's" in line for line in dict(hearing.rows)["start"])
@@ -274,7 +275,7 @@ def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
     for rate, factor in ((0.25, 1.0), (0.125, 2.0)):
         hearing, folder = Hearing(), tmp_path / str(factor)
         optimizer = OptimizerConfig(learning_rate=rate, freeze="trunk", head_rate=factor, weight_decay=0.0)
-        training.train(from_start(pretrained, optimizer=optimizer), folder, listener=hearing)
+        training.train_run(from_start(pretrained, optimizer=optimizer), folder, listener=hearing)
         weights.append((folder / "model.safetensors").read_bytes())
         said = dict(hearing.rows)["learns"]
         assert ("the head at 2 times the learning rate" in said) == (factor == 2)
@@ -287,7 +288,7 @@ def test_the_card_tells_how_many_images_the_first_training_had(tmp_path: Path, p
     assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
     short = replace(SMALL.training, steps=1, evaluate_every=1, checkpoint_every=1, log_every=1)
     splits = Splits(test_fraction=0.4, val_fraction=0.4)
-    training.train(from_start(pretrained, training=short, splits=splits), tmp_path / "run")
+    training.train_run(from_start(pretrained, training=short, splits=splits), tmp_path / "run")
     after = card_of(load_model(tmp_path / "run"))
     assert "training_images" not in after.origin
     assert pretraining_images(tmp_path / "run", after) == count

@@ -14,10 +14,10 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.evaluate import evaluate
 from vitkit.jobs.fewshot.fewshot import fewshot
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.report import write_report
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import Run, StartConfig
@@ -52,9 +52,9 @@ def tuned(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         splits=Splits(val_fraction=0, test_fraction=0.5),
         training=TrainingConfig(steps=1, batch_size=8),
     )
-    start = training.train(made, place / "start")
+    start = training.train_run(made, place / "start")
     line = shlex.join(["vitkit", "finetune", str(start), "--data", str(photos), f"--out={place / 'tuned'}"])
-    return training.train(
+    return training.train_run(
         replace(made, model="", start=StartConfig(str(start))), place / "tuned", command=line
     )
 

@@ -94,7 +94,7 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
         return predict(*arguments, **options)
 
     monkeypatch.setattr(run_model, "predict", spy)  # of the validation, and of what comes after training
-    monkeypatch.setattr("vitkit.jobs.train.write_report", lambda folder, **_options: folder)
+    monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
     assert len(precisions) >= 3 and set(precisions) == {"bfloat16"}
@@ -139,11 +139,11 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "jobs.train.save_model",
+        "jobs.train_run.save_model",
         # These lie between the first and the last.
         pytest.param("runs.finish.evaluate_split", marks=pytest.mark.slow),
         pytest.param("runs.finish.write_evaluation", marks=pytest.mark.slow),
-        "jobs.train.write_report",
+        "jobs.train_run.write_report",
     ],
 )
 def test_ended_after_training_the_rest_is_made_up_for(
@@ -158,7 +158,7 @@ def test_ended_after_training_the_rest_is_made_up_for(
         patch.setattr(f"vitkit.{call}", end)
         assert run(options) == 130
     (tmp_path / "run" / ".report.html.77.tmp").write_text("left by a killed process")
-    if call != "jobs.train.save_model":
+    if call != "jobs.train_run.save_model":
         assert run(["report", "run"]) == 0  # written early, it does not make the run a finished one
     assert run(options) == 0
     names = {path.name for path in (tmp_path / "run").iterdir() if path.name != ".lock"}
@@ -176,7 +176,7 @@ def test_a_damaged_best_checkpoint_is_not_used(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitkit.jobs.train.save_model", end)
+        patch.setattr("vitkit.jobs.train_run.save_model", end)
         assert run(options) == 130
     best, *_ = sorted((tmp_path / "run" / "checkpoints").iterdir())
     weights = best / "average.safetensors"

@@ -10,7 +10,7 @@ from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
 from vitkit.models.build import create_model
@@ -65,26 +65,26 @@ def test_warm_up_keeps_its_part_of_the_run() -> None:
 def test_the_steps_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has become ten times as fast the same command continues the same run."""
     set_pace(monkeypatch, 1.0)
-    training.train(SMALL, tmp_path / "run")
+    training.train_run(SMALL, tmp_path / "run")
     assert read_run(tmp_path / "run").training == replace(SMALL.training, steps=6)
     weights = (tmp_path / "run/model.safetensors").read_bytes()
     set_pace(monkeypatch, 0.1)
     (tmp_path / "run/report.html").unlink()
-    training.train(SMALL, tmp_path / "run")
+    training.train_run(SMALL, tmp_path / "run")
     assert (tmp_path / "run/model.safetensors").read_bytes() == weights
     longer = replace(SMALL, training=replace(SMALL.training, minutes=0.2))
     with pytest.raises(VitkitError, match=r"holds another run:\n  --minutes 0.1 -> 0.2\n"):
-        training.train(longer, tmp_path / "run")
+        training.train_run(longer, tmp_path / "run")
 
 
 def test_a_run_without_a_folder_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     set_pace(monkeypatch, 1.0)
-    first = training.train(SMALL)
+    first = training.train_run(SMALL)
     set_pace(monkeypatch, 0.5)
-    assert training.train(SMALL) == first
+    assert training.train_run(SMALL) == first
     other = replace(SMALL, optimizer=OptimizerConfig(warmup_steps=10, weight_decay=0.0))
-    assert training.train(other) != first
+    assert training.train_run(other) != first
 
 
 def test_the_command_keeps_what_is_given_and_refuses_two_lengths(
@@ -129,7 +129,7 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 ) -> None:
     set_pace(monkeypatch, 7.0)
     with pytest.raises(VitkitError, match=r"A single step takes 7 s here, longer than 0.1 minutes"):
-        training.train(SMALL, tmp_path / "run")
+        training.train_run(SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -145,7 +145,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
     monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
     with pytest.raises(VitkitError, match="does not fit into memory"):
-        training.train(SMALL, tmp_path / "run")
+        training.train_run(SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -155,10 +155,10 @@ def test_a_run_that_measures_its_pixels_is_found_again(
     monkeypatch.chdir(tmp_path)
     measuring = replace(SMALL, start=StartConfig(measure_pixels=True))
     set_pace(monkeypatch, 1.0)
-    first = training.train(measuring)
+    first = training.train_run(measuring)
     assert read_run(first).start.image_std is not None
     set_pace(monkeypatch, 0.5)
-    assert training.train(measuring) == first
+    assert training.train_run(measuring) == first
 
 
 @pytest.mark.parametrize("number", [0, -1, 10**6])

@@ -10,7 +10,7 @@ import torch
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.runs import outlook as first_screen
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients
@@ -78,7 +78,7 @@ def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
     cut_back(whole, tmp_path / "killed")
     tried.clear()
     heard = Hearing()
-    vitkit.train(short(), tmp_path / "killed", resume=True, listener=heard)
+    training.train_run(short(), tmp_path / "killed", resume=True, listener=heard)
     assert tried == [4, 4] and weights(tmp_path / "killed") == weights(whole)
     assert not [line for line in heard.warnings if "micro_batch" in line]
 
@@ -87,5 +87,5 @@ def test_recomputing_is_no_other_run(tmp_path: Path) -> None:
     """Whoever runs out of memory may continue with it, to the same bits."""
     whole = vitkit.train(short(), tmp_path / "whole")
     cut_back(whole, tmp_path / "killed")
-    vitkit.train(short(recompute=True), tmp_path / "killed", resume=True)
+    training.train_run(short(recompute=True), tmp_path / "killed", resume=True)
     assert weights(tmp_path / "killed") == weights(whole)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import vitkit.jobs.train
+import vitkit.jobs.train_run
 from vitkit.cli.main import run
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.zoo import model_config
@@ -61,7 +61,7 @@ def test_a_killed_run_ends_with_the_same_bits(
         (folder / "report.html").write_text("a report")  # its pictures take seconds
         return folder / "report.html"
 
-    monkeypatch.setattr(vitkit.jobs.train, "write_report", write_report)
+    monkeypatch.setattr(vitkit.jobs.train_run, "write_report", write_report)
     assert train(images, tmp_path / "whole", TASKS[name]) == 0
     launch = Trainer.launch
 

@@ -57,7 +57,7 @@ ObjectiveConfig = ClassificationConfig | MaskedImagesConfig | RotationsConfig
 BEGIN = """
 import json, sys
 from pathlib import Path
-import vitkit.jobs.train
+import vitkit.jobs.train_run
 from vitkit.cli.main import run
 from vitkit.training.trainer import Trainer
 
@@ -82,7 +82,7 @@ def write_report(folder, **_):
     (folder / "report.html").write_text("a report")  # its pictures take seconds
     return folder / "report.html"
 
-vitkit.jobs.train.write_report = write_report
+vitkit.jobs.train_run.write_report = write_report
 codes["whole"] = train("whole", "--turns", "2")
 launch = Trainer.launch
 

@@ -16,7 +16,7 @@ from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training, with_named_task
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_defaults import AUGMENTATION
+from vitkit.jobs.finetune_recipes import AUGMENTATION
 from vitkit.jobs.options import DataCheckOptions, DataShowOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.runs.config import Run

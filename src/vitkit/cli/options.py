@@ -119,12 +119,12 @@ def require_no_help(
 
 
 def require_first(arguments: Sequence[str], question: str) -> None:
-    """Refuse an option where the argument of a study belongs, with a question for it.
+    """Refuse a command line that does not begin with the argument of a study, with a question for it.
 
     Raises:
-        VitkitError: the first argument is an option, and does not ask for help.
+        VitkitError: there is no argument, or the first is an option and does not ask for help.
     """
-    if arguments and arguments[0].startswith("-") and not {*ASKING} & {*arguments}:
+    if not {*ASKING} & {*arguments} and (not arguments or arguments[0].startswith("-")):
         raise VitkitError(question)
 
 

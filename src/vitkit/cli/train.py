@@ -2,8 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +10,29 @@ from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine
-from vitkit.cli.options import importing
+from vitkit.cli.options import importing, in_options
 from vitkit.cli.parser import read
 from vitkit.cli.processes import start_several
-from vitkit.cli.training_options import RECIPE, RESUME, CommandLine, describe_training, make_line, parse_line
+from vitkit.cli.training_options import (
+    OF_SERIES,
+    RECIPE,
+    RESUME,
+    TRAINING_PAGES,
+    describe_training,
+    options_of_run,
+    parse_training,
+)
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import MachineOptions, as_arguments
 from vitkit.jobs.recipes import recipe
-from vitkit.listener import Listener, hushed
-from vitkit.runs.config import WHICH_IMAGES, Run, StartConfig, full_name, new_model_config, with_task
-from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.jobs.training_options import split_options
+from vitkit.listener import Listener
+from vitkit.runs.config import WHICH_IMAGES, Run, full_name, new_model_config, with_options, with_task
+from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
 
 if TYPE_CHECKING:
-    from vitkit.runs.plan import Opened
-    from vitkit.runs.series_record import SeriesRecord
+    from vitkit.jobs.study.pretraining import Helped
 
 FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
@@ -43,142 +47,106 @@ def main(arguments: list[str]) -> None:
 
 
 def run_verb(arguments: list[str], verb: str) -> None:
-    """Train by a command line.
+    """Call `vitkit.train`, `vitkit.finetune` or `vitkit.pretrain` with the options that are given.
 
-    Three of its options choose the defaults of all others, and are read before the parser: `--recipe`,
-    `--resume` and `--start`. What is left out then suits the start and the images, once these are looked at.
+    Three of them choose the defaults that the help shows, and are read before the parser: `--recipe`,
+    `--resume` and `--start`.
 
     Args:
         arguments: the command line after the verb.
-        verb: "train"; "finetune", which has defaults of its own for a finished run too, and chooses a start
-            where none is given; or "pretrain", whose images need no labels.
+        verb: train, finetune or pretrain.
     """
     typed = ["vitkit", verb, *arguments]
-    command = shlex.join(typed)
     if start_several(verb, arguments):
         return
     first = read(arguments, FIRST).given
-    recipe_name, resume = first.get("recipe", ""), first.get("resume")
-    _refuse_mistakes(arguments, recipe_name, resume)
-    resumed, start = (None if path is None else kind_of(path) for path in (resume, first.get("start")))
-    series = _read_series_record(resumed.path) if resumed is not None and resumed.kind == "series" else None
-    is_longer = False
-    if resumed is not None:
-        default = resumed.run() if series is None else series.run
-    elif recipe_name:
-        default = recipe(recipe_name)
-    elif verb == "train" and start is not None and start.is_run:
-        default, is_longer = _trained_for_longer(start), True
-    else:
-        # Without labels the size of the images chooses the model, once they are looked at.
-        default = with_task(Run(model=""), "masked-patches") if verb == "pretrain" else Run()
-    line = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
-    options, out = line.options, resume or line.options.out
-
-    if not line.run.data and resume is None:
-        raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
-    if options.out is not None:
-        require_folder(Path(options.out))
-    _require_inputs(line, resume)
-    listener = hushed(TerminalListener(), options.hearing.quiet)
-    if line.run.data:
-        purpose = _purpose(line.run, out, verb == "finetune" and resume is None)
-        listener.show([("run", [purpose])])  # torch takes seconds to import
-    with importing():
-        from vitkit.jobs.preview import preview
-        from vitkit.jobs.series.series import train_series
-        from vitkit.jobs.trackers import log_to
-        from vitkit.jobs.train import foresee_run, train
-        from vitkit.runs.outlook import describe_images
-        from vitkit.runs.plan import list_images, look_at
-        from vitkit.weights.files.download import is_local
-
-    listener = log_to(*options.hearing.log, listener=listener)
-    is_single = not (options.series.is_series or options.then.then)
-    opened: Opened | None = None
-    if options.dry_run:
-        _refuse_dry_run(line, series is not None)
-    if resume is None:
-        if verb == "finetune" and not line.run.start.start:
-            line = _choose_start(line, recipe_name, command, listener)
-            if options.dry_run and not is_local(line.run.start.start):
-                listener.show([("data", [describe_images(list_images(line.run))])])
-                _print_command([*typed, "--yes"])
-                return
-        if verb == "pretrain":
-            line, default, opened = _suit_pretraining(line, recipe_name, listener)
-        elif line.run.start.start and not is_longer:
-            default, opened = suited(line, recipe_name, listener, keep=is_single)
-            line = line.over(default)
-        if line.run.training.minutes is not None:
-            opened = opened or look_at(line.run)
-            line = _choose_length(line, default, opened, listener)
-    circumstances: dict[str, Any] = {
-        **as_arguments(MachineOptions, options.machine),
-        "resume": resumed is not None,
-        "opened": opened,
-        "listener": listener,
-    }
-    if options.dry_run:
-        preview(*foresee_run(line.run, out, **circumstances), listener)
-        _print_command(typed)
-    elif options.then.then:
-        _compare(line, command, listener)
-    elif options.series.is_series:
-        if options.from_scratch:
-            raise VitkitError(
-                "--from-scratch is for a single run: give it with --resume and that run folder."
-            )
-        folder = train_series(line.run, out, options.series, command=command, **circumstances)
-        _print_series(folder)
-    else:
-        folder = train(line.run, out, from_scratch=options.from_scratch, command=command, **circumstances)
-        _print_run(folder, line.run)
-
-
-def _refuse_mistakes(arguments: list[str], recipe_name: str, resume: str | None) -> None:
-    """Refuse options that contradict one another, and a second recipe or run."""
     names = [argument.partition("=")[0] for argument in arguments]
-    if recipe_name and resume is not None:
-        raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
-    if resume is not None and "--out" in names:
-        raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     for name in ("--recipe", "--resume"):
         if names.count(name) > 1:
             raise WrongCommandLine(f"{name} is given twice: once is enough.")
+    resume = first.get("resume")
+    is_longer = verb == "train" and kind_of(first.get("start", "")).is_run
+    default = _default_run(verb, first, is_longer)
+    given = parse_training(arguments, verb, default)
+    options, table = options_of_run(given), _table(verb, default)
+    own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
+    own["listener"] = TerminalListener()
+    with in_options(table, given):
+        run = with_options(default, options)
+        job, _ = split_options(own)
+    if not run.data and resume is None:
+        raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
+    _require_inputs(run, given, resume)
+    if run.data:
+        purpose = _purpose(run, resume or given.get("out"), verb == "finetune" and resume is None)
+        job.listener.show([("run", [purpose])])  # torch takes seconds to import
+    with importing():
+        from vitkit.jobs.finetune import finetune
+        from vitkit.jobs.pretrain import pretrain
+        from vitkit.jobs.train import train
+
+    own.pop("processes", None)
+    own |= {"data": options.pop("data", ""), "command": shlex.join(typed)}
+    if start := options.pop("start.start", ""):
+        own["start"] = start
+        if "dry_run" not in own:
+            console.download(start)
+    with in_options(table, given):
+        if resume is not None or is_longer or (verb == "train" and not start):
+            own.pop("download", None)
+            folder = train(**own, **options)
+        elif verb == "pretrain":
+            options.pop("task", None)
+            folder = pretrain(**{**own, "objective": run.task}, **options)
+        else:
+            folder = finetune(**own, ask=_allows, **options)
+    if given.get("dry_run"):
+        fetches = [] if start or verb != "finetune" or "download" in given else ["--yes"]
+        _print_command([*typed, *fetches])
+    elif folder.study is not None:
+        _print_comparison(folder.study)
+    elif kind_of(folder).kind == "series":
+        _print_series(folder)
+    else:
+        _print_run(folder)
 
 
-def _require_inputs(line: CommandLine, resume: str | None = None) -> None:
+def _default_run(verb: str, first: Mapping[str, Any], is_longer: bool) -> Run:
+    """Return the run whose options are the defaults.
+
+    Args:
+        verb: train, finetune or pretrain.
+        first: recipe, run to resume and start, where they are given.
+        is_longer: whether the start is a run, which is trained for longer.
+    """
+    if first.get("resume") is not None:
+        resumed = kind_of(first["resume"])
+        if resumed.kind != "series":
+            return resumed.run()
+        with importing():
+            from vitkit.runs.series_record import read_series_record
+        return read_series_record(resumed.path).run
+    if first.get("recipe"):
+        return recipe(first["recipe"])
+    if is_longer:
+        return kind_of(first["start"]).run()
+    # Without labels the size of the images chooses the model, once they are looked at.
+    return with_task(Run(model=""), "masked-patches") if verb == "pretrain" else Run()
+
+
+def _table(verb: str, default: Run) -> Sequence[Option]:
+    """Return all options of a verb, by which an error names what is wrong."""
+    return (*TRAINING_PAGES[verb].before, *describe_training(verb, default))
+
+
+def _require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = None) -> None:
     """Refuse images, weights and models that are not there."""
-    run, options = line.run, line.options
-    require_images(options.series.sweep_data, options.then.then, run.fewshot.data)
+    require_images(given.get("sweep_data"), given.get("then"), run.fewshot.data)
     if resume is None:  # the images of a run may have moved, which training itself reports
         require_images(run.data)
         require_checkpoints(run.start.start)
     if run.model and not run.start.start:
         new_model_config(run, num_classes=1)
-
-
-def _refuse_dry_run(line: CommandLine, is_series: bool) -> None:
-    """Refuse to show several runs, or a run from a start that is not on this machine.
-
-    Args:
-        line: the command line.
-        is_series: whether it resumes a series.
-    """
-    from vitkit.weights.files.download import is_local
-
-    start = line.run.start.start
-    if line.options.series.is_series or line.options.then.then or is_series:
-        raise VitkitError(
-            "--dry-run shows a single run, found options for several: leave --runs, --sweep, "
-            "--cross-validate and --then out. The runs of a series differ from it in seed, rate or fold."
-        )
-    if kind_of(start).is_fetched and not is_local(start):
-        raise VitkitError(
-            f"--dry-run fetches nothing, and {start} is not on this machine. vitkit card "
-            f"{shlex.quote(start)} fetches and describes it; then give the same command again."
-        )
 
 
 def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
@@ -195,59 +163,6 @@ def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
     return f"{full_name(run, 1)} at {height}x{width} is trained on {run.data}{where}"
 
 
-def _trained_for_longer(start: Place) -> Run:
-    """Return the run that goes on from a finished run as a new one, with the same options and head."""
-    before = start.run()
-    training = replace(before.training, minutes=None, evaluate_test=True)
-    return replace(before, training=training, start=StartConfig(start.name, head="keep"))
-
-
-def _read_series_record(folder: Path) -> "SeriesRecord":
-    """Read the record with which a series of runs began."""
-    with importing():
-        from vitkit.runs.series_record import read_series_record
-
-    return read_series_record(folder)
-
-
-def _choose_start(line: CommandLine, recipe_name: str, command: str, listener: Listener) -> CommandLine:
-    """Choose a start for a command line without one, say which and why, and ask whether to fetch it.
-
-    Args:
-        line: the command line.
-        recipe_name: "" where there is none.
-        command: the command as it was typed.
-        listener: hears the progress and the choice.
-
-    Raises:
-        VitkitError: the start is not on this machine, and nobody allows to fetch it.
-    """
-    with importing():
-        from vitkit.jobs.default_start import choose_start
-        from vitkit.jobs.train import require_data
-        from vitkit.runs.machine import find_device
-
-    options = line.options
-    require_data(line.run)
-    _set_threads(options.machine.threads)
-    chosen = choose_start(
-        replace(line.run, recipe=recipe_name),
-        None if options.out is None else Path(options.out),
-        device=find_device(options.machine.device),
-        complete=lambda suited: line.over(suited).run,
-        listener=listener,
-    )
-    listener.show(chosen.rows())
-    if not (
-        chosen.is_here
-        or options.dry_run
-        or options.yes
-        or _allows(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
-    ):
-        raise chosen.refusal(f"{command} --yes", f"vitkit finetune START {shlex.quote(line.run.data)}")
-    return replace(line, run=replace(line.run, start=replace(line.run.start, start=chosen.start.name)))
-
-
 def _allows(question: str) -> bool:
     """Whether the person at the terminal says yes; where there is no terminal, nobody does."""
     if not (streams.is_terminal(sys.stdin) and streams.is_terminal(sys.stderr)):
@@ -256,113 +171,11 @@ def _allows(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def suited(
-    line: CommandLine, recipe_name: str, listener: Listener, keep: bool = False
-) -> "tuple[Run, Opened]":
-    """Return a run whose options suit the start and the images of a command line, and those."""
-    with importing():
-        from vitkit.jobs.finetune import suit_start
-        from vitkit.jobs.finetune_defaults import fit_length
+def _print_comparison(helped: "Helped") -> None:
+    """Print whether pre-training helped."""
+    from vitkit.jobs.study.pretraining import WITH
+    from vitkit.jobs.study.study import arm_table
 
-    console.download(line.run.start.start)
-    with listener.progress("looking at the start"):
-        suited = suit_start(replace(line.run, recipe=recipe_name), listener, keep)
-    training = line.over(suited.run).run.training
-    if recipe_name or training == suited.run.training:
-        return suited.run, suited.opened
-    # The warm-up is a part of the length, which is given here.
-    return fit_length(replace(suited.run, training=training), suited.opened.num_images), suited.opened
-
-
-def _suit_pretraining(
-    line: CommandLine, recipe_name: str, listener: Listener
-) -> "tuple[CommandLine, Run, Opened]":
-    """Lay a command line over a run whose options suit its images without labels; return those too."""
-    from vitkit.jobs.pretrain import fit_batch_and_length, suit_pretraining
-    from vitkit.runs.plan import list_images
-
-    console.download(line.run.start.start)
-    suited, opened = suit_pretraining(replace(line.run, recipe=recipe_name), listener)
-    run = line.over(suited).run
-    given = {path.rpartition(".")[2] for path in line.given}
-    run = fit_batch_and_length(run, suited, given, len(list_images(run, opened).splits["train"]))
-    return replace(line, run=run), suited, opened
-
-
-def _choose_length(line: CommandLine, default: Run, opened: "Opened", listener: Listener) -> CommandLine:
-    """Choose as many steps as --minutes has time for.
-
-    Args:
-        line: the command line.
-        default: the run that it was laid over.
-        opened: the images and the start.
-        listener: hears the progress.
-    """
-    options = line.options
-    for length in ("steps", "epochs"):
-        if f"training.{length}" in line.given:
-            raise VitkitError(f"--minutes chooses the number of steps: give it without --{length}.")
-    with importing():
-        from vitkit.runs.budget import with_steps
-        from vitkit.runs.plan import choose_length
-
-    _set_threads(options.machine.threads)
-
-    def set_steps(run: Run, steps: int, num_images: int) -> Run:
-        # Warm-up and head-first of the defaults become a part of the new length; options that are given stay.
-        return line.over(with_steps(default, steps, num_images)).run
-
-    is_series = options.series.is_series or bool(options.then.then)
-    out = None if options.out is None else Path(options.out)
-    if options.then.then:
-        if out is None:
-            raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
-        out = out / "pretraining"
-    run = choose_length(
-        line.run,
-        out,
-        opened,
-        device=options.machine.device,
-        ending=options.series.ending if is_series else "",
-        set_steps=set_steps,
-        listener=listener,
-    )
-    return replace(line, run=run)
-
-
-def _set_threads(threads: int | None) -> None:
-    """Set the number of CPU threads before a speed is measured, which depends on it."""
-    with importing():
-        import torch
-
-        from vitkit.runs.machine import require_threads
-
-    require_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)
-
-
-def _compare(line: CommandLine, command: str, listener: Listener) -> None:
-    """Pre-train, fine-tune with and without it, and print whether it helped."""
-    options = line.options
-    if options.series.is_series or options.from_scratch:
-        raise VitkitError(
-            "--then chooses the runs by itself: give --draws, without --runs, --sweep, --cross-validate or "
-            "--from-scratch."
-        )
-    with importing():
-        from vitkit.jobs.study.pretraining import WITH, compare_pretraining
-        from vitkit.jobs.study.study import arm_table
-
-    helped = compare_pretraining(
-        line.run,
-        options.then,
-        None if options.out is None else Path(options.out),
-        device=options.machine.device,
-        threads=options.machine.threads,
-        command=command,
-        listener=listener,
-    )
     table = arm_table(helped.comparison)
     console.print_lines("")
     console.print_table(table.headings, table.rows)
@@ -379,10 +192,11 @@ def _print_command(typed: list[str]) -> None:
     console.print_lines("", "Nothing was trained, fetched or written. To do it:", f"         {command}")
 
 
-def _print_run(folder: Path, run: Run) -> None:
+def _print_run(folder: Path) -> None:
     """Print commands that use a finished run."""
     from vitkit.tasks import find_task
 
+    run = kind_of(folder).run()
     quoted = shlex.quote(str(folder))
     uses = [f"vitkit predict {quoted} IMAGE_OR_FOLDER"]
     if find_task(run.task).answering is None:
@@ -435,17 +249,22 @@ def study_base(
     Raises:
         VitkitError: an option belongs to a series of runs or to several processes.
     """
-    default = with_task(default, given.get("task", default.task))
-    line = make_line(given, default, "train", SeriesOptions(), describe_training(default=default))
-    refused = {"processes", "from_scratch", "hearing.log", "dry_run"}
-    if line.options.series != SeriesOptions() or refused & {*given}:
+    if {"processes", "from_scratch", "log", "dry_run", *OF_SERIES} & {*given}:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
             f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
             "--dry-run."
         )
-    _require_inputs(line)
-    if not line.run.start.start:
-        return line.run
-    # As in vitkit finetune.
-    return line.over(suited(line, recipe_name, listener)[0]).run
+    options = options_of_run(given)
+    with in_options(_table("train", default), given):
+        run = with_options(default, options)
+        _require_inputs(run, given)
+        if not run.start.start:
+            return run
+        with importing():
+            from vitkit.jobs.finetune import finetune_run
+
+        # As in vitkit finetune.
+        console.download(run.start.start)
+        start, data = options.pop("start.start"), options.pop("data", default.data)
+        return finetune_run(start, data, recipe=recipe_name, listener=listener, **options)

@@ -1,61 +1,33 @@
 """The options of training on a command line, and the run that they stand for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 from vitkit.cli.help_pages import HelpPage
-from vitkit.cli.options import in_options, parse_given, with_given
+from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import Option, describe
 from vitkit.jobs.finetune_options import sort_out
-from vitkit.jobs.options import HearingOptions, MachineOptions
 from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.training_options import Job
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import Run, with_options, with_task
+from vitkit.runs.config import Run, with_task
 from vitkit.runs.series_options import SeriesOptions
 
-UNGROUPED = {"group": ""}
-"""Metadata of a field whose options stand among the verb's own in the help."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """The options of `vitkit train` that are no fields of the run."""
-
-    out: str | None = None
-    """run folder to write; left out, runs/DATA-MODEL. The same command again continues there."""
-    machine: MachineOptions = field(default_factory=MachineOptions, metadata=UNGROUPED)
-    processes: int = 1
-    """processes that train together on this machine, one for each GPU or some for its processors; the result
-    is the same but for rounding. On several machines: torchrun ... -m vitkit."""
-    from_scratch: bool = False
-    """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
-    series: SeriesOptions = field(default_factory=SeriesOptions, metadata=UNGROUPED)
-    hearing: HearingOptions = field(default_factory=HearingOptions, metadata=UNGROUPED)
-    dry_run: bool = False
-    """show data, splits, start, model, length, time, memory and folder, train nothing and write nothing."""
-    # The two verbs below make options of these.
-    yes: bool = field(default=False, init=False)
-    then: ThenOptions = field(default_factory=ThenOptions, init=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneCommand(Command):
-    """The options of `vitkit finetune`, which may choose its start."""
-
-    yes: bool = False
-    """fetch the start that is chosen where none is given, without asking."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainCommand(Command):
-    """The options of `vitkit pretrain`, which may fine-tune with and without the result."""
-
-    then: ThenOptions = field(default_factory=ThenOptions, metadata=UNGROUPED)
-
-
-COMMANDS = {"train": Command, "finetune": FinetuneCommand, "pretrain": PretrainCommand}
+OF_SERIES = tuple(field.name for field in fields(SeriesOptions))
+PROCESSES = Option(
+    "--processes",
+    "processes",
+    "NUMBER",
+    "processes that train together on this machine, one for each GPU or some for its processors; the result "
+    "is the same but for rounding. On several machines: torchrun ... -m vitkit.",
+    1,
+    number=int,
+)
+YES = Option(
+    "--yes", "download", "", "fetch the start that is chosen where none is given, without asking.", False
+)
 RECIPE = Option(
     "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
 )
@@ -143,51 +115,27 @@ TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name 
 """The options that name the task, which decides what other options there are."""
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """A command line of training, read."""
+def parse_training(arguments: list[str], verb: str, default: Run) -> dict[str, Any]:
+    """Read a command line of training; return the values that are given, by the paths of their fields.
 
-    given: Mapping[str, Any]
-    """The values of the options that are not left out, by the path of their field."""
-    run: Run
-    options: Command
-    """The options that are no fields of the run."""
-
-    def over(self, base: Run) -> "CommandLine":
-        """Return the same command line with another run under it: the options left out have its values."""
-        return replace(self, run=with_given_options(base, self.given))
-
-
-def parse_line(arguments: list[str], default: Run, verb: str, series: SeriesOptions) -> CommandLine:
-    """Read a command line of training; options that are left out have the values of a run and a series."""
+    Args:
+        arguments: what follows the verb.
+        verb: as it follows vitkit.
+        default: the run whose values the help shows as defaults.
+    """
     page, default = TRAINING_PAGES[verb], with_named_task(default, arguments)
-    options = (*page.before, *describe_training(verb, default, series))
-    given = parse_given(COMMANDS[verb], options, arguments, verb, page)
+    options = (*page.before, *describe_training(verb, default))
+    given = parse_given(page, options, arguments, verb, page)
     if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
         start, data = sort_out(given.pop("start.start"))  # it stands alone
         given |= {"start.start": start} if start else {"data": data}
-    return make_line(given, default, verb, series, options)
+    return given
 
 
-def make_line(
-    given: Mapping[str, Any], default: Run, verb: str, series: SeriesOptions, options: Sequence[Option]
-) -> CommandLine:
-    """Make a command line of the options that are given.
-
-    Args:
-        given: their values.
-        default, verb, series: as for `parse_line`.
-        options: all options, by which a refusal names what is wrong.
-    """
-    with in_options(options, given):
-        run = with_given_options(default, given)
-        return CommandLine(given, run, with_given(COMMANDS[verb](series=series), given))
-
-
-def with_given_options(run: Run, given: Mapping[str, Any]) -> Run:
-    """Give a run the options of a command line."""
+def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of a run."""
     names = {part.name for part in fields(Run)} - {"recipe"}
-    return with_options(run, {path: given[path] for path in given if path.split(".")[0] in names})
+    return {path: given[path] for path in given if path.split(".")[0] in names}
 
 
 def with_named_task(run: Run, arguments: Sequence[str]) -> Run:
@@ -195,19 +143,18 @@ def with_named_task(run: Run, arguments: Sequence[str]) -> Run:
     return with_task(run, read(arguments, TASKS).given.get("task", run.task))
 
 
-def describe_training(
-    verb: str = "train", default: Run | None = None, series: SeriesOptions | None = None
-) -> tuple[Option, ...]:
+def describe_training(verb: str = "train", default: Run | None = None) -> tuple[Option, ...]:
     """Describe the options of training by a verb, without those that come before on its page.
 
     Args:
         verb: the verb.
         default: the run whose values are the defaults, and whose task decides the options of the objective.
-        series: the defaults of a series of runs.
     """
     run = default or Run()
     options = (
         *describe(Run, run, without=("recipe",), by_position=False),
-        *describe(COMMANDS[verb], COMMANDS[verb](series=series or SeriesOptions())),
+        *describe(Job, by_position=False),
+        PROCESSES,
+        *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
     )
     return tuple(sorted(options, key=lambda option: bool(option.group)))

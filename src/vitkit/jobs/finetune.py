@@ -1,34 +1,27 @@
 """Fine-tune a start: train a run whose options are fitted to the start and the data."""
 
 import shlex
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-import torch
-
-from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.default_start import choose_start
-from vitkit.jobs.finetune_defaults import fit_images, fit_length
+from vitkit.jobs.finetune_defaults import fit_length, suit_start
 from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.series import train_series
-from vitkit.jobs.train import require_data, train
-from vitkit.listener import SILENT, Listener, hushed
-from vitkit.notebook import AUTOMATIC
-from vitkit.runs.config import Run, StartConfig, full_name, with_options
-from vitkit.runs.machine import find_device, require_threads
-from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
+from vitkit.jobs.train import carry_out, set_threads
+from vitkit.jobs.training_options import Job, TrainingOptions, split_options
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.config import Run, StartConfig, require_data, with_options
+from vitkit.runs.folder import kind_of
+from vitkit.runs.machine import find_device
+from vitkit.runs.outlook import describe_images
+from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.run_options import RunOptions
-from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.trained_model import is_training_data
-from vitkit.tasks import task_of
-
-LEAST_VALIDATED = 500
-"""Validation images from which the best weights are taken in place of the last: their accuracy is certain to
-about 2 points then. With 100 images the ten validations of a run lay between 46 and 53 % by chance, and the
-weights of two fifths of the run were taken; 21 images chose at random, and 5 once chose the second step."""
+from vitkit.runs.trained_folder import TrainedFolder
+from vitkit.weights.files.download import is_local
 
 
 def finetune(
@@ -38,18 +31,9 @@ def finetune(
     *,
     recipe: str = "",
     download: bool = False,
-    sweep: bool = False,
-    sweep_rates: tuple[float, ...] = (),
-    sweep_data: str = "",
-    runs: int = 1,
-    redraw: bool = False,
-    cross_validate: int | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
-    **options: Unpack[RunOptions],
-) -> Path:
+    ask: Callable[[str], bool] | None = None,
+    **options: Unpack[TrainingOptions],
+) -> TrainedFolder:
     """Fine-tune a model on images: train it with a new head, evaluate it, and write its report.
 
     Calling it again with the same arguments and folder continues from the last committed checkpoint.
@@ -62,10 +46,8 @@ def finetune(
         out: the run folder; left out, one below `runs/`.
         recipe: the name of a recipe, "paper" for the paper's; left out, options that suit the number of
             images.
-        download: whether the chosen start may be fetched, where it is not on this machine.
-        sweep, sweep_rates, sweep_data, runs, redraw, cross_validate: several runs in place of one, as
-            `vitkit.SeriesOptions` explains them: a sweep over learning rates, several seeds, or all folds.
-        device, threads, quiet, listener: as for `vitkit.train`.
+        download: fetch the start that is chosen where none is given, without asking.
+        ask: is asked whether to fetch it, with a question; left out, it is fetched with `download` alone.
         options: options of training, as for `vitkit.train`: `learning_rate=1e-3`, `minutes=20`.
 
     Returns:
@@ -74,22 +56,19 @@ def finetune(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    listener = hushed(listener, quiet)
-    require_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)  # the speed depends on them
-    folder = None if out is None else Path(out)
-    series = SeriesOptions(sweep, sweep_rates, runs, redraw, cross_validate, sweep_data)
-    config, data = _choose_start_and_data(start, data, recipe, download, options, folder, device, listener)
-    run, opened = _complete_run(config, data, recipe, options, listener, keep=not series.is_series)
-    if run.training.minutes is not None:
-        ending = series.ending if series.is_series else ""
-        run = choose_length(run, folder, opened, device=device, ending=ending, listener=listener)
-    if series.is_series:
-        return train_series(
-            run, out, series, device=device, threads=threads, opened=opened, listener=listener
+    job, given = split_options(options, out=out)
+    set_threads(job.threads)  # before starts are timed
+    allow = (lambda _: True) if download else ask
+    config, data = _choose_start_and_data(start, data, recipe, given, job, allow)
+    if job.dry_run and kind_of(config.start).is_fetched and not is_local(config.start):
+        if not start:  # what was chosen is shown
+            return TrainedFolder()
+        raise VitkitError(
+            f"--dry-run fetches nothing, and {config.start} is not on this machine. vitkit card "
+            f"{shlex.quote(config.start)} fetches and describes it; then give the same command again."
         )
-    return train(run, out, device=device, threads=threads, opened=opened, listener=listener)
+    run, opened = _complete_run(config, data, recipe, given, job.listener, keep=not job.is_series)
+    return carry_out(job, run, given, opened)
 
 
 def finetune_run(
@@ -98,34 +77,34 @@ def finetune_run(
     *,
     recipe: str = "",
     download: bool = False,
+    listener: Listener = SILENT,
     **options: Unpack[RunOptions],
 ) -> Run:
     """Make the run that fine-tunes a start on images, for `vitkit.train`.
 
     Args:
-        start, data, recipe, download, options: as for `vitkit.finetune`.
+        start, data, recipe, download, listener, options: as for `vitkit.finetune`.
 
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
     """
-    config, data = _choose_start_and_data(start, data, recipe, download, options, None, "auto", SILENT)
-    return _complete_run(config, data, recipe, options, SILENT)[0]
+    allow = (lambda _: True) if download else None
+    config, data = _choose_start_and_data(start, data, recipe, {**options}, Job(listener=listener), allow)
+    return _complete_run(config, data, recipe, {**options}, listener)[0]
 
 
 def _choose_start_and_data(
     start: str | Path | StartConfig | None,
     data: str | Path,
     recipe: str,
-    download: bool,
-    options: RunOptions,
-    out: Path | None,
-    device: str,
-    listener: Listener,
+    options: Mapping[str, Any],
+    job: Job,
+    allow: Callable[[str], bool] | None,
 ) -> tuple[StartConfig, str]:
     """Return the start and the data of a run, where one of them may be left out.
 
     Raises:
-        VitkitError: the chosen start would have to be fetched, and `download` is off.
+        VitkitError: the chosen start would have to be fetched, and nobody allows it.
     """
     base = named_recipe(recipe) if recipe else Run()
     data = str(data) or base.data
@@ -140,15 +119,27 @@ def _choose_start_and_data(
     def complete(suited: Run) -> Run:
         return with_options(suited, options)
 
-    chosen = choose_start(run, out, device=find_device(device), complete=complete, listener=listener)
-    listener.show(chosen.rows())
-    if not (chosen.is_here or download):
+    device = find_device(job.device)
+    chosen = choose_start(run, job.folder, device=device, complete=complete, listener=job.listener)
+    job.listener.show(chosen.rows())
+    if job.dry_run and not chosen.is_here:
+        job.listener.show([("data", [describe_images(list_images(run))])])
+    if chosen.is_here or job.dry_run:
+        return replace(config, start=chosen.start.name), data
+    if allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] "):
+        if job.command:
+            raise chosen.refusal(f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}")
         raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
     return replace(config, start=chosen.start.name), data
 
 
 def _complete_run(
-    start: StartConfig, data: str, recipe: str, options: RunOptions, listener: Listener, keep: bool = False
+    start: StartConfig,
+    data: str,
+    recipe: str,
+    options: Mapping[str, Any],
+    listener: Listener,
+    keep: bool = False,
 ) -> tuple[Run, Opened]:
     """Make the run that fine-tunes a start on images, and return them with it."""
     base = replace(named_recipe(recipe) if recipe else Run(), data=data, start=start)
@@ -157,63 +148,6 @@ def _complete_run(
     run = with_options(suited.run, options)
     if not recipe and run.training != suited.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = fit_length(replace(suited.run, training=run.training), suited.opened.num_images)
+        run = fit_length(replace(suited.run, training=run.training), suited.num_images)
         run = with_options(run, options)
-    return run, suited.opened
-
-
-@dataclass(frozen=True)
-class Suited:
-    """A run whose options suit its start and its images, which were looked at."""
-
-    run: Run
-    opened: Opened
-
-
-def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> Suited:
-    """Choose the options of a run that suit its start and its images.
-
-    Args:
-        given: start, data, task, splits, recipe if there is one, and whether the trunk is frozen; all other
-            options are chosen here.
-        listener: hears that the start was trained on a part of the images, or without their labels.
-        keep: as for `list_images`.
-
-    Raises:
-        VitkitError: there is no such start or no such data, or the recipe trains another model.
-    """
-    require_data(given)
-    start = describe_start(given)
-    base = named_recipe(given.recipe) if given.recipe else Run(preprocessing=start.preprocessing)
-    has_model = given.recipe and base.model not in ("", start.model)
-    if has_model and full_name(base, start.config.num_classes or 1) != start.model:
-        raise VitkitError(
-            f"The recipe {given.recipe} trains a {base.model}, and {start.name} is a {start.model}. Leave "
-            "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
-        )
-    trained_on, splits = start.card.data, given.splits
-    has_seen = trained_on is not None and is_training_data(start.card, given.data)
-    # A start that learned no labels was trained on the test images too: its splits are of no use here.
-    unlabelled = task_of(start.card).answering is None
-    if trained_on is not None and has_seen and not unlabelled:
-        part = trained_on.splits.subset
-        if replace(splits, subset=None, subset_seed=None) == Splits():
-            # The start's own images keep its splits, so that no test image is one of its training images.
-            splits = replace(trained_on.splits, subset=splits.subset, subset_seed=splits.subset_seed)
-        if part is not None and splits.subset is None:
-            listener.note(
-                f"{start.name} was trained on the part {part} of these training images, and this run trains "
-                f"on all of them: give --subset {shlex.quote(part)} for the same part."
-            )
-    run = replace(base, model=start.model, data=given.data, task=given.task, start=given.start, splits=splits)
-    listed = list_images(run, keep=keep)
-    count = len(listed.splits["train"])
-    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.listing.splits:
-        listener.note(
-            f"{start.name} was trained on these images without their labels, the test images included: on "
-            "new images it may do worse."
-        )
-    run = fit_images(run, start.config, count, given.optimizer.freeze)
-    if not run.recipe and len(listed.splits.get("val", ())) < LEAST_VALIDATED:
-        run = replace(run, training=replace(run.training, select="last"))
-    return Suited(run, Opened(run, listed, start))
+    return run, suited

@@ -1,5 +1,6 @@
 """Draw what a model has learned: the paper's Figures 6 and 7 for any model that can be loaded."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,9 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.trained_model import open_model_data
+from vitkit.shown import Shown
 from vitkit.tasks import answering_of, answers
+from vitkit.text import pluralize
 from vitkit.weights.model_card import card_of, preprocessing_of
 from vitkit.weights.published import is_address
 
@@ -45,14 +48,27 @@ SHOWN = 12
 AXIAL = "an axial model attends along rows and columns, and has no map of all tokens"
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The result of an inspection."""
+@dataclass(frozen=True, repr=False)
+class Inspection(Shown):
+    """The result of an inspection; a notebook shows its pictures."""
 
     pictures: list[Path]
     """The files written."""
     without_attention: str = ""
     """Why there are no pictures of attention; empty if there are."""
+
+    def summary(self) -> str:
+        """Count the pictures, and say why there are none of attention."""
+        where = f" in {self.pictures[0].parent}" if self.pictures else ""
+        absent = f"; no pictures of attention: {self.without_attention}" if self.without_attention else ""
+        return f"{pluralize(len(self.pictures), 'file')}{where}{absent}"
+
+    def _repr_html_(self) -> str:
+        encoded = (
+            base64.b64encode(path.read_bytes()).decode() for path in self.pictures if path.suffix == ".png"
+        )
+        shown = "".join(f'<p><img src="data:image/png;base64,{data}"/></p>' for data in encoded)
+        return f"{super()._repr_html_()}{shown}"
 
 
 def inspect(

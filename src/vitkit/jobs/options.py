@@ -38,19 +38,6 @@ class QuietOptions:
     """print nothing but warnings."""
 
 
-Tracker = Literal["csv", "tensorboard", "wandb"]
-"""The logs of other programs that a run can write its numbers into."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HearingOptions(QuietOptions):
-    """The options that decide where the progress and the numbers of a training go."""
-
-    log: tuple[Tracker, ...] = ()
-    """write the numbers of the run into these logs too, with commas between them: csv (log.csv in the run
-    folder), tensorboard and wandb, which are extras of the same names."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(QuietOptions):
     """The options that every job has.

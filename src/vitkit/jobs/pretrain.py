@@ -3,22 +3,20 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
-
-import torch
+from typing import Any, Unpack
 
 from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs.pretrain_options import Objective
+from vitkit.jobs.pretrain_options import Objective, ThenOptions
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.train import require_data, train
-from vitkit.listener import SILENT, Listener, hushed
-from vitkit.notebook import AUTOMATIC
-from vitkit.runs.config import Architecture, Run, StartConfig, with_options
-from vitkit.runs.machine import require_threads
-from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
-from vitkit.runs.run_options import RunOptions
+from vitkit.jobs.study.pretraining import PRETRAINING, compare_pretraining
+from vitkit.jobs.train import carry_out, choose_steps, names_of, set_threads
+from vitkit.jobs.training_options import TrainingOptions, split_options
+from vitkit.listener import Listener
+from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
+from vitkit.runs.plan import Opened, describe_start, list_images
+from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.tasks import find_task
 
 SCALED = ("simmim", "mae")
@@ -36,12 +34,12 @@ def pretrain(
     recipe: str = "",
     out: str | Path | None = None,
     *,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
-    **options: Unpack[RunOptions],
-) -> Path:
+    then: str = "",
+    labels: int | None = None,
+    draws: int = 5,
+    tune_steps: int | None = None,
+    **options: Unpack[TrainingOptions],
+) -> TrainedFolder:
     """Pre-train a model on images without labels, and write its report.
 
     The model gives features: fine-tune it on images with labels, or measure the features with
@@ -56,33 +54,45 @@ def pretrain(
             weights.
         recipe: the name of a recipe; left out, the objective's for two cores, for images of this size.
         out: the run folder; left out, one below `runs/`.
-        device, threads, quiet, listener: as for `vitkit.train`.
+        then, labels, draws, tune_steps: fine-tune with and without it, and compare; see `ThenOptions`.
         options: options of training, as for `vitkit.train`: `batch_size=256`, `minutes=60`.
 
     Returns:
-        The run folder.
+        The run folder; with `then` the folder of the comparison, whose `study` is its result.
 
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    listener = hushed(listener, quiet)
-    require_threads(threads)
-    given = Run(data=str(data), start=StartConfig(str(start)), recipe=recipe)
-    given = replace(given, task=objective, objective=named_recipe(f"{objective}-small").objective)
-    suited, opened = suit_pretraining(with_options(given, options), listener)
-    run = with_options(suited, options)
-    if options:
-        run = fit_batch_and_length(run, suited, options, len(list_images(run, opened).splits["train"]))
+    job, given = split_options(options, out=out)
+    set_threads(job.threads)
+    comparison = ThenOptions(then=then, labels=labels, draws=draws, tune_steps=tune_steps)
+    base = with_task(Run(data=str(data), start=StartConfig(str(start)), recipe=recipe), objective)
+    opened = suit_pretraining(with_options(base, given), job.listener)
+    run = with_options(opened.run, given)
+    if given:
+        count = len(list_images(run, opened).splits["train"])
+        run = fit_batch_and_length(run, opened.run, names_of(given), count)
+    if not then:
+        return carry_out(job, run, given, opened)
+    if job.is_series or job.from_scratch or job.dry_run:
+        raise VitkitError(
+            "--then chooses the runs by itself: give --draws, without --runs, --sweep, --cross-validate, "
+            "--from-scratch or --dry-run."
+        )
     if run.training.minutes is not None:
-        if threads is not None:
-            torch.set_num_threads(threads)  # the speed depends on them
-        folder = None if out is None else Path(out)
-        run = choose_length(run, folder, opened, device=device, listener=listener)
-    return train(run, out, device=device, threads=threads, opened=opened, listener=listener)
+        if job.folder is None:
+            raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
+        run = choose_steps(replace(job, out=job.folder / PRETRAINING), run, given, opened)
+    machine: dict[str, Any] = {"device": job.device, "threads": job.threads, "listener": job.listener}
+    command = job.command or "vitkit.pretrain(...)"
+    helped = compare_pretraining(run, comparison, job.folder, command=command, **machine)
+    folder = TrainedFolder(helped.folder)
+    folder.study = helped
+    return folder
 
 
-def suit_pretraining(given: Run, listener: Listener = SILENT) -> tuple[Run, Opened]:
-    """Choose the options of a run without labels that suit its images and its start, and return those.
+def suit_pretraining(given: Run, listener: Listener) -> Opened:
+    """Choose the options of a run without labels that suit its images and its start; return it with these.
 
     Args:
         given: data, task, start, and recipe if there is one; all other options are chosen here.
@@ -115,11 +125,11 @@ def suit_pretraining(given: Run, listener: Listener = SILENT) -> tuple[Run, Open
             preprocessing=start.preprocessing,
             optimizer=replace(run.optimizer, learning_rate=rate),
         )
-        return run, Opened(run, list_images(run, keep=True), start)
-    opened = Opened(run, list_images(run, keep=True))
+        return Opened(run, list_images(run, keep=True), start)
+    images = list_images(run, keep=True)
     if not given.recipe:
         with listener.progress("looking at the images"):
-            side = usual_side(sample_sizes(opened.images.splits["train"]))
+            side = usual_side(sample_sizes(images.splits["train"]))
         if side > SMALL_SIDE:
             larger = photos()
             run = replace(
@@ -128,7 +138,7 @@ def suit_pretraining(given: Run, listener: Listener = SILENT) -> tuple[Run, Open
                 preprocessing=larger.preprocessing,
                 augmentation=replace(run.augmentation, crop_area=larger.augmentation.crop_area),
             )
-    return run, opened
+    return Opened(run, images)
 
 
 def fit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:

@@ -18,7 +18,7 @@ def preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> No
     """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
 
     Args:
-        plan, folder, has_begun: as `vitkit.jobs.train.foresee_run` returns them.
+        plan, folder, has_begun: as `vitkit.jobs.train_run.foresee_run` returns them.
         listener: hears them.
     """
     run, data, config = plan.run, plan.images, plan.config

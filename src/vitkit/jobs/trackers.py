@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitkit.config import read
 from vitkit.config import write as write_record
 from vitkit.durable import open_to_append, replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import Tracker
 from vitkit.listener import Listener, Measured, RelayingListener
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import read_config
@@ -31,6 +30,8 @@ from vitkit.runs.folder import SERIES
 from vitkit.runs.records import read_followed, read_metrics
 from vitkit.text import csv_line, first_line, without_places
 
+Tracker = Literal["csv", "tensorboard", "wandb"]
+"""The logs of other programs that a run can write its numbers into."""
 CSV, EVENTS, WANDB = "log.csv", "tensorboard", "wandb.json"
 PACKAGES: Mapping[Tracker, str] = {"tensorboard": "tensorboard", "wandb": "wandb"}
 """The packages that trackers need, which are extras of the same names."""

@@ -1,85 +1,38 @@
-"""Train a model, evaluate it and write its report."""
+"""Train a model by the options that are given, as one run or several, or go on with a run."""
 
-import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
-from vitkit.data.config import refuse_augmentation
-from vitkit.durable import moved_error
-from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.finetune_recipes import departures
-from vitkit.jobs.follow import follow
+from vitkit.errors import VitkitError
+from vitkit.jobs.preview import preview
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.report import Trained, write_report
-from vitkit.listener import Listener, hushed
-from vitkit.notebook import AUTOMATIC
-from vitkit.runs.build import Parts, build_parts
-from vitkit.runs.checkpoints import starting_point, tell_set_aside
-from vitkit.runs.config import (
-    WHICH_IMAGES,
-    Run,
-    changed_options,
-    name_options,
-    read_config,
-    train_longer,
-    with_options,
-)
-from vitkit.runs.destination import require_folder
-from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
-from vitkit.runs.heartbeat import WorkingListener
-from vitkit.runs.machine import compute_as, deterministic, keep_freed_memory, require_threads
-from vitkit.runs.outlook import (
-    Outlook,
-    Surroundings,
-    choose_sharding,
-    estimate,
-    first_screen,
-    measure_step,
-    require_memory,
-)
-from vitkit.runs.plan import Opened, Plan, plan_run
-from vitkit.runs.processes import (
-    begin_steps,
-    invite,
-    join_processes,
-    lost_processes_explained,
-    take_threads,
-)
-from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
-from vitkit.runs.run_options import RunOptions
-from vitkit.runs.start import find_start, load_start
-from vitkit.runs.steps import RunPosition, fit
-from vitkit.signals import StopRequest, StopSignals, stop_signals
-from vitkit.tasks import find_task
-from vitkit.training.layer_rates import refuse_layers
-from vitkit.training.trainer import Trainer
-from vitkit.weights.saving import save_model
-from vitkit.world import ALONE, World
+from vitkit.jobs.series.series import train_series
+from vitkit.jobs.train_run import foresee_run, train_run
+from vitkit.jobs.training_options import Job, TrainingOptions, split_options
+from vitkit.runs.budget import with_steps
+from vitkit.runs.config import Run, StartConfig, with_options
+from vitkit.runs.folder import kind_of
+from vitkit.runs.machine import require_threads
+from vitkit.runs.plan import Opened, choose_length, look_at
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import read_series_record
+from vitkit.runs.trained_folder import TrainedFolder
+from vitkit.world import world_of_environment
 
 
 def train(
     data: Run | str | Path = "",
     out: str | Path | None = None,
     *,
-    start: str = "",
+    start: str | Path = "",
     recipe: str = "",
-    resume: bool = False,
-    device: str = "auto",
-    threads: int | None = None,
-    from_scratch: bool = False,
-    command: str = "",
-    advice: AdviceRecord | None = None,
-    opened: Opened | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
-    **options: Unpack[RunOptions],
-) -> Path:
+    resume: str | Path | None = None,
+    **options: Unpack[TrainingOptions],
+) -> TrainedFolder:
     """Train a model, evaluate it on images it never saw, and write its report.
 
     `train("photos/", recipe="photos", epochs=20)` changes some options of a recipe, and `train(run)` takes a
@@ -89,21 +42,19 @@ def train(
     Args:
         data: images with labels: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
             .csv, or a folder of .parquet files; or a run configuration, which names them.
-        start: refused with what to call: the options of a start are chosen by `vitkit.finetune`.
-        recipe: the name of a recipe; left out, the defaults of `vitkit train`.
         out: the run folder; left out, one below `runs/` named after data and model.
-        resume: whether `out` holds this run already; then only the path of its images may have changed.
-        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
-        threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
-        from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-        command, advice: the command line and the forecast, which the run folder records.
-        opened: the images and the start that were looked at already (`vitkit.runs.plan`); left out, none.
-        quiet: whether nothing but warnings is heard.
-        listener: hears the progress; left out, a notebook shows it, and in a script nothing is printed.
-        options: options of training by their names, as for `vitkit.recipe`: `learning_rate=1e-3`.
+        start: the folder of a finished run, which is trained for longer as a new run; `vitkit.finetune`
+            begins from other weights.
+        recipe: the name of a recipe; left out, the defaults of `vitkit train`.
+        resume: a run folder, or the folder of a series of runs, to go on with; the paths of its images and of
+            its start may have changed.
+        options: options of training by their names, as for `vitkit.recipe`: `learning_rate=1e-3`; and of the
+            job: `device`, `threads`, `runs`, `sweep`, `log`, `listener` and the like
+            (`vitkit.jobs.training_options.Job`).
 
     Returns:
-        The run folder, with `model.safetensors`, `model.json` and `report.html`.
+        The run folder, with `model.safetensors`, `model.json` and `report.html`; for several runs, the folder
+        of the series. A notebook shows its report.
 
     Raises:
         VitkitError: the data, the configuration, the machine or the disk does not allow it.
@@ -111,294 +62,116 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
-    listener = hushed(listener, quiet)
-    run = _complete_run(data, start, recipe, options)
-    world = join_processes(listener.warn)
-    if not world.writes:
-        _prepare_process(threads, world)
-        return follow(world) or Path()
-    if world.size > 1:
-        listener = WorkingListener(listener, world.activity)
-    _refuse_options(run, threads)
-    _prepare_process(threads, world)  # now, because `plan_run` times steps for a budget of minutes
-    given = None if out is None else Path(out)
-    if given is not None:
-        require_folder(given)
-    plan = plan_run(run, given, device=device, opened=opened, keep=True, listener=listener)
-    _refuse_run(plan, world)  # before a folder is made
-    with claim(_owner(plan, resume), given, partial(_numbered, plan)) as folder, deterministic(plan.device):
-        # Written before anything random happens: whoever kills the run from here on can continue it.
-        plan = plan.in_folder(folder, command)
-        position = RunPosition(command_to_continue(folder, threads, device, world))
-        keep_advice(folder, advice)
-        assert plan.compute is not None  # it has a folder now
-        parts = build_parts(plan.run, plan.images, folder, listener, plan.compute, plan.record)
-        _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
-    return folder
+    job, given = split_options(options, out=out)
+    if resume is not None:
+        if recipe or out is not None:
+            raise VitkitError("--resume continues a run in its own folder: leave --recipe and --out out.")
+        run, series = _begun(Path(resume), job.series)
+        begin = replace(run.start, start=str(start) or run.start.start)  # it may have moved too
+        run = replace(run, data=str(data) or run.data, start=begin)
+        job = replace(job, out=resume, **{part.name: getattr(series, part.name) for part in fields(series)})
+    elif isinstance(data, Run):
+        if recipe:
+            raise VitkitError(
+                "Give a run or a recipe, not both: a run holds every option that a recipe sets."
+            )
+        run = data
+    else:
+        run = _trained_for_longer(start) if start else named_recipe(recipe) if recipe else Run()
+        run = replace(run, data=str(data) or run.data)
+    return carry_out(job, with_options(run, given), given, resume=resume is not None)
 
 
-def _complete_run(data: Run | str | Path, start: str, recipe: str, options: RunOptions) -> Run:
-    """Return the run of a configuration or a recipe, with the options put into it.
+def carry_out(
+    job: Job, run: Run, given: Mapping[str, Any], opened: Opened | None = None, *, resume: bool = False
+) -> TrainedFolder:
+    """Train a run or a series of runs, or show what a run would do.
+
+    Args:
+        job: the way to do it.
+        run: the complete run.
+        given: the options that were given; others follow from the length of the run where minutes choose it.
+        opened: the images and the start that were looked at already.
+        resume: whether the folder holds the run, or the series, already.
+    """
+    set_threads(job.threads)
+    if run.training.minutes is not None and not resume and not world_of_environment().rank:
+        opened = opened or look_at(run, keep=not job.is_series)
+        run = choose_steps(job, run, given, opened)
+    circumstances: dict[str, Any] = {
+        "resume": resume,
+        "device": job.device,
+        "threads": job.threads,
+        "opened": opened,
+        "listener": job.listener,
+    }
+    if job.dry_run:
+        plan, folder, has_begun = foresee_run(run, job.out, **circumstances)
+        preview(plan, folder, has_begun, job.listener)
+    elif job.is_series:
+        folder = train_series(run, job.out, job.series, command=job.command, **circumstances)
+    else:
+        circumstances |= {"from_scratch": job.from_scratch, "command": job.command}
+        folder = train_run(run, job.out, **circumstances)
+    return TrainedFolder(folder)
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the number of CPU threads, on which a measured speed depends."""
+    require_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def choose_steps(job: Job, run: Run, given: Mapping[str, Any], opened: Opened) -> Run:
+    """Choose as many steps as the minutes of a run have time for.
 
     Raises:
-        VitkitError: a configuration and a recipe are given, or a start; or there is no such option or value.
+        VitkitError: another length is given too; or as `choose_length`.
     """
-    if start:
+    for length in ("steps", "epochs"):
+        if length in names_of(given):
+            raise VitkitError(f"--minutes chooses the number of steps: give it without --{length}.")
+
+    def set_steps(run: Run, steps: int, num_images: int) -> Run:
+        # A warm-up that is left out is a part of the new length; one that is given stays.
+        return with_options(with_steps(run, steps, num_images), given)
+
+    return choose_length(
+        run,
+        job.folder,
+        opened,
+        device=job.device,
+        ending=job.ending if job.is_series else "",
+        set_steps=set_steps,
+        listener=job.listener,
+    )
+
+
+def names_of(given: Mapping[str, Any]) -> set[str]:
+    """Return the names of options without their sections."""
+    return {name.rpartition(".")[2] for name in given}
+
+
+def _begun(folder: Path, given: SeriesOptions) -> tuple[Run, SeriesOptions]:
+    """Read the run or the series of runs that began in a folder, with options of a series over its own."""
+    place = kind_of(folder)
+    if place.kind != "series":
+        return place.run(), given
+    record, default = read_series_record(folder), SeriesOptions()
+    values = {field.name: getattr(given, field.name) for field in fields(given)}
+    changed = {name: value for name, value in values.items() if value != getattr(default, name)}
+    return record.run, replace(record.options, **changed)
+
+
+def _trained_for_longer(start: str | Path) -> Run:
+    """Return the run that goes on from a finished run as a new one, with the same options and head."""
+    place = kind_of(start)
+    if not place.is_run:
         raise VitkitError(
             "Options that are left out have to be fitted to the start: begin the run with "
             "vitkit.finetune(start, data), which takes the same options."
         )
-    if not isinstance(data, Run):
-        run = named_recipe(recipe) if recipe else Run()
-        return with_options(replace(run, data=str(data) or run.data), options)
-    if recipe:
-        raise VitkitError("Give a run or a recipe, not both: a run holds every option that a recipe sets.")
-    return with_options(data, options)
-
-
-def _prepare_process(threads: int | None, world: World) -> None:
-    """Set the threads of this process, and have it keep the memory that a step frees for the next one."""
-    take_threads(world, threads)
-    keep_freed_memory()
-
-
-def _complete_until_stopped(
-    plan: Plan,
-    parts: Parts,
-    from_scratch: bool,
-    position: RunPosition,
-    world: World,
-    listener: Listener,
-) -> None:
-    """Bring a run to its end, or to the point where a signal stops it.
-
-    Raises:
-        InterruptedTraining: a signal asked to stop; the message says how to continue.
-        NonFiniteError: training diverged, which the run folder records.
-    """
-    with stop_signals() as stop, lost_processes_explained(world):
-        try:
-            (parts.folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
-            _complete(plan, parts, from_scratch, position, stop, world, listener)
-        except NonFiniteError as error:
-            keep_divergence(parts.folder, error)
-            raise
-        except StopRequest as request:
-            raise position.interrupted(request) from None
-
-
-def _complete(
-    plan: Plan,
-    parts: Parts,
-    from_scratch: bool,
-    position: RunPosition,
-    stop: StopSignals,
-    world: World,
-    listener: Listener,
-) -> None:
-    """Bring a run to its end from its last checkpoint, its start, or new weights.
-
-    Raises:
-        StopRequest: a signal asked to stop; `position` holds where the run stands.
-    """
-    run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
-    with listener.progress("looking for checkpoints"):
-        checkpoint = starting_point(folder, run, from_scratch, listener)
-    if is_complete(parts, checkpoint):
-        # The same command again computes nothing.
-        listener.show([("", [f"This run has finished: {folder}"])])
-        _tell_after_end(folder, listener)
-        return
-    # Weights come from the last checkpoint of the run's folder; else from its start; else they are new, and
-    # the model has them already.
-    if checkpoint is None and parts.start is not None:
-        with listener.progress("reading the start"):
-            start = plan.start or find_start(run.start)
-            record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
-        parts = replace(parts, start=record)
-    compute_as(model, parts.compute)
-    surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
-    from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
-    listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
-    # The screen stands before everything that takes time.
-    sharding = choose_sharding(model.config, run, device, world)
-    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
-        listener.note(
-            f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
-            "with --processes, or by torchrun."
-        )
-    if sharding != "replicas":
-        divided = f"among {world.size} processes ({sharding}, FSDP2)"
-        listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
-    invite(world, parts, checkpoint, plan.device_name, sharding)
-    trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
-    if checkpoint is not None:
-        position.point = f"at step {trainer.state.progress.step}, which was committed before"
-    step_seconds = None
-    if sharding == "replicas":
-        # `measure_step` works on copies of model and objective: timing a step must not change the run.
-        with listener.progress("measuring the speed"):
-            targets = parts.data.splits["train"].targets
-            step_seconds = measure_step(model, trainer, -(-run.training.batch_size // world.size), targets)
-    name = None if checkpoint is None else checkpoint.name
-    outlook = Outlook(step_seconds, trainer.state.progress.step, name)
-    listener.show(estimate(run, parts.data, outlook))
-    for sentence in differences:
-        listener.warn(sentence)
-    require_locked(folder)
-    fit(trainer, parts.rejects, position, stop, listener)
-    position.point = "after the last step, which is committed, before the report was written"
-    require_locked(folder)  # saving the model would make it anew
-    try:
-        _finish(plan, parts, trainer, listener)
-    except FileNotFoundError as error:
-        if folder.is_dir():
-            raise
-        raise moved_error(folder) from error
-
-
-def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> None:
-    """Write the model, the evaluations and the report of a run whose steps are done.
-
-    The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
-    or is written again from the final checkpoint.
-    """
-    folder, device = parts.folder, plan.device
-    model, weights = take_final_weights(parts.model, trainer, listener)
-    parts = replace(parts, model=model)
-    save_model(model, folder)
-    keep_examples(parts, trainer.evaluated_objective, device, listener)
-    evaluate_finished(parts, device, listener)
-    listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
-    parts.rejects.write()
-    parts.rejects.tell(listener)
-    trained = Trained(plan.recorded, model, plan.images.splits)
-    listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
-    _tell_after_end(folder, listener)
-
-
-def _tell_after_end(folder: Path, listener: Listener) -> None:
-    """Compare a finished run with the advice it followed, and name damaged files that were set aside."""
-    comparison = compare_with_advice(folder)
-    if comparison:
-        listener.show([("advice", [comparison])])
-    tell_set_aside(folder, listener)
-
-
-def require_data(run: Run) -> None:
-    """Refuse a run without images."""
-    if not run.data:
-        raise VitkitError(WHICH_IMAGES)
-
-
-def check_run(
-    run: Run, *, device: str = "auto", threads: int | None = None, opened: Opened | None = None
-) -> None:
-    """Refuse a run that `train` would refuse before it makes a folder.
-
-    Raises:
-        VitkitError: the data, the configuration or the machine does not allow the run.
-    """
-    _refuse_options(run, threads)
-    _refuse_run(plan_run(run, None, device=device, opened=opened))
-
-
-def foresee_run(
-    run: Run,
-    out: str | None,
-    *,
-    resume: bool,
-    device: str,
-    threads: int | None,
-    opened: Opened | None,
-    listener: Listener,
-) -> tuple[Plan, Path, bool]:
-    """Plan a run as `train` does with the same arguments, and refuse what it refuses; nothing is written.
-
-    Returns:
-        The plan, the folder of the run, and whether the run has begun there.
-
-    Raises:
-        VitkitError: as `train`.
-    """
-    _refuse_options(run, threads)
-    if threads is not None:
-        torch.set_num_threads(threads)  # before steps are timed
-    given = None if out is None else Path(out)
-    if given is not None:
-        require_folder(given)
-    plan = plan_run(run, given, device=device, opened=opened, listener=listener)
-    _refuse_run(plan)
-    folder, has_begun = foresee(_owner(plan, resume), given, partial(_numbered, plan))
-    return plan, folder, has_begun
-
-
-def _numbered(plan: Plan) -> Iterator[Path]:
-    """Yield the default folders of a run below `runs/`."""
-    return numbered_folders(plan.run, plan.images.name)
-
-
-def _refuse_options(run: Run, threads: int | None) -> None:
-    """Refuse options that are wrong for any images."""
-    require_data(run)
-    if not run.model and not run.start.start:
-        raise VitkitError(
-            "This recipe begins from weights that are trained already: give them with --start, or begin with "
-            "vitkit finetune START."
-        )
-    require_threads(threads)
-
-
-def _refuse_run(plan: Plan, world: World = ALONE) -> None:
-    """Refuse a run whose options fit neither its model and data nor this machine."""
-    run, data, config = plan.run, plan.images, plan.config
-    if run.training.patience is not None and "val" not in data.splits:
-        raise VitkitError(
-            "patience waits for a better validation, but there are no validation images: give "
-            "--splits.val-fraction, or leave patience out."
-        )
-    learning = find_task(run.task).learning
-    unfit = learning.explain_unfit(config, run.objective)
-    if unfit:
-        raise VitkitError(f"{run.model} {unfit}.")
-    learning.learned(run.objective)  # refuses options of the loss that do not fit the task
-    run.fewshot.check()
-    if run.optimizer.freezes and not run.start.start:
-        raise VitkitError(
-            "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
-            "(--start), or leave them out."
-        )
-    if run.optimizer.optimizer == "muon" and config.attention == "none":
-        raise VitkitError(
-            f"muon updates the matrices of a Transformer's blocks, and {run.model} has none: choose "
-            "--optimizer adamw or sgd."
-        )
-    refuse_augmentation(run.augmentation, config.in_channels)
-    require_memory(config, run, plan.device, world)
-    refuse_layers(config.num_layers, run.optimizer)
-    run.training.total_steps(len(data.splits["train"]))  # refuses numbers of steps that no run gets through
-
-
-def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:
-    """Write the command that continues the run in a folder on the same machine, or machines."""
-    command = f"vitkit train --resume {shlex.quote(str(folder))}"
-    if world.size > world.on_machine:  # torchrun is started on each machine, with options of its own
-        command = f"torchrun ... -m {command}"
-    elif world.size > 1:
-        command += f" --processes {world.size}"
-    command += f" --threads {threads}" if threads is not None else ""
-    return command + (f" --device {device}" if device != "auto" else "")
-
-
-def _owner(plan: Plan, resume: bool) -> Owner:
-    """Make the owner of a run's folder; with `resume`, the folder holds the run already."""
-
-    def changes(folder: Path) -> list[str]:
-        recorded = read_config(folder)["run"]
-        return name_options(changed_options(recorded, str(folder / "config.json"), plan.run, moved=resume))
-
-    def advise(folder: Path, changes: Sequence[str]) -> str:
-        again = "" if resume else f" Continue it with vitkit train --resume {shlex.quote(str(folder))}."
-        return again + train_longer(changes, folder)
-
-    return Owner("run", "config.json", changes, advise=advise)
+    before = place.run()
+    training = replace(before.training, minutes=None, evaluate_test=True)
+    return replace(before, training=training, start=StartConfig(place.name, head="keep"))

@@ -78,7 +78,7 @@ def build_parts(
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
 
-    The model of a run that begins from a start has no weights yet: `jobs.train` loads them.
+    The model of a run that begins from a start has no weights yet: `jobs.train_run` loads them.
 
     Args:
         run, data, folder, compute, start: the fields of `Parts`.

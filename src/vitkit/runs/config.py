@@ -182,6 +182,12 @@ class Run:
         return {"objective": kind or ClassificationConfig}
 
 
+def require_data(run: Run) -> None:
+    """Refuse a run without images."""
+    if not run.data:
+        raise VitkitError(WHICH_IMAGES)
+
+
 def new_model_config(run: Run, num_classes: int) -> ModelConfig:
     """Give the configuration of a model with new weights, with the pixel statistics that the run gives.
 

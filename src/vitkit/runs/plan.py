@@ -108,13 +108,16 @@ def _same_start(run: Run, opened: Opened | None) -> Start | None:
     return replace(opened.start, given=own.start) if same else None
 
 
-def look_at(run: Run, opened: Opened | None = None) -> Opened:
+def look_at(run: Run, opened: Opened | None = None, keep: bool = False) -> Opened:
     """List the images of a run and describe its start, as far as that has not been done.
+
+    Args:
+        run, opened, keep: as for `list_images`.
 
     Raises:
         VitkitError: there are no such images, or no such start.
     """
-    images = list_images(run, opened)
+    images = list_images(run, opened, keep)
     return Opened(run, images, describe_start(run, opened) if run.start.start else None)
 
 

@@ -17,7 +17,7 @@ from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import default_start
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.advice import advise as advising
 from vitkit.jobs.advice.advise import Option, advise, choose, follow
 from vitkit.jobs.advice.forecast import LARGEST_START
@@ -243,7 +243,7 @@ def test_a_start_that_has_seen_these_images_is_said_to_have(tmp_path: Path, phot
         preprocessing=replace(Run().preprocessing, image_size=(8, 8)),
         training=TrainingConfig(steps=2, batch_size=8),
     )
-    seen = training.train(run, tmp_path / "seen")
+    seen = training.train_run(run, tmp_path / "seen")
     advice = advise(str(photos), seen, cache=False)
     assert f"{seen}: it was trained on these images" in " ".join(advice.sentences)
 

@@ -10,6 +10,6 @@ from vitkit.runs import series_record
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     pretended = Pretended()
-    monkeypatch.setattr(job, "train", pretended.train)
+    monkeypatch.setattr(job, "train_run", pretended.train)
     monkeypatch.setattr(series_record, "read_score", pretended.read_score)
     return pretended

@@ -13,7 +13,7 @@ from tests.helpers.series import SMALL, SWEEP, Pretended, photos
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
 from vitkit.runs.config import Run, StartConfig, read_run
@@ -58,7 +58,7 @@ def test_a_model_that_is_linked_again_leaves_no_second_name(tmp_path: Path) -> N
 def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, trained = tmp_path / "sweep", training.train
+    out, trained = tmp_path / "sweep", training.train_run
     calls: list[Path] = []
 
     def stop_before_the_last(run: Run, folder: Path, **options: Any) -> Path:
@@ -67,7 +67,7 @@ def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on
             raise InterruptedTraining(f"in {folder}", "again", 15)
         return trained(run, folder, **options)
 
-    monkeypatch.setattr(job, "train", stop_before_the_last)
+    monkeypatch.setattr(job, "train_run", stop_before_the_last)
     with pytest.raises(InterruptedTraining):
         train_series(SMALL, out, SWEEP)
     again = f"the series goes on with: vitkit train --resume {out}"
@@ -80,7 +80,7 @@ def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on
     with pytest.raises(VitkitError, match=re.escape(message)):
         vitkit.inspect(out, out=tmp_path / "pictures")
     with pytest.raises(VitkitError, match=re.escape(message)):
-        training.train(from_series, tmp_path / "run")
+        training.train_run(from_series, tmp_path / "run")
     hearing = Hearing()
     assert vitkit.write_report(out, listener=hearing) == out / "report.html"
     assert message in hearing.notes[0]
@@ -104,7 +104,7 @@ def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp
     files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
     before = {name: (final / name).read_bytes() for name in files}
     hearing = Hearing()
-    training.train(read_run(final), final, resume=True, listener=hearing)  # nothing is computed
+    training.train_run(read_run(final), final, resume=True, listener=hearing)  # nothing is computed
     assert before == {name: (final / name).read_bytes() for name in files}
     assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
     load_model(final)

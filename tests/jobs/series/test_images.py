@@ -93,7 +93,7 @@ def test_images_that_change_between_two_runs_of_a_series_end_it(
         add_images(data)
         return made
 
-    monkeypatch.setattr(job, "train", train_and_add)
+    monkeypatch.setattr(job, "train_run", train_and_add)
     with pytest.raises(VitkitError, match="files were added, removed or moved"):
         train_series(replace(SMALL, data=str(data)), tmp_path / "series", KINDS["folds"])
     assert pretended.trained == ["fold-0"]

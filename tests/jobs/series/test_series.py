@@ -15,7 +15,7 @@ from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
@@ -78,7 +78,7 @@ def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> No
     assert series.spread.deviation == pytest.approx(np.std(values, ddof=1))
     assert (series.spread.lowest, series.spread.highest) == (min(values), max(values))
     # The first is the run that is trained alone.
-    alone = training.train(run, tmp_path / "alone")
+    alone = training.train_run(run, tmp_path / "alone")
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (alone / name).read_bytes() == (out / "seed-5" / name).read_bytes()
 
@@ -112,7 +112,7 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
 
 def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, trained = tmp_path / "sweep", []
-    train = training.train
+    train = training.train_run
 
     def counted(run: Run, folder: Path, **options: Any) -> Path:
         trained.append(folder.name)
@@ -120,7 +120,7 @@ def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
             raise KeyboardInterrupt
         return train(run, folder, **options)
 
-    monkeypatch.setattr(job, "train", counted)
+    monkeypatch.setattr(job, "train_run", counted)
     with pytest.raises(KeyboardInterrupt):
         train_series(SMALL, out, SWEEP)
     assert [member.finished for member in read_series(out).all_members] == [True, False, False]
@@ -137,7 +137,7 @@ def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match=r"--steps 4 -> 5"):
         train_series(longer, out, SeriesOptions(runs=2))
     with pytest.raises(VitkitError, match="is there already and holds no run"):
-        training.train(SMALL, out)
+        training.train_run(SMALL, out)
     with pytest.raises(VitkitError, match="holds no series of runs"):
         train_series(SMALL, out / "seed-0", SeriesOptions(runs=2))
 
@@ -194,7 +194,7 @@ def test_validation_images_of_the_datas_own_evaluate_the_last_run(tmp_path: Path
 def test_the_test_images_are_not_decoded_where_they_are_not_looked_at(tmp_path: Path) -> None:
     hearing = Hearing()
     run = replace(SMALL, training=replace(SMALL.training, evaluate_test=False))
-    training.train(run, tmp_path / "run", listener=hearing)
+    training.train_run(run, tmp_path / "run", listener=hearing)
     assert "reading val images" in hearing.loops and "reading test images" not in hearing.loops
 
 

@@ -9,7 +9,7 @@ import vitkit
 from tests.helpers.series import SMALL, SWEEP
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.series.series import train_series
 from vitkit.models.build import create_model
 from vitkit.runs.config import Run, StartConfig, read_run
@@ -35,7 +35,7 @@ def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) 
 def started(tmp_path: Path, val_fraction: float) -> Run:
     """A run that fine-tunes a model on the digits that it was trained on, with the splits it had there."""
     first = replace(SMALL, splits=Splits(val_fraction=val_fraction))
-    training.train(first, tmp_path / "start")
+    training.train_run(first, tmp_path / "start")
     run = vitkit.finetune_run(str(tmp_path / "start"), "digits")
     assert run.splits.val_fraction == val_fraction
     return replace(run, training=replace(SMALL.training, steps=2))

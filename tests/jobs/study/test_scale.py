@@ -14,7 +14,7 @@ from PIL import Image
 
 import vitkit.jobs.series.series as series_job
 import vitkit.jobs.study.scale as job
-import vitkit.jobs.train as training
+import vitkit.jobs.train_run as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
@@ -250,7 +250,7 @@ def test_the_prediction_is_written_before_the_held_out_point_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    train, keep = training.train, job._keep_prediction
+    train, keep = training.train_run, job._keep_prediction
 
     def trained(run: Run, folder: Path, **given: Any) -> Path:
         order.append(folder.parent.name)
@@ -261,7 +261,7 @@ def test_the_prediction_is_written_before_the_held_out_point_is_trained(
         keep(*given)
         order.append("prediction")
 
-    monkeypatch.setattr(series_job, "train", trained)
+    monkeypatch.setattr(series_job, "train_run", trained)
     monkeypatch.setattr(job, "_keep_prediction", write_prediction)
     scale = run_scale(options(tmp_path / "law", listener=Hearing()))
     assert order == [*(f"data-0{number}" for number in range(1, 6)), "prediction", "data-06"]
@@ -275,7 +275,7 @@ def test_the_prediction_is_written_before_the_held_out_point_is_trained(
 def test_a_study_that_was_stopped_goes_on_to_the_same_result(
     finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = training.train
+    train = training.train_run
     for stopped_in in ("data-03", "data-06"):
 
         def stopped(run: Run, folder: Path, where: str = stopped_in, **given: Any) -> Path:
@@ -283,10 +283,10 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_result(
                 raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
             return train(run, folder, **given)
 
-        monkeypatch.setattr(series_job, "train", stopped)
+        monkeypatch.setattr(series_job, "train_run", stopped)
         with pytest.raises(InterruptedTraining, match="the same command"):
             run_scale(options(tmp_path / "law"))
-    monkeypatch.setattr(series_job, "train", train)
+    monkeypatch.setattr(series_job, "train_run", train)
     parts = run_scale(options(tmp_path / "law"))
     assert replace(parts, folder=finished.folder) == finished
     for name in ("prediction.json", "scale.json"):
@@ -298,7 +298,7 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_result(
 def test_a_finished_study_is_read_and_nothing_is_trained_again(
     finished: Scale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(series_job, "train", None)
+    monkeypatch.setattr(series_job, "train_run", None)
     assert run_scale(options(finished.folder)) == finished
 
 
@@ -326,7 +326,7 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
     def diverging(run: Run, folder: Path, **given: Any) -> Path:
         raise NonFiniteError("the loss is no number")
 
-    monkeypatch.setattr(series_job, "train", diverging)
+    monkeypatch.setattr(series_job, "train_run", diverging)
     shutil.rmtree(copied / "data-06")
     scale = run_scale(options(copied))
     assert scale.held_out.point is None

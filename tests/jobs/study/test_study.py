@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vitkit.jobs.series.series as series_job
-import vitkit.jobs.train as training
+import vitkit.jobs.train_run as training
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
@@ -70,7 +70,7 @@ def test_a_study_that_was_stopped_goes_on_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    train = training.train
+    train = training.train_run
 
     def stopped(run: Run, folder: Path, **options: Any) -> Path:
         if len(trained) == 1:
@@ -79,7 +79,7 @@ def test_a_study_that_was_stopped_goes_on_and_repeats_nothing(
         trained.append(folder.parent.name)
         return train(run, folder, **options)
 
-    monkeypatch.setattr(series_job, "train", stopped)
+    monkeypatch.setattr(series_job, "train_run", stopped)
     with pytest.raises(InterruptedTraining, match=r"arm 2 of 2, pool mean; .*: the same command") as caught:
         complete(study(), tmp_path / "study")
     assert caught.value.exit_code == 128 + 15
@@ -140,8 +140,8 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
             raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
         return train(run, folder, **options)
 
-    train, first, second = training.train, tmp_path / "first", tmp_path / "second"
-    monkeypatch.setattr(series_job, "train", stopped)
+    train, first, second = training.train_run, tmp_path / "first", tmp_path / "second"
+    monkeypatch.setattr(series_job, "train_run", stopped)
     with pytest.raises(InterruptedTraining):
         complete(begun_from_base(first), first)
     monkeypatch.undo()

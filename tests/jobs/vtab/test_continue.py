@@ -14,7 +14,7 @@ from tests.helpers.vtab import SMALL, arguments, refusal
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
+from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.vtab import vtab
 from vitkit.models.build import create_model
@@ -34,9 +34,9 @@ def test_finished_tasks_and_rates_are_not_repeated(
 
     def counted(run: Any, folder: Path, **options: Any) -> Path:
         begun.append(f"{folder.parent.name}/{folder.name}")
-        return training.train(run, folder, **options)
+        return training.train_run(run, folder, **options)
 
-    monkeypatch.setattr(series_job, "train", counted)
+    monkeypatch.setattr(series_job, "train_run", counted)
     assert vtab(start, root, tasks=["clevr_count"], **sweep) == first
     assert not begun
     both = vtab(start, root, **sweep)
@@ -91,7 +91,7 @@ def ends(out: Path) -> dict[str, bytes]:
 
 KILLED = """
 import os, signal, sys
-from vitkit.jobs import train
+from vitkit.jobs import train_run as train
 from vitkit.training import checkpoint
 
 def write_report(folder, **_options):  # its pictures take seconds
@@ -144,7 +144,7 @@ def test_a_stop_says_how_to_go_on(
     def train(*_arguments: Any, **_options: Any) -> Path:
         raise InterruptedTraining("after step 3", "vitkit train --resume", signal.SIGTERM)
 
-    monkeypatch.setattr(series_job, "train", train)
+    monkeypatch.setattr(series_job, "train_run", train)
     message = r"Stopped in task 1 of 2, oxford_iiit_pet; .* same command"
     with pytest.raises(InterruptedTraining, match=message) as caught:
         vtab(start, root, out=tmp_path / "out", **SMALL)

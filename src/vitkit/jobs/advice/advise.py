@@ -33,11 +33,11 @@ from vitkit.jobs.advice.forecast import (
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import PIXEL_SIDE, probe_features, probe_pixels
 from vitkit.jobs.default_start import measure_starts
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.options import as_names
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.train import train
+from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
@@ -384,7 +384,7 @@ def follow(
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
-    return train(
+    return train_run(
         option.run,
         out,
         device=device,

@@ -21,11 +21,11 @@ from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_fil
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.series.report import write_series_report
-from vitkit.jobs.train import check_run, command_to_continue, require_data, train
+from vitkit.jobs.train_run import check_run, command_to_continue, train_run
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.checkpoints import model_is_whole
-from vitkit.runs.config import Run, changed_options, name_options
+from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.data_record import read_record, require_same_images
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
@@ -403,7 +403,7 @@ def _train_members(
         opened = _check_images(folder, run, series, listener)
         member_run = _member_run(run, series, member)
         try:
-            train(
+            train_run(
                 member_run,
                 folder / member.folder,
                 resume=resume,
@@ -415,7 +415,7 @@ def _train_members(
             )
         except NonFiniteError as error:
             listener.warn(f"{_describe(series, member)}: training diverged. {error}")
-            # `train` has written this down, unless it ended before its folder was made.
+            # `train_run` has written this down, unless it ended before its folder was made.
             (folder / member.folder).mkdir(exist_ok=True)
             keep_divergence(folder / member.folder, error)
         else:

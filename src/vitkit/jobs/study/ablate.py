@@ -36,9 +36,8 @@ from vitkit.jobs.study.study import (
     plan_arm,
     run_pages,
 )
-from vitkit.jobs.train import require_data
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.config import Architecture, Run, option_value, shown_command, with_options
+from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images

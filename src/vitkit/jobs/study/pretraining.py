@@ -19,8 +19,7 @@ from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_start
-from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data
+from vitkit.jobs.finetune_defaults import LEAST_STEPS, fit_data, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (

@@ -32,7 +32,7 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import Axis, ScaleOptions
@@ -47,7 +47,7 @@ from vitkit.jobs.study.study import (
     new_study,
     read_study,
 )
-from vitkit.jobs.train import check_run
+from vitkit.jobs.train_run import check_run
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config

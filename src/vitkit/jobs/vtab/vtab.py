@@ -31,7 +31,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, refuse_links, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe
