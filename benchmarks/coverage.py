@@ -39,7 +39,8 @@ from vitkit.evaluation.intervals import NORMAL_95, binomial_interval, sign_test
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.evaluation.paired import bonett_price, holm, paired_difference
 from vitkit.jobs.advice.forecast import FINETUNED, Outcome, fit, predict
-from vitkit.jobs.vtab.vtab import PAPER, TaskScore, mean_of
+from vitkit.jobs.vtab.paper import PAPER
+from vitkit.jobs.vtab.vtab import TaskScore, mean_of
 from vitkit.text import pluralize
 
 TRIALS = 1_000
