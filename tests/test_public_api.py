@@ -141,8 +141,6 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 
 OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
     "AblateOptions": ("study.options", "ablate", "ablate"),
-    "BenchOptions": ("bench.options", "bench", "bench"),
-    "CompareOptions": ("compare.options", "compare", "compare"),
     "Job": ("training_options", "train", None),
     "ThenOptions": ("pretrain_options", "pretrain", None),
     "ScaleOptions": ("study.options", "scale", "scale"),

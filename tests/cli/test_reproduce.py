@@ -100,7 +100,7 @@ def test_minutes_become_steps_once(
     assert run(arguments) == 0
     capsys.readouterr()
     assert run([*arguments, "--minutes", "2"]) == 1
-    assert "minutes: 0.001 -> 2.0" in capsys.readouterr().err
+    assert "--minutes 0.001 -> 2.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_plan_lists_arms_and_trains_nothing(
     monkeypatch.chdir(tmp_path)
     assert run(["reproduce", "table8", "--steps", "7", "--only", "none", "--plan", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"none\s+none\s+3\s+7\s", printed) and "1 arm, 3 runs" in printed
+    assert re.search(r"none\s+none\s+its own\s+3\s+7\s", printed) and "1 arm, 3 runs" in printed
     assert run(["reproduce", "table6", "--plan"]) == 0
     assert list(tmp_path.iterdir()) == []
 

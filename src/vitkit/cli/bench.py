@@ -87,27 +87,19 @@ def _print(machine: dict[str, Any], records: "list[Record]", out: console.Termin
                 first = speeds[0]
                 title = f"{model} at {size[0]} pixels, {phase}, batch {first.batch_size}"
                 out.print(f"\n[bold]{escape(title)}[/], compared with {escape(first.reference)}")
-                console.print_table(
-                    ("", "images/s", "ms", "ratio", "quartiles", "utilisation", "executed"),
-                    map(_speed_cells, speeds),
-                    to=out,
-                )
+                columns = ("", "images/s", "ms", "ratio", "quartiles", "utilisation", "executed")
+                console.print_table(columns, map(_speed_cells, speeds), to=out)
                 for line in headlines(speeds):
                     out.print(line, markup=False)
-        responses = [record for record in own if isinstance(record, Response)]
-        if responses:
-            out.print()
-            console.print_table(
-                ("latency of one image", "p50", "p90", "p99", "calls"),
-                map(_latency_cells, responses),
-                to=out,
-            )
-        memories = [record for record in own if isinstance(record, Memory)]
-        if memories:
-            out.print()
-            console.print_table(
-                ("memory", "batch", "peak", "largest batch", "of"), map(_memory_cells, memories), to=out
-            )
+        kinds: tuple[tuple[Any, Any, tuple[str, ...]], ...] = (
+            (Response, _latency_cells, ("latency of one image", "p50", "p90", "p99", "calls")),
+            (Memory, _memory_cells, ("memory", "batch", "peak", "largest batch", "of")),
+        )
+        for kind, cells, headings in kinds:
+            measured = [record for record in own if isinstance(record, kind)]
+            if measured:
+                out.print()
+                console.print_table(headings, map(cells, measured), to=out)
     out.print(
         "\nRatios are medians of rounds, with quartiles. Utilisation is the FLOPs per second of the whole "
         "model, and the executed ones, over the FLOPs per second of PyTorch's matrix products of its shapes, "

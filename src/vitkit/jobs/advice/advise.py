@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,20 +60,11 @@ UNBALANCED = 10
 
 
 @dataclass(frozen=True)
-class Option:
+class Option(Cost):
     """A way to train on the images: its start, its cost and its forecast."""
 
-    start: str
+    start: str = ""
     """The start as it was given; "" for new weights and for a published start."""
-    run: Run
-    """The options of the run, with the name of its model."""
-    steps: int
-    seconds: float
-    """Seconds of the whole run, from the measured time of a step."""
-    memory: int
-    """The most bytes of a training step, beside PyTorch's own."""
-    flops: float
-    """FLOPs of the forward pass of one image."""
     folded: Folded | None = None
     """The probe of frozen features, or of small pictures; None without one."""
     forecast: Forecast | None = None
@@ -87,16 +77,6 @@ class Option:
     def where(self) -> str:
         """Describe model and size: "ViT-S/16 at 224x224"."""
         return f"{self.run.model} at {format_size(self.run.preprocessing.image_size)}"
-
-    @property
-    def cost(self) -> str:
-        """Describe steps, time and memory."""
-        return str(Cost(self.run, self.steps, self.seconds, self.memory, self.flops))
-
-
-def option_of(cost: Cost, start: str = "", **more: Any) -> Option:
-    """Make an option of a run whose cost was measured; `more` are its other fields."""
-    return Option(start, cost.run, cost.steps, cost.seconds, cost.memory, cost.flops, **more)
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,7 +182,7 @@ def advice_sentences(
     elif not given:
         yield from _begin_from_published(begin, usual_side(sizes), enough=not few)
     yield (
-        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) there is no forecast: "
+        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch}) there is no forecast: "
         "no such runs were measured."
     )
     yield from _about_classes(class_numbers(data.splits["train"].labels))
@@ -217,7 +197,7 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     """Say which start to begin from, how, and the accuracy to expect."""
     assert chosen.forecast is not None and chosen.folded is not None
     among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
-    yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
+    yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen}."
     optimizer = chosen.run.optimizer
     if optimizer.freeze == "nothing":
         yield (
@@ -388,7 +368,7 @@ def advise(
     begin = ""
     if default is not None:
         ways = tuple(
-            option_of(candidate.measured, published=candidate.start.name)
+            Option(**vars(candidate.measured), published=candidate.start.name)
             for candidate in default.candidates
             if candidate.measured is not None
         )
@@ -515,7 +495,7 @@ def _option(run: Run, seconds: float, device: torch.device, cache: bool, listene
         FINETUNED,
         parameters=parameters(start.config),
     )
-    return option_of(cost, run.start.start, folded=probe.folded, forecast=forecast, notes=notes)
+    return Option(**vars(cost), start=run.start.start, folded=probe.folded, forecast=forecast, notes=notes)
 
 
 def _scratch(
@@ -541,4 +521,4 @@ def _scratch(
     named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
     if _config(named, data) != config:  # a name cannot say a stem of convolutions
         named = run
-    return replace(option_of(cost, folded=probe.folded), run=named)
+    return Option(**{**vars(cost), "run": named}, folded=probe.folded)

@@ -483,8 +483,8 @@ def keep_fewshot(
     except (OSError, VitkitError) as error:
         if out is not None:
             raise
-        reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else str(error).rstrip(".")
-        listener.note(f"Not written: {reason}. Choose a folder with --out.")
+        reason = error.strerror if isinstance(error, OSError) else error
+        listener.note(f"Not written to {folder}: {reason}. Choose a folder with --out.")
     return []
 
 

@@ -1,6 +1,7 @@
 """List the figures and tables of the paper that can be reproduced, with their needs and conclusions.
 
-An item has a design, whose arms are trained here, or `collect.py` collects the results of other verbs for it.
+An item has a design, whose arms are trained here, or `page.py` collects the results of other verbs for
+it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,8 @@
-"""Show the result of a study of the paper on a page: our numbers beside the paper's, and why they differ."""
+"""Judge the paper's conclusions by the arms of a study, or collect the results of other verbs, and show them
+beside the paper's numbers.
+
+`COLLECTORS` has the function of each item of `items.py` that trains no arms.
+"""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence

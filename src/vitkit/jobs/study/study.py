@@ -1,4 +1,4 @@
-"""Train the arms of a study, each a series of runs, one after another in the study's folder.
+"""Train the arms of a study, each a series of runs in the study's folder, and compare them with the first.
 
 STUDY/study.json   the arms and the options, written before the first arm begins: another call must give the
                    same ones

@@ -41,7 +41,7 @@ from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import height_and_width
 from vitkit.report.template import Part, render_page
-from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
 from vitkit.runs.series_options import SeriesOptions
@@ -480,35 +480,27 @@ def read_task(task: TaskData, folder: Path, series: Series) -> TaskScore:
 
 def task_run(options: VtabOptions, task: TaskData) -> Run:
     """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate."""
-    run = (
-        _paper_run(options, vtab_task(task.folder))
-        if options.protocol == "paper"
-        else _finetune_run(options, task)
-    )
-    training, optimizer = run.training, run.optimizer
+    if options.protocol == "paper":
+        run = _paper_run(options, vtab_task(task.folder))
+    else:  # what `vitkit finetune` chooses for all training images of a task
+        start = StartConfig(str(options.start))
+        run = suit_start(Run(data=str(task.all_training), start=start, splits=UNCUT)).run
+    size = height_and_width(options.image_size)
+    given = {"steps": options.steps, "batch_size": options.batch_size, "image_size": size}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if options.steps is not None:
         # The warm-up stays the same fraction of all steps.
-        factor = options.steps / training.total_steps(NUM_TRAINING)
-        optimizer = replace(optimizer, warmup_steps=round(optimizer.warmup_steps * factor))
-    training = replace(
-        training,
-        steps=options.steps or training.steps,
-        batch_size=options.batch_size or training.batch_size,
-        micro_batch_size=options.micro_batch_size,
-        seed=options.seed,
-        select="last",  # all training images are trained on, and test images decide nothing
-        keep=1,  # enough to go on; there are many runs
-    )
-    return replace(
-        run,
-        data=str(task.all_training),
-        training=training,
-        optimizer=optimizer,
-        preprocessing=replace(
-            run.preprocessing, image_size=height_and_width(options.image_size) or run.preprocessing.image_size
-        ),
-        loading=replace(run.loading, workers=options.workers),
-    )
+        factor = options.steps / run.training.total_steps(NUM_TRAINING)
+        settings["warmup_steps"] = round(run.optimizer.warmup_steps * factor)
+    settings |= {
+        "data": str(task.all_training),
+        "micro_batch_size": options.micro_batch_size,
+        "seed": options.seed,
+        "select": "last",  # all training images are trained on, and test images decide nothing
+        "keep": 1,  # enough to go on; there are many runs
+        "workers": options.workers,
+    }
+    return with_options(run, settings)
 
 
 def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
@@ -525,13 +517,6 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
             flip=task.flips,
         ),
     )
-
-
-def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
-    """Make the run that `vitkit finetune` chooses for all training images of a task."""
-    return suit_start(
-        Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)
-    ).run
 
 
 def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
