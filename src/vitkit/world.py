@@ -111,10 +111,10 @@ class World:
             return value
         import torch.distributed as dist
 
-        told = [value]
+        values = [value]
         with self.activity.together():
-            dist.broadcast_object_list(told, 0)
-        return told[0]
+            dist.broadcast_object_list(values, 0)
+        return values[0]
 
     def gather(self, value: T) -> list[T]:
         """Give all processes the values of each, in the order of ranks: plain data, or arrays."""

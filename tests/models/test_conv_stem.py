@@ -13,7 +13,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.conv_stem import ConvStem
+from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.config import Architecture, Run

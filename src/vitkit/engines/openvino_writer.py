@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from vitkit.engines.graph import example_images, graph_of
 from vitkit.engines.libraries import EnginePrecision, import_package
 from vitkit.engines.openvino_engine import FILES, OpenVINORunner
-from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
+from vitkit.models.stem import ConvStem
 
 TRIAL_IMAGES = 32
 """Images on which two ways of quantising a model are compared; the better one then measures its ranges on

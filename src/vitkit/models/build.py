@@ -9,9 +9,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNet, ResNetStem
+from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT, encoder_block
 from vitkit.models.zoo import ModelConfig, model_config
 

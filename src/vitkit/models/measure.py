@@ -35,13 +35,12 @@ from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.resnet_config import halve
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.conv_stem import ConvStem
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.resnet import ResNet, ResNetStem, StdConv2d
-from vitkit.models.stem import PatchStem
+from vitkit.models.stem import ConvStem, PatchStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
 

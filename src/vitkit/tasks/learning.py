@@ -4,16 +4,19 @@ The members are values and functions without state. They import torch when they 
 model answers (`vitkit.tasks.answering`) without it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vitkit.data.config import DecodeRule, Splits
+from vitkit.evaluation.classify import explain_no_classes
 from vitkit.models.config import card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve, TaskReport
-from vitkit.training.config import ObjectiveConfig
+from vitkit.training.config import ClassificationConfig, ObjectiveConfig
+from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
     from vitkit.data.sources import ImageData, Samples
     from vitkit.data.stream.batch import Batch
-    from vitkit.training.evaluators import Evaluator, Monitor
 
 
 C = TypeVar("C", bound=ObjectiveConfig)
@@ -144,3 +146,55 @@ class ShowsExamples(Protocol):
             examples: the picture; None where there is none.
             validations: the lines of the metrics log of the kind "validation".
         """
+
+
+@dataclass(frozen=True)
+class LabelledLearning(ABC):
+    """Learns from images with labels, of one class or of several labels each. `Learning` describes the
+    methods."""
+
+    monitor: Monitor
+    curve: Curve
+    several_labels: bool = False
+    """Whether an image has several labels, `(N, K)` bool, and not one class, `(N,)` int64."""
+    figure: str = ""
+    """The metric's name before its value in the line of a validation; the accuracy has none."""
+
+    def open_data(
+        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
+    ) -> "ImageData":
+        """List images with their labels."""
+        from vitkit.data.sources import open_data  # prediction opens no data set
+
+        return open_data(spec, splits, rule, class_names, multi_label=self.several_labels)
+
+    def evaluators(self, validation: Validation[ClassificationConfig]) -> Mapping[str, Evaluator]:
+        """Measure the monitor's metric and the loss on the validation images."""
+
+        def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
+            predictions = self.predictor(validation)(
+                model,
+                validation.batches(validation.world),
+                device=validation.device,
+                precision=validation.precision,
+                world=validation.world,
+            )
+            return self.numbers(predictions, validation.class_names)
+
+        return {self.monitor.evaluator: Evaluator(measure, line=self.line, together=True)}
+
+    @abstractmethod
+    def predictor(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+        """Give the function of `vitkit.evaluation.run_model` that predicts the validation images."""
+
+    @abstractmethod
+    def numbers(self, predictions: Any, class_names: Sequence[str]) -> Mapping[str, float]:
+        """Compute the numbers that a validation records, the loss and the monitor's metric among them."""
+
+    def line(self, measured: Mapping[str, float]) -> str:
+        """State the monitor's metric."""
+        return f"val {self.figure}{measured[self.monitor.metric]:.1%}"
+
+    def explain_unfit(self, config: ModelConfig, objective: ClassificationConfig) -> str:
+        """Say why a model cannot learn labels: it needs a head and one row of logits for each image."""
+        return explain_no_classes(config)

@@ -10,8 +10,7 @@ import numpy as np
 from vitkit.evaluation.classify import classification
 from vitkit.models.config import card
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.labelled import LabelledLearning
-from vitkit.tasks.learning import Validation
+from vitkit.tasks.learning import LabelledLearning, Validation
 from vitkit.tasks.page import Curve
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.evaluators import Monitor

@@ -8,8 +8,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import multi_label
 from vitkit.models.config import card
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.labelled import LabelledLearning
-from vitkit.tasks.learning import Validation
+from vitkit.tasks.learning import LabelledLearning, Validation
 from vitkit.tasks.page import Curve
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.evaluators import Monitor

@@ -1,27 +1,30 @@
-"""`.npz` archives read array by array, and the checks that any zip archive passes before it is unpacked.
+"""`.npz` archives read and written array by array, and the checks that any zip passes before it is unpacked.
 
 A zip archive holds a CRC-32 of every member, which is checked whenever a member is read, so that a damaged
 array is an error and never other numbers. Members that are stored uncompressed, as weights are published, are
 mapped and checked in one pass; `zipfile` and numpy read the others.
 """
 
+import io
 import math
 import mmap
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
 
@@ -170,3 +173,50 @@ def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> _Header:
             f"{name} claims the shape {tuple(shape)}, which takes {expected:,} bytes, in {info.file_size:,}"
         )
     return _Header(before, tuple(shape), column_major, dtype)
+
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # no clock in the file: the same weights are the same bytes
+
+
+class _Pipe(io.RawIOBase):
+    """A file object that a zip archive is written into and read from again, piece by piece."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
+        piece = bytes(data)
+        self.pieces.append(piece)
+        self.length += len(piece)
+        return len(piece)
+
+    def take(self) -> Iterator[bytes]:
+        yield from self.pieces
+        self.pieces.clear()
+
+
+def npz_chunks(arrays: Mapping[str, Tensor]) -> Iterator[bytes]:
+    """Yield an `.npz` of float32 arrays as `numpy.savez` writes it, one array at a time."""
+    pipe = _Pipe()
+    with ZipFile(pipe, "w", ZIP_STORED) as archive:
+        for name, tensor in arrays.items():
+            array = np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+            with archive.open(ZipInfo(f"{name}.npy", _EPOCH), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+            yield from pipe.take()
+    yield from pipe.take()
+
+
+def npz_path(path: Path) -> Path:
+    """Give a path the ending `.npz`, unless it has it."""
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def write_npz(path: Path, arrays: Mapping[str, Tensor]) -> Path:
+    """Put an `.npz` of these arrays at `path`, at one instant."""
+    replace_file(path, npz_chunks(arrays))
+    return path

@@ -1,14 +1,13 @@
 """PyTorch's own files, `.pth`, `.pt`, `.bin`, `.ckpt`: read with weights only, and checked.
 
 Since release 1.6 they are zip archives, whose tensors are mapped into memory; before, pickles one after
-another. An archive holds a CRC-32 of every member, which PyTorch does not look at: here it is held against
-every tensor that is read. The older files hold no checksum.
+another. An archive holds a CRC-32 of every member, which PyTorch does not look at: here all are checked when
+a file is opened. The older files hold no checksum.
 """
 
 import pickletools
 import re
 import zipfile
-import zlib
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -49,7 +48,6 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
     Raises:
         VitkitError: it is no such file, is damaged, holds Python objects, or no dictionary of plain tensors.
     """
-    checksums: set[tuple[int, int]] | None = None
     try:
         with path.open("rb") as start:
             is_zip = start.read(4) == b"PK\x03\x04"
@@ -58,7 +56,7 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             with zipfile.ZipFile(path) as archive:
                 check_archive(archive, path)
                 stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
-                checksums = _check_members(archive)
+                _check_members(archive, notes)
         else:
             _check_pickles(path)
         with ExitStack() as stack:
@@ -86,69 +84,26 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
                 f"{path}: {key} is no plain tensor of {tuple(tensor.shape)} but sparse, quantised or one "
                 "value repeated: save the plain weights (of a quantised model, dequantised)."
             )
-    if is_zip and checksums is None:
-        notes.append("its writer left out the archive's checksums: damage would not be noticed")
-    reader = _CheckedReader(path, tensors, checksums)
-    return {key: tuple(value.shape) for key, value in tensors.items()}, reader.read
+    shapes = {key: tuple(value.shape) for key, value in tensors.items()}
+    return shapes, lambda key: tensors[key].detach().clone()
 
 
-class _CheckedReader:
-    """Reads tensors, and compares the memory of each with the checksums of the archive's members."""
-
-    def __init__(
-        self, path: Path, tensors: Mapping[str, Tensor], checksums: set[tuple[int, int]] | None
-    ) -> None:
-        self.path, self.tensors, self.checksums = path, tensors, checksums
-        self.checked: set[int] = set()
-
-    def read(self, key: str) -> Tensor:
-        """Copy one tensor out of the file.
-
-        Raises:
-            VitkitError: it is damaged.
-        """
-        tensor = self.tensors[key].detach()
-        storage = tensor.untyped_storage()
-        place = storage.data_ptr()
-        if self.checksums and storage.nbytes() and place not in self.checked:
-            data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data  # no copy
-            if (len(data), zlib.crc32(data)) not in self.checksums:
-                raise VitkitError(
-                    f"{self.path} is damaged: {key} has another checksum than the archive holds for it. "
-                    "Fetch or write it again."
-                )
-            self.checked.add(place)
-        return tensor.clone()
-
-
-def _check_members(archive: zipfile.ZipFile) -> set[tuple[int, int]] | None:
-    """Check the small members, which name the tensors, and return size and CRC-32 of all members.
-
-    None where the writer left the checksums out (`torch.serialization.set_crc32_options(False)`); an empty
-    set where everything has been checked already.
+def _check_members(archive: zipfile.ZipFile, notes: list[str]) -> None:
+    """Refuse names and settings larger than any real ones, and members with another CRC-32 than recorded.
 
     Raises:
-        ValueError: the names and settings are larger than any real ones; zipfile.BadZipFile: damaged.
+        ValueError: there is one.
     """
     infos = archive.infolist()
-    left_out = all(info.CRC == 0 for info in infos)
     for info in infos:
         if info.filename.endswith("/data.pkl") and info.file_size > MAX_PICKLE:
             raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
-        if not left_out and "/data/" not in info.filename and info.file_size <= MAX_PICKLE:
-            archive.read(info)
-    if left_out:
-        return None
-    orders = [
-        info for info in infos if info.filename.endswith("/byteorder") and info.file_size == len(b"big")
-    ]
-    if any(archive.read(info) == b"big" for info in orders):
-        # PyTorch swaps the bytes of such numbers as it loads them: its tensors match no checksum any more.
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise ValueError(f"{damaged} is damaged")
-        return set()
-    return {(info.file_size, info.CRC) for info in infos}
+    if all(info.CRC == 0 for info in infos):  # torch.serialization.set_crc32_options(False)
+        notes.append("its writer left out the archive's checksums: damage would not be noticed")
+        return
+    damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"{damaged} is damaged")
 
 
 _PICKLE_BOUND = (

@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
-from vitkit.weights.files.npz import npz_path, write_npz
+from vitkit.weights.files.archives import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp

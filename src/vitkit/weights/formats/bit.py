@@ -14,7 +14,7 @@ from vitkit.models.config.resnet_config import GROUPS, ResNetConfig, usual_stage
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size, join_names
 from vitkit.weights import table
-from vitkit.weights.files.npz import npz_path, write_npz
+from vitkit.weights.files.archives import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.model_card import ModelCard
 

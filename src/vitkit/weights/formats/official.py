@@ -20,7 +20,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import table
-from vitkit.weights.files.npz import npz_path, write_npz
+from vitkit.weights.files.archives import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.bit import absent_from_release

@@ -25,13 +25,6 @@ from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
-from vitkit.weights.formats.huggingface.pixels import (
-    compact_size,
-    read_pixels,
-    read_rule,
-    size_of,
-    write_processor,
-)
 from vitkit.weights.formats.huggingface.settings import (
     BIT_NORM_EPS,
     BIT_STANDARDIZATION_EPS,
@@ -39,7 +32,12 @@ from vitkit.weights.formats.huggingface.settings import (
     BitSettings,
     Processor,
     ViTSettings,
+    compact_size,
+    read_pixels,
+    read_rule,
     settings_of,
+    size_of,
+    write_processor,
 )
 from vitkit.weights.model_card import Assumption, ModelCard, Task, assumed_resizing, assumed_statistics
 

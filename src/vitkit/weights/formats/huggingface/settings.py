@@ -1,12 +1,19 @@
-"""The fields of transformers' JSON files that are read, with its own defaults."""
+"""The fields of transformers' JSON files that are read, with its own defaults, and the preprocessing among
+them, read as vitkit's and written from it."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
+from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.weights.files.source import Source, read_fields
+from vitkit.models.image_model import ImageModel
+from vitkit.text import format_size
+from vitkit.weights.files.source import LARGEST, Source, read_fields
+from vitkit.weights.model_card import changed_pixels_noted, fraction_of, preprocessing_of
 
 SIGMOID = "multi_label_classification"
 """Transformers' `problem_type` where every class is a yes or no of its own."""
@@ -133,3 +140,152 @@ def settings_of(kind: type[T], source: Source, file: str) -> T:
         VitkitError: a value of another type, or a number above `LARGEST`.
     """
     return read_fields(kind, source.settings.get(file, {}), str(source.path.with_name(file)))
+
+
+RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""The filters by Pillow's numbers."""
+
+
+def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
+    """Read the image processor, and the mean and std of pixels in [0, 1]."""
+    processor = processor_of(source)
+    # Transformers scales pixels by any factor before the mean is taken off; vitkit, by 1/255.
+    if processor.do_rescale and processor.rescale_factor <= 0:
+        raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {processor.rescale_factor}.")
+    scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
+    if math.isclose(scale, 1, rel_tol=1e-6):
+        scale = 1.0
+    statistics = []
+    for values in (processor.image_mean, processor.image_std) if processor.do_normalize else (0.0, 1.0):
+        several = (values,) if isinstance(values, float) else values
+        if len(several) != channels:
+            if len(set(several)) != 1:
+                raise VitkitError(
+                    f"{source.path}: preprocessor_config.json has the pixel statistics {list(several)} for "
+                    f"images of {channels} channels: give one value for each."
+                )
+            several = several[:1] * channels
+        statistics.append(tuple(value / scale for value in several))
+    return processor, statistics[0], statistics[1]
+
+
+def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Preprocessing:
+    """Translate the image processor into a preprocessing; the notes name the parts that it cannot express."""
+    if not 0 <= processor.resample < len(RESAMPLING):
+        filters = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
+        raise VitkitError(
+            f"{_where(source)}: resample: expected one of {filters}, found {processor.resample}."
+        )
+    rule, differences = _rule(source, processor, size)
+    if processor.image_processor_type not in ("", *DEFAULTS):
+        differences.append(
+            f"the processor of {processor.image_processor_type}, which is not known here (read as ViT's)"
+        )
+    if differences:
+        source.notes.append(f"its images were prepared with {'; '.join(differences)}")
+    return rule
+
+
+def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
+    """Return the preprocessing, and phrases for the parts of the processor that it leaves out."""
+    kind = RESAMPLING[processor.resample]
+    resized = size_of(source, processor, "size")
+    edge = isinstance(processor.size, Mapping) and "shortest_edge" in processor.size
+    if not processor.do_resize or resized is None:
+        if processor.do_center_crop:
+            return Preprocessing(size, "none", crop_offset="down"), []
+        return Preprocessing(size, interpolation=kind), []
+    if not processor.do_center_crop:
+        ours = Preprocessing(size, interpolation=kind)
+        if edge:
+            return ours, ["the proportions of the image (here: stretched to the model's size)"]
+        return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
+    cropped = size_of(source, processor, "crop_size") or size
+    differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
+    # Borders and offsets are transformers' with any fraction, which serves both sides of nearly all models.
+    ours = Preprocessing(
+        size,
+        "shortest" if edge else "squash",
+        fraction_of(cropped[0], resized[0]),
+        interpolation=kind,
+        crop_offset="down",
+    )
+    if cropped == size and (ours.resized(0), ours.resized(1)) != resized:
+        way = "the shortest side resized to" if edge else "images resized to"
+        what = str(resized[0]) if edge else format_size(resized)
+        differences.append(f"{way} {what} (here: {format_size((ours.resized(0), ours.resized(1)))})")
+    return ours, differences
+
+
+def nearest_processor(rule: Preprocessing) -> Preprocessing:
+    """Return the settings of a transformers processor that come nearest to our preprocessing."""
+    (rows, columns), fraction = rule.image_size, rule.crop_fraction
+    kind = rule.interpolation
+    if rule.resize in ("squash", "none"):
+        return Preprocessing(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
+    if rule.resize in ("crop", "shortest") and rows == columns:
+        fraction = fraction_of(rows, rule.resized(0))
+        return Preprocessing(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
+    return Preprocessing(rule.image_size, interpolation=kind)
+
+
+def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
+    """Write a model's preprocessing as `preprocessor_config.json`, as nearly as it can; note differences."""
+    config = model.config
+    rows, columns = config.image_size
+    theirs = nearest_processor(preprocessing_of(model))
+    notes += changed_pixels_noted(model, theirs, "preprocessor_config.json")
+    written: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": theirs.resize != "none",
+        "size": {"height": rows, "width": columns},
+        "resample": RESAMPLING.index(theirs.interpolation),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(config.image_mean),
+        "image_std": list(config.image_std),
+    }
+    if theirs.resize != "stretch":  # ViT's own processor has no central crop, BiT's has, for any model
+        written |= {
+            "image_processor_type": "BitImageProcessor",
+            "size": {"shortest_edge": theirs.resized(0)},
+            "do_center_crop": True,
+            "crop_size": {"height": rows, "width": columns},
+        }
+    if theirs.resize == "squash":
+        written["size"] = {"height": theirs.resized(0), "width": theirs.resized(1)}
+    return written
+
+
+def size_of(
+    source: Source, processor: Processor, name: Literal["size", "crop_size"]
+) -> tuple[int, int] | None:
+    """Read a size, in any of the ways that transformers writes it, as (height, width).
+
+    Raises:
+        VitkitError: a side that is no whole number from 1 to `LARGEST`.
+    """
+    value: Any = getattr(processor, name)
+    edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
+    height: Any = edges.get("height")
+    width: Any = edges.get("width")
+    if height is None or width is None:
+        height = width = edges.get("shortest_edge")
+    if height is None:
+        return None
+    for side in (height, width):
+        if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST:
+            raise VitkitError(
+                f"{_where(source)}: {name}: a side is a whole number from 1 to {LARGEST}, found {value!r}."
+            )
+    return height, width
+
+
+def _where(source: Source) -> Path:
+    return source.path.with_name("preprocessor_config.json")
+
+
+def compact_size(size: tuple[int, int]) -> int | tuple[int, int]:
+    """Write the size of a square as a single number, as transformers does."""
+    return size[0] if size[0] == size[1] else size
