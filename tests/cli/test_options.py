@@ -196,11 +196,13 @@ def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
 def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[object] = []
     monkeypatch.setattr("vitkit.cli.options.download", lambda *weights: order.append(weights))
-    monkeypatch.setattr(
-        "vitkit.jobs.card.read_card", lambda source, **options: order.append((source, options))
-    )
+
+    def read_card(source: str, *, num_heads: int | None = None) -> None:
+        order.append((source, num_heads))
+
+    monkeypatch.setattr("vitkit.jobs.card.read_card", read_card)
     Verb("card", "vitkit.jobs.card", "read_card").call({"source": "hf:google/vit", "num_heads": 3})
-    assert order == [("hf:google/vit",), ("hf:google/vit", {"num_heads": 3})]
+    assert order == [("hf:google/vit",), ("hf:google/vit", 3)]
 
 
 def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -> None:
