@@ -24,7 +24,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.multilabel import multi_label
 from vitkit.evaluation.predictions import LabelPredictions, Predictions
-from vitkit.jobs.bench.records import Bench
+from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
 from vitkit.jobs.compare.compare import Record
 from vitkit.jobs.compare.result import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
@@ -37,6 +37,7 @@ from vitkit.runs.data_record import DataRecord
 from vitkit.runs.records import AdviceRecord, Divergence, Forecast, StartRecord
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import SeriesRecord, read_series
+from vitkit.runs.timing import Latency
 from vitkit.runs.trained_model import OtherImages
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import FileHash, Manifest, Progress, read_manifest, read_progress
@@ -53,6 +54,25 @@ IDS, BAD = np.arange(7), np.array([8])
 PREDICTIONS = Predictions(LOGITS, np.arange(7) % 3, IDS, BAD)
 LABELS = LabelPredictions(LOGITS, (np.arange(21).reshape(7, 3) % 2).astype(np.uint8), IDS, BAD)
 CONFIG = model_config("ViT-16x1x2/4", 3, (8, 8))
+
+TIMED: dict[str, Any] = {"model": "m", "image_size": (8, 8), "name": "vitkit float32", "precision": "float32"}
+STEP: dict[str, Any] = {**TIMED, "phase": "training", "batch_size": 2}
+SPEED = Speed(
+    **STEP,
+    library="vitkit",
+    rounds=3,
+    images_per_second=9.0,
+    quartiles=(8.0, 10.0),
+    seconds=0.2,
+    least_seconds=0.1,
+    reference="vitkit --exact",
+    ratio=1.1,
+    ratio_quartiles=(1.0, 1.2),
+    mfu=0.5,
+    mfu_executed=None,
+)
+MEMORY = Memory(**STEP, peak=9, room=99, largest_batch=None, tried=False)
+RESPONSE = Response(**TIMED, latency=Latency(0.1, 0.2, None, 7))
 
 RECORDS: list[Any] = [
     DataRecord(
@@ -78,6 +98,7 @@ RECORDS: list[Any] = [
     Record("0.1", {"first": "0af"}, Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock")),
     PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
     WandbRecord("abcdefg1", 3),
+    Bench({"device": "cpu"}, (SPEED, MEMORY, RESPONSE)),
     classification(PREDICTIONS, NAMES),
     multi_label(LABELS, NAMES),
 ]
@@ -101,12 +122,6 @@ def write_model(folder: Path) -> Path:
 def write_run(folder: Path) -> Path:
     write_config(folder, RUN, "vitkit train", PLAIN)
     return folder / "config.json"
-
-
-def write_bench(folder: Path) -> Path:
-    speed = {"kind": "speed", "model": "m", "image_size": [8, 8], "name": "n", "precision": "float32"}
-    (folder / "bench.json").write_text(json.dumps({"machine": {"device": "cpu"}, "records": [speed]}))
-    return folder / "bench.json"
 
 
 def write_engine(folder: Path) -> Path:
@@ -143,7 +158,6 @@ READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
         lambda path: (read_run(path.parent), parse_compute(read_config(path.parent), path.parent)),
     ),
     "a model": (write_model, lambda path: read_description(read_json_object(path), path)),
-    "a benchmark": (write_bench, lambda path: read(Bench, path)),
     "an engine": (write_engine, lambda path: read_description_of(path.parent)),
     "a series": (write_as("series.json"), lambda path: read_series(path.parent)),
     "a checkpoint": (write_as("manifest.json"), lambda path: read_manifest(path.parent)),
