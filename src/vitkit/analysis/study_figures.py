@@ -2,12 +2,15 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from numpy.typing import NDArray
 
 from vitkit.analysis import drawing
 from vitkit.evaluation.fewshot.config import Method
@@ -27,6 +30,94 @@ METHOD_NAMES: Mapping[Method, str] = {
 }
 
 
+@contextmanager
+def _panels(
+    width: float,
+    height: float,
+    count: int = 1,
+    *title: str,
+    same_scale: bool = False,
+    grid: Literal["both", "x"] = "both",
+) -> Iterator[Figure]:
+    """Give a figure of panels side by side, which gets a grid, a title and a legend when they are drawn.
+
+    Args:
+        width: as a fraction of the page's.
+        height: in inches.
+        count: panels.
+        title: its parts; none: no title.
+        same_scale: whether all panels have the same axis up.
+        grid: its lines.
+    """
+    with drawing.styled():
+        figure = Figure((drawing.WIDTH * width, height), layout="constrained")
+        figure.subplots(1, count, sharey=same_scale)
+        yield figure
+        for axes in figure.axes:
+            axes.grid(True, axis=grid)
+        if title:
+            drawing.add_title(figure, *title)
+        drawing.add_legend(figure)
+
+
+_Line = tuple[str, Sequence[float], Sequence[float], NDArray[np.float64] | Sequence[float] | None]
+"""A name, the places across, the values from 0 to 1, and how far their bars reach, if there are any."""
+
+
+def _lines(axes: Axes, lines: Sequence[_Line], across: str, up: str, named: bool = True) -> None:
+    """Draw lines with bars, no two of up to 28 alike, and write the values as percentages.
+
+    Args:
+        lines: to draw.
+        across, up: labels of the axes.
+        named: whether this is the panel by which the legend names the lines.
+    """
+    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    for (name, places, values, reach), (dashes, colour) in zip(lines, looks, strict=False):
+        axes.errorbar(
+            places,
+            values,
+            yerr=reach,
+            label=drawing.shortened(name, 60) if named else "_",  # matplotlib leaves such a label out
+            color=colour,
+            linestyle=dashes,
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            elinewidth=1,
+            capsize=2,
+        )
+    axes.set(xlabel=across, ylabel=up)
+    axes.yaxis.set_major_formatter(drawing.percentages())
+
+
+def _reach(values: Sequence[float], intervals: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+    """Compute how far intervals reach below and above their values, `(2, N)`."""
+    reach: NDArray[np.float64] = np.abs(np.array(intervals).T - np.array(values))
+    return reach
+
+
+def _ticks_at(axes: Axes, places: Sequence[float], written: str) -> None:
+    """Make the axis across logarithmic, with ticks at these places alone, written in a format."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(list(places)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(written)
+
+
+def _guessing(axes: Axes, chance: float, named: bool) -> None:
+    label = "guessing" if named else "_"
+    axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label=label)
+
+
+def _draws(seeds: int) -> str:
+    return f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
+
+
+def _scored(name: str, places: Sequence[float], scores: Sequence[FewShotScore]) -> _Line:
+    return name, places, [score.mean for score in scores], [score.deviation or 0.0 for score in scores]
+
+
 def fewshot_plot(
     models: Mapping[str, Sequence[FewShotScore]], images: str, chance: float, seeds: int
 ) -> Figure:
@@ -41,30 +132,24 @@ def fewshot_plot(
     """
     methods = list(dict.fromkeys(score.method for scores in models.values() for score in scores))
     single = len(models) == 1
-    panels = 1 if single else len(methods)
-    with drawing.styled():
-        width = drawing.WIDTH * 0.6 if panels == 1 else drawing.WIDTH
-        figure = Figure((width, 3.8 + 0.06 * (0 if single else len(models))), layout="constrained")
-        for number, axes in enumerate(figure.subplots(1, panels, sharey=True, squeeze=False)[0]):
-            shown = methods if single else [methods[number]]
-            lines = [(name, method) for name in models for method in shown]
-            for (name, method), dashes, colour in zip(lines, *_looks(len(lines)), strict=True):
-                label = METHOD_NAMES[method] if single else drawing.shortened(name, 60)
-                scores = [score for score in models[name] if score.method == method]
-                _line(
-                    axes,
-                    [score.shots for score in scores],
-                    scores,
-                    label if number == 0 else "",
-                    colour,
-                    dashes,
-                )
-            _finish(axes, shown, models, chance, number == 0)
+    count, height = (1, 3.8) if single else (len(methods), 3.8 + 0.06 * len(models))
+    title = f"Few-shot accuracy on {images},", _draws(seeds)
+    with _panels(0.6 if count == 1 else 1, height, count, *title, same_scale=True) as figure:
+        for number, axes in enumerate(figure.axes):
+            lines = [
+                _scored(METHOD_NAMES[method] if single else name, [score.shots for score in own], own)
+                for name, scores in models.items()
+                for method in (methods if single else [methods[number]])
+                if (own := [score for score in scores if score.method == method])
+            ]
+            up = "" if number else "fraction of test images right"
+            _lines(axes, lines, "images of each class (shots)", up, number == 0)
+            _guessing(axes, chance, number == 0)
+            shots = sorted({place for _, places, _, _ in lines for place in places})
+            _ticks_at(axes, shots, "{x:,.0f}")
+            axes.set_xlim(shots[0] / 1.15, shots[-1] * 1.15)
             if not single:
                 axes.set_title(METHOD_NAMES[methods[number]])
-        draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        drawing.add_title(figure, f"Few-shot accuracy on {images},", draws)
-        drawing.add_legend(figure)
     return figure
 
 
@@ -86,31 +171,22 @@ def pretraining_plot(
         seeds: number of draws.
     """
     shots = [score.shots for score in next(iter(models.values()))[0][1]][-PANELS:]
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * (0.6 if len(shots) == 1 else 1), 3.6), layout="constrained")
-        for number, axes in enumerate(figure.subplots(1, len(shots), sharey=True, squeeze=False)[0]):
-            for (name, points), dashes, colour in zip(models.items(), *_looks(len(models)), strict=True):
-                drawn = [
-                    next(score for score in scores if score.shots == shots[number]) for _, scores in points
-                ]
-                sizes = [size for size, _ in points]
-                _line(axes, sizes, drawn, drawing.shortened(name, 60) if number == 0 else "", colour, dashes)
-            axes.axhline(
-                chance,
-                color=drawing.GREY,
-                linestyle="--",
-                linewidth=1,
-                label="guessing" if number == 0 else "_",
-            )
+    title = f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {_draws(seeds)}"
+    with _panels(0.6 if len(shots) == 1 else 1, 3.6, len(shots), *title, same_scale=True) as figure:
+        for number, (axes, shown) in enumerate(zip(figure.axes, shots, strict=True)):
+            lines = [
+                _scored(
+                    name,
+                    [size for size, _ in points],
+                    [next(score for score in scores if score.shots == shown) for _, scores in points],
+                )
+                for name, points in models.items()
+            ]
+            up = "" if number else "fraction of test images right"
+            _lines(axes, lines, "images of the pre-training", up, number == 0)
+            _guessing(axes, chance, number == 0)
             axes.set_xscale("log")
-            axes.set_title(f"{shots[number]:,} shots" if shots[number] > 1 else "1 shot")
-            axes.set_xlabel("images of the pre-training")
-            axes.set_ylabel("fraction of test images right" if number == 0 else "")
-            axes.yaxis.set_major_formatter(drawing.percentages())
-            axes.grid(True)
-        draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        drawing.add_title(figure, f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {draws}")
-        drawing.add_legend(figure)
+            axes.set_title(f"{shown:,} shots" if shown > 1 else "1 shot")
     return figure
 
 
@@ -122,65 +198,14 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         curves: accuracies (0 to 1, NaN where one is missing) at these steps by name ("5 shots").
         images: the test images as a phrase, for the title.
     """
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.6, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for (name, values), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
-            axes.plot(steps, values, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
+    with _panels(0.6, 3.4, 1, f"Few-shot accuracy on {images}") as figure:
+        (axes,) = figure.axes
+        lines = [(name, steps, values, None) for name, values in curves.items()]
+        _lines(axes, lines, "step", "fraction of test images right")
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
-        axes.set(xlabel="step", ylabel="fraction of test images right")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_formatter(drawing.percentages())
-        axes.grid(True)
-        drawing.add_title(figure, f"Few-shot accuracy on {images}")
-        drawing.add_legend(figure)
     return figure
-
-
-def _looks(count: int) -> tuple[list[str], list[str]]:
-    """Give dashes and colours of `count` lines, no two alike up to 28."""
-    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
-    dashes, colours = zip(*itertools.islice(looks, count), strict=True)
-    return list(dashes), list(colours)
-
-
-def _line(
-    axes: Axes, across: Sequence[int], scores: Sequence[FewShotScore], label: str, colour: str, dashes: str
-) -> None:
-    axes.errorbar(
-        across,
-        [score.mean for score in scores],
-        yerr=[score.deviation or 0.0 for score in scores],
-        label=label or "_",  # matplotlib leaves such a label out
-        color=colour,
-        linestyle=dashes,
-        marker="o",
-        markersize=4,
-        linewidth=1.6,
-        elinewidth=1,
-        capsize=2,
-    )
-
-
-def _finish(
-    axes: Axes,
-    methods: Sequence[Method],
-    models: Mapping[str, Sequence[FewShotScore]],
-    chance: float,
-    first: bool,
-) -> None:
-    """Set up the axes and the grid, and draw the line of guessing."""
-    shots = sorted({score.shots for scores in models.values() for score in scores if score.method in methods})
-    axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label="guessing" if first else "_")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(shots))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlim(shots[0] / 1.15, shots[-1] * 1.15)
-    axes.set(xlabel="images of each class (shots)", ylabel="fraction of test images right" if first else "")
-    axes.yaxis.set_major_formatter(drawing.percentages())
-    axes.grid(True)
 
 
 def rate_plot(
@@ -199,23 +224,13 @@ def rate_plot(
         chosen: the rate that was chosen.
         label: of the axis of the scores.
     """
-    ends = np.array([(v, v) if i is None else i for v, i in zip(values, intervals, strict=True)])
-    reach = np.abs(ends.T - np.array(values))
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.6, 3.2), layout="constrained")
-        axes = figure.subplots()
-        axes.errorbar(
-            rates, values, yerr=reach, color=drawing.GREY, ecolor=drawing.BLUE, capsize=3, linewidth=1
-        )
+    ends = [(v, v) if i is None else i for v, i in zip(values, intervals, strict=True)]
+    with _panels(0.6, 3.2) as figure:
+        (axes,) = figure.axes
+        _lines(axes, [("", rates, values, _reach(values, ends))], "learning rate", label, named=False)
         colours = [drawing.VERMILION if rate == chosen else drawing.BLUE for rate in rates]
         axes.scatter(rates, values, c=colours, zorder=3)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(list(rates)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter(drawing.percentages())
-        axes.set(xlabel="learning rate", ylabel=label)
-        axes.grid(True)
+        _ticks_at(axes, rates, "{x:g}")
     return figure
 
 
@@ -238,9 +253,8 @@ def scale_plot(
         across, label: of the axes.
         is_fraction: whether errors are fractions, written as percentages.
     """
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.72, 4.2), layout="constrained")
-        axes = figure.subplots()
+    with _panels(0.72, 4.2) as figure:
+        (axes,) = figure.axes
         lowest = min(error for place in (*points, held_out) if place is not None for error in place.errors)
         # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
         floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
@@ -297,8 +311,6 @@ def scale_plot(
         axes.yaxis.set_minor_formatter(NullFormatter())
         percent = FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g} %")
         axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
-        axes.grid(True)
-        drawing.add_legend(figure)
     return figure
 
 
@@ -314,16 +326,14 @@ def difference_figure(
         axis: label of the axis, whose numbers are hundredths.
     """
     across, down = 100 * np.array(means), np.arange(len(labels))
-    reach = np.abs(100 * np.array(intervals).T - across)
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)), layout="constrained")
-        axes = figure.subplots()
+    reach = 100 * _reach(means, intervals)
+    with _panels(0.75, 1.2 + 0.32 * len(labels), grid="x") as figure:
+        (axes,) = figure.axes
         axes.axvline(0, color=drawing.GREY, linestyle="--", linewidth=1)
         axes.errorbar(across, down, xerr=reach, fmt="o", color=drawing.BLUE, capsize=3, linewidth=1.4)
         axes.set_yticks(down, [drawing.cut(label, 60) for label in labels])
         axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
         axes.set_xlabel(axis)
-        axes.grid(True, axis="x")
     return figure
 
 
@@ -337,24 +347,18 @@ def interval_lines(
         across: label of the axis.
         up: name of the scores.
     """
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 3.8), layout="constrained")
-        axes = figure.subplots()
-        for (name, points), dashes, colour in zip(lines.items(), *_looks(len(lines)), strict=True):
-            xs, means = [point[0] for point in points], np.array([point[1] for point in points])
-            reach = np.abs(np.array([point[2] for point in points]).T - means)
-            axes.errorbar(
-                xs,
-                means,
-                yerr=reach,
-                label=drawing.shortened(name, 60),
-                color=colour,
-                linestyle=dashes,
-                marker="o",
-                markersize=4,
-                capsize=2,
+    with _panels(0.75, 3.8) as figure:
+        (axes,) = figure.axes
+        drawn = [
+            (
+                name,
+                [place for place, _, _ in points],
+                [score for _, score, _ in points],
+                _reach([score for _, score, _ in points], [interval for *_, interval in points]),
             )
-        axes.set_xscale("log")
+            for name, points in lines.items()
+        ]
+        _lines(axes, drawn, across, up)
         # Numbers nearer than a twentieth of the axis would overlap.
         places = sorted({point[0] for points in lines.values() for point in points})
         nearest = (places[-1] / places[0]) ** (1 / 20)
@@ -362,13 +366,7 @@ def interval_lines(
         for place in places[1:]:
             if place >= written[-1] * nearest:
                 written.append(place)
-        axes.xaxis.set_major_locator(FixedLocator(written))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter("{x:.3g}")
-        axes.yaxis.set_major_formatter(drawing.percentages())
-        axes.set(xlabel=across, ylabel=up)
-        axes.grid(True)
-        drawing.add_legend(figure)
+        _ticks_at(axes, written, "{x:.3g}")
     return figure
 
 
@@ -387,20 +385,16 @@ def throughput_figure(speeds: Points, batches: Points, device: str, precision: s
         batches: images of the largest batch; may be empty.
         device, precision: of the measurements, for the title.
     """
-    panels = [(speeds, "images per second, inference")]
+    drawn = [(speeds, "images per second, inference")]
     sizes = sorted({size for _, size in speeds})
     if any(batches.values()):
-        panels.append((batches, "largest batch, training"))
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * (1 if len(panels) == 2 else 0.6), 4.0), layout="constrained")
-        models = list(dict.fromkeys(model for model, _ in speeds))
-        for axes, (points, label) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        drawn.append((batches, "largest batch, training"))
+    models = list(dict.fromkeys(model for model, _ in speeds))
+    title = f"Speed by image size in {precision} on {drawing.cut(device, 60)}"
+    with _panels(1 if len(drawn) == 2 else 0.6, 4.0, len(drawn), title) as figure:
+        for axes, (points, label) in zip(figure.axes, drawn, strict=True):
             _draw(axes, points, models, sizes, points is speeds)
             axes.set(xlabel="image size in pixels", ylabel=label)
-        drawing.add_title(figure, f"Speed by image size in {precision} on {drawing.cut(device, 60)}")
-        drawing.add_legend(figure)
     return figure
 
 
@@ -419,15 +413,12 @@ def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int], named
             color=BENCH_COLOURS[number % len(BENCH_COLOURS)],
             label=drawing.shortened(model, 60) if named else "_",  # matplotlib leaves such a label out
         )
-    axes.set(xscale="log", yscale="log")
+    axes.set_yscale("log")
+    _ticks_at(axes, sizes, "{x:,.0f}")
     axes.set_xlim(sizes[0] / 1.1, sizes[-1] * 1.1)  # the same in both panels
-    axes.xaxis.set_major_locator(FixedLocator(sizes))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))  # 0.5 and 20,000
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(True)
 
 
 def flip_figure(
@@ -442,9 +433,8 @@ def flip_figure(
         labels: of the bars to the left and to the right.
     """
     down, most = np.arange(len(names)), max(*first, *second)
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names)), layout="constrained")
-        axes = figure.subplots()
+    with _panels(0.75, 1.3 + 0.26 * len(names), grid="x") as figure:
+        (axes,) = figure.axes
         axes.barh(
             down, [-count for count in first], color=drawing.VERMILION, label=drawing.shortened(labels[0], 60)
         )
@@ -456,6 +446,4 @@ def flip_figure(
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{abs(count):g}"))
         axes.set_xlabel("images")
-        axes.grid(True, axis="x")
-        drawing.add_legend(figure)
     return figure
