@@ -141,10 +141,6 @@ def without_labels(
     return Listing(kind, (), files_of(list(names)), splits)
 
 
-def _is_split(entry: os.DirEntry[str]) -> bool:
-    return entry.name.lower() in SPLIT_NAMES and _is_folder(entry)
-
-
 def _group_of(folder: Path, file: str, level: str) -> str:
     """Return the folders down to a level below the class folder, which name the group of a file."""
     if not level.isdecimal() or int(level) < 1:
