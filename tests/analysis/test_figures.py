@@ -10,7 +10,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitkit.analysis import drawing, figures, model_figures
+from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
 from vitkit.evaluation.classify import Classification, classification
+from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.scores import FewShotScore
 from vitkit.evaluation.predictions import Predictions
 
 RNG = np.random.default_rng(0)
@@ -164,3 +167,21 @@ def test_enlarged_repeats_whole_pixels() -> None:
 @pytest.mark.parametrize(("side", "start"), [(8, "data:image/png;base64,"), (200, "data:image/jpeg;base64,")])
 def test_image_data_uri(side: int, start: str) -> None:
     assert drawing.image_data_uri(images(1, (side, side))[0]).startswith(start)
+
+
+def test_every_point_of_a_few_shot_figure_lies_inside_its_panel() -> None:
+    """Of several panels with one scale too, whose values are higher the more shots there are."""
+
+    def measured(method: Method, shots: int, mean: float) -> FewShotScore:
+        return FewShotScore(method, shots, (mean,), mean, 0.02, None, (), (), ())
+
+    rising = [measured("ridge", shots, 0.3 + 0.05 * shots) for shots in (1, 5, 10)]
+    several = {"a": rising, "b": [*rising, *(measured("knn", shots, 0.9) for shots in (1, 5, 10))]}
+    for figure in (
+        fewshot_plot(several, "360 test images", 0.1, 5),
+        pretraining_plot({"B": [(1_000, rising), (10_000, rising)]}, "360 test images", "ridge", 0.1, 5),
+    ):
+        for axes in figure.axes:
+            low, high = axes.get_ylim()
+            heights = [y for line in axes.lines for y in np.asarray(line.get_ydata(), float).tolist()]
+            assert heights and low <= min(heights) and max(heights) <= high

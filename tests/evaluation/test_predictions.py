@@ -192,7 +192,7 @@ def test_files_that_cannot_be_predictions(tmp_path: Path, name: str) -> None:
     load = tmp_path / "test.json"
     saved(tmp_path)
     path.unlink()
-    with pytest.raises(VitkitError, match=f"No file of predictions at .*{name}"):
+    with pytest.raises(VitkitError, match=f"The predictions .*{name} cannot be read: no such file"):
         Predictions.load(load)
     with path.open("wb") as file:
         np.savez(file, **arrays())  # type: ignore[arg-type] # an archive is no array
@@ -200,11 +200,11 @@ def test_files_that_cannot_be_predictions(tmp_path: Path, name: str) -> None:
         Predictions.load(load)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(VitkitError, match=f"{name}: .*no regular file"):
+    with pytest.raises(VitkitError, match=f"{name} cannot be read: .*not a regular file"):
         Predictions.load(load)
     path.unlink()
     path.mkdir()
-    with pytest.raises(VitkitError, match=f"{name}: .*no regular file"):
+    with pytest.raises(VitkitError, match=f"{name} cannot be read: .*not a regular file"):
         Predictions.load(load)
     path.rmdir()
 

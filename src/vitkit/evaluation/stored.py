@@ -7,7 +7,6 @@ test.bad.npy      (M,) int64, the numbers of the images that could not be read
 """
 
 import io
-import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
@@ -127,25 +127,19 @@ def _check_array(array: NDArray[Any], name: str, file: Path) -> None:
 
 def _map_array(file: Path) -> NDArray[Any]:
     """Map the array in an `.npy` file; one that claims more than its file holds cannot be mapped."""
-    _require_regular_file(file)
+    try:
+        with regular_file(file):  # no pipe that nobody writes to, and no device: mapping could wait for ever
+            pass
+    except UnreadableFileError as error:
+        raise VitkitError(
+            f"The predictions {file} cannot be read: {error}. Run the evaluation again."
+        ) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a header that numpy has to repair is damaged
             return npy.open_memmap(file, mode="r")
     except Exception as error:  # numpy promises no list of what a damaged header raises
         raise _damaged(file, error) from None
-
-
-def _require_regular_file(file: Path) -> None:
-    """Refuse a pipe that nobody writes to, and a device: opening them could wait for ever."""
-    try:
-        mode = file.stat().st_mode
-    except FileNotFoundError:
-        raise VitkitError(f"No file of predictions at {file}: run the evaluation again.") from None
-    except OSError as error:
-        raise VitkitError(f"{file} cannot be read: {error.strerror}.") from error
-    if not stat.S_ISREG(mode):
-        raise _damaged(file, "no regular file")
 
 
 def _damaged(file: Path, reason: object) -> VitkitError:

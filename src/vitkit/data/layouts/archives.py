@@ -22,8 +22,15 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import DEFAULT_RULE
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.layouts.folders import ClassImages, is_array, is_image, list_classes, split_roots
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, SplitListing, Texts, is_ignored
+from vitkit.data.layouts.folders import (
+    ClassImages,
+    is_array,
+    is_image,
+    list_classes,
+    split_roots,
+    without_labels,
+)
+from vitkit.data.listing import SPLIT_NAMES, Listing, Texts, is_ignored
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize, visible
 
@@ -158,8 +165,8 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
 
     ending = path.suffix.lower().removeprefix(".")
     if not labelled:
-        listing = _list_images(path, f"{ending} of images", list(by_name), files_of)
-        return replace(listing, notes=notes)
+        images = sorted(filter(is_image, by_name)) or sorted(filter(is_array, by_name))
+        return replace(without_labels(path, f"{ending} of images", images, files_of), notes=notes)
     folders = sorted({name.split("/")[0] for name in by_name if "/" in name})
     roots, not_splits = split_roots(path, folders)
     scans: dict[str, ClassImages] = {}
@@ -170,24 +177,6 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     next(iter(scans.values())).hidden = len(members) - len(shown)
     listing = list_classes(path, f"{ending} of class folders", scans, not_splits, files_of, partial, group)
     return replace(listing, notes=(*listing.notes, *notes))
-
-
-def _list_images(
-    path: Path, kind: str, names: Sequence[str], files_of: Callable[[list[str]], _ArchiveFiles]
-) -> Listing:
-    """List every image, or every image below train/, val/ and test/, without labels."""
-    images = sorted(filter(is_image, names)) or sorted(filter(is_array, names))
-    if not images:
-        raise VitkitError(f"No images in {path}. Expected image files, in folders or not.")
-    split_of = [SPLIT_NAMES.get(name.partition("/")[0].lower() if "/" in name else "") for name in images]
-    if "train" not in split_of:
-        split_of = ["train"] * len(images)
-    splits: dict[str, SplitListing] = {}
-    for split in SPLITS:
-        numbers = np.flatnonzero(np.array(split_of) == split)
-        if len(numbers):
-            splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
-    return Listing(kind, (), files_of(images), splits)
 
 
 def _zip_members(path: Path) -> Iterator[_Member | str]:

@@ -1,7 +1,7 @@
 """List folders of class folders, alone or below train/, val/ and test/."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -115,24 +115,30 @@ def list_classes(
 
 def list_images(root: Path) -> Listing:
     """List every image below a folder, or below train/, val/ and test/ in it, without labels."""
-    with os.scandir(root) as entries:
-        names = {SPLIT_NAMES[entry.name.lower()]: entry.name for entry in entries if _is_split(entry)}
-    roots = {split: root / names[split] for split in SPLITS if split in names}
-    roots = roots if "train" in roots else {"train": root}
-    paths: list[str] = []
+    names = [str(path.relative_to(root)) for path in image_files(root)]
+    return without_labels(root, "folder of images", names, lambda names: Paths(root, names))
+
+
+def without_labels(
+    path: Path, kind: str, names: Sequence[str], files_of: Callable[[list[str]], Files]
+) -> Listing:
+    """List images without labels, in the splits that the first folders of their names say, if any is train.
+
+    Raises:
+        VitkitError: there are none.
+    """
+    if not names:
+        raise VitkitError(f"No images in {path}. Expected image files, in folders or not.")
+    folders = [name.partition("/")[0].lower() if "/" in name else "" for name in names]
+    split_of = [SPLIT_NAMES.get(folder) for folder in folders]
+    if "train" not in split_of:
+        split_of = ["train"] * len(names)
     splits: dict[str, SplitListing] = {}
-    for split, folder in roots.items():
-        start = len(paths)
-        paths += (str(path.relative_to(root)) for path in image_files(folder))
-        if len(paths) == start:
-            raise VitkitError(f"No images in {folder}. Expected image files, in folders or not.")
-        numbers = np.arange(start, len(paths))
-        splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
-    return Listing("folder of images", (), Paths(root, paths), splits)
-
-
-def _is_split(entry: os.DirEntry[str]) -> bool:
-    return entry.name.lower() in SPLIT_NAMES and _is_folder(entry)
+    for split in SPLITS:
+        numbers = np.flatnonzero(np.array(split_of) == split)
+        if len(numbers):
+            splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
+    return Listing(kind, (), files_of(list(names)), splits)
 
 
 def _group_of(folder: Path, file: str, level: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vitkit.durable import replace_json
+from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.weights.files.source import read_json_object
 
@@ -25,12 +25,6 @@ def read_note(path: Path) -> dict[str, Any]:
         return read_json_object(path)
     except VitkitError:
         return {}
-
-
-def file_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file, all of which is read."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def recorded_digest(file: Path, record: dict[str, Any]) -> str | None:
@@ -52,7 +46,7 @@ def remembered_digest(file: Path) -> str:
     record = cache_folder() / "hub" / f"{place}.json"
     digest = recorded_digest(file, read_note(record))
     if digest is None:
-        digest = file_digest(file)
+        _, digest = hash_file(file)
         with suppress(OSError):  # then it is read again next time
             record.parent.mkdir(parents=True, exist_ok=True)
             replace_json(record, described(file, digest))

@@ -27,10 +27,10 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
-from vitkit.durable import replace_json, sync_folder
+from vitkit.durable import hash_file, replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
-from vitkit.weights.files.cache import cache_folder, described, file_digest, read_note, recorded_digest
+from vitkit.weights.files.cache import cache_folder, described, read_note, recorded_digest
 from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
 from vitkit.weights.files.source import SETTINGS, explain_no_weights, read_json_object
 from vitkit.weights.format_names import ENDINGS
@@ -274,7 +274,7 @@ def _cached_digest(target: Path, shown: str) -> str | None:
     digest = recorded_digest(target, record)
     if digest is not None:
         return digest
-    digest = file_digest(target)
+    _, digest = hash_file(target)
     if record and record.get("sha256") != digest:
         _log.warning("%s is not the file that was fetched from %s: fetching it again", target, shown)
         return None
@@ -313,7 +313,7 @@ def _download(address: str, shown: str, target: Path, progress: Progress | None,
                 "%s: %s; trying again in %g s (attempt %d of %d)", shown, error, pause, attempt + 1, ATTEMPTS
             )
             time.sleep(pause)
-    digest, fault = file_digest(part), explain_no_weights(part)
+    (_, digest), fault = hash_file(part), explain_no_weights(part)
     if digest != (expected or digest):
         fault = f"its SHA-256 is {digest}, expected {expected}: it is another file, or a damaged one"
     if fault:

@@ -6,7 +6,6 @@ bytes that are there before memory is set aside.
 """
 
 import math
-import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from vitkit import durable
 from vitkit.config import from_json
+from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
 from vitkit.weights.files.archives import Opened, open_npz
@@ -281,9 +281,11 @@ def _check_numbers(value: Any, where: str) -> None:
 
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
-    _check_regular(path)
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    try:
+        with regular_file(path) as file:  # a pipe or a device under the name of weights might never end
+            head = file.read(_HEAD)
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path} cannot be read: expected a file of weights, found {error}.") from error
     reason = _explain_head(head, path.stat().st_size)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
@@ -293,21 +295,6 @@ def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
     if kind == ".safetensors":
         return _open_safetensors(path, stack)
     return open_torch(path, notes)
-
-
-def _check_regular(path: Path) -> None:
-    """Refuse a pipe or a device under the name of weights, which might never end.
-
-    Raises:
-        VitkitError: it is no regular file, or cannot be examined.
-    """
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {kind}.")
 
 
 def _recognise(path: Path, head: bytes) -> str:
