@@ -67,14 +67,14 @@ def write_help(
 
 def usage(verb: str, options: Sequence[Option], page: HelpPage) -> str:
     """Write the form of a verb's command line: "vitkit card CHECKPOINT [OPTIONS]"."""
-    words = [
+    parts = [
         _name(option) if option.is_required else f"[{_name(option)}]"
         for option in options
         if option.is_positional
     ]
-    if len(options) > len(words):
-        words.append("[OPTIONS]")
-    return f"vitkit {verb} {page.usage or ' '.join(words)}".rstrip()
+    if len(options) > len(parts):
+        parts.append("[OPTIONS]")
+    return f"vitkit {verb} {page.usage or ' '.join(parts)}".rstrip()
 
 
 def _paragraphs(text: str) -> str:
