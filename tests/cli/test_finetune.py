@@ -10,6 +10,7 @@ from PIL import Image
 import vitkit
 from vitkit import load_model
 from vitkit.cli.main import run
+from vitkit.errors import VitkitError
 from vitkit.runs.config import StartConfig, read_run
 from vitkit.weights.model_card import card_of
 
@@ -116,6 +117,27 @@ def test_a_finished_run_is_trained_for_longer_as_a_new_one(
     options = ["--start", str(start), "--start-from", "best", "--steps", "5", "--threads", "1"]
     assert run(["train", *options, "--out", str(tmp_path / "best")]) == 0
     assert "(its best checkpoint, step " in " ".join(capsys.readouterr().out.split())
+
+
+def test_with_a_recipe_a_finished_run_is_fine_tuned(tmp_path: Path, start: Path) -> None:
+    out = tmp_path / "tuned"
+    options = [
+        "--recipe",
+        "paper",
+        "--data",
+        "digits",
+        "--image-size",
+        "16",
+        "--steps",
+        "2",
+        "--batch-size",
+        "8",
+    ]
+    assert run(["train", "--start", str(start), *options, "--out", str(out), "--threads", "1"]) == 0
+    made = read_run(out)
+    assert (made.start, made.recipe) == (StartConfig(str(start)), "paper")
+    with pytest.raises(VitkitError, match="vitkit.finetune"):
+        vitkit.train(start=start, recipe="paper")
 
 
 def test_the_card_and_the_report_say_where_it_came_from(

@@ -65,7 +65,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
         if names.count(name) > 1:
             raise WrongCommandLine(f"{name} is given twice: once is enough.")
     resume = first.get("resume")
-    is_longer = verb == "train" and kind_of(first.get("start", "")).is_run
+    # With a recipe even a run is fine-tuned.
+    is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
     given = parse_training(arguments, verb, default)
     options, table = options_of_run(given), _table(verb, default)

@@ -77,6 +77,10 @@ def train(
             )
         run = data
     else:
+        if start and recipe:
+            raise VitkitError(
+                "A recipe for a start is fine-tuning: vitkit.finetune(start, data, recipe=...)."
+            )
         run = _trained_for_longer(start) if start else named_recipe(recipe) if recipe else Run()
         run = replace(run, data=str(data) or run.data)
     return carry_out(job, with_options(run, given), given, resume=resume is not None)
