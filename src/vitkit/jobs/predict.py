@@ -106,10 +106,15 @@ def predict_images(
     """
     require_at_least(1, top=top, batch_size=batch_size)
     listener = hushed(listener, quiet)
-    predictor, named = _open(path, images, listener, model)
-    with listener.progress("predicting", len(named)) as progress:
-        for start in range(0, len(named), batch_size):
-            batch = named[start : start + batch_size]
+    return _predict(*_open(path, images, listener, model), top, batch_size, listener)
+
+
+def _predict(
+    predictor: "Predictor", images: Sequence[NamedImage], top: int, batch_size: int, listener: Listener
+) -> Generator[PredictedImage]:
+    with listener.progress("predicting", len(images)) as progress:
+        for start in range(0, len(images), batch_size):
+            batch = images[start : start + batch_size]
             yield from _predict_batch(predictor, batch, top)
             progress(start + len(batch))
 
