@@ -136,7 +136,7 @@ def test_with_a_recipe_a_finished_run_is_fine_tuned(tmp_path: Path, start: Path)
     assert run(["train", "--start", str(start), *options, "--out", str(out), "--threads", "1"]) == 0
     made = read_run(out)
     assert (made.start, made.recipe) == (StartConfig(str(start)), "paper")
-    with pytest.raises(VitkitError, match="vitkit.finetune"):
+    with pytest.raises(VitkitError, match=r"vitkit\.finetune"):
         vitkit.train(start=start, recipe="paper")
 
 
