@@ -293,13 +293,13 @@ def test_a_pipe_under_a_known_name_is_refused_and_not_waited_for(
     tmp_path = tmp_path / "x"
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(VitkitError, match=f"{name} cannot be read: expected a regular file.*found a pipe"):
+    with pytest.raises(VitkitError, match=f"{name} cannot be read.*a (named )?pipe"):
         load_model(tmp_path)
 
 
 def test_a_device_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").symlink_to("/dev/zero")
-    with pytest.raises(VitkitError, match="expected a regular file"):
+    with pytest.raises(VitkitError, match="a device, not a regular file"):
         load_model(tmp_path / "x.safetensors")
 
 

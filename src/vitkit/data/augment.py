@@ -6,7 +6,7 @@ by Pillow, as in timm (`data/auto_augment.py`) and torchvision (`transforms/auto
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -211,10 +211,11 @@ def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator)
     """
     if augmentation.rand_augment:
         picture = Image.frombytes("RGB", (image.shape[1], image.shape[0]), to_rgb(image).tobytes())
+        operations = tuple(OPERATIONS.values())
         for _ in range(augmentation.rand_augment):
             # Operations are drawn with replacement. The direction is drawn even for operations without one,
             # so that the number of draws does not depend on the operation.
-            operation = OPERATIONS[int(rng.random() * len(OPERATIONS))]
+            operation = operations[int(rng.random() * len(operations))]
             strength = augmentation.rand_augment_magnitude / 10  # magnitudes go up to 10, strengths to 1
             picture = operation(picture, strength if rng.random() < 0.5 else -strength)
         changed = np.frombuffer(picture.tobytes(), np.uint8).reshape(*image.shape[:2], 3)
@@ -245,62 +246,6 @@ Operation = Callable[[Image.Image, float], Image.Image]
 """A picture and a strength from -1 to 1; operations without a direction use its absolute value."""
 
 
-def _identity(picture: Image.Image, strength: float) -> Image.Image:
-    return picture
-
-
-def _auto_contrast(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageOps.autocontrast(picture)
-
-
-def _equalize(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageOps.equalize(picture)
-
-
-def _rotate(picture: Image.Image, strength: float) -> Image.Image:
-    return picture.rotate(MOST_DEGREES * strength, Image.Resampling.BILINEAR, fillcolor=_mean_colour(picture))
-
-
-def _solarize(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageOps.solarize(picture, round(256 * (1 - abs(strength))))
-
-
-def _posterize(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageOps.posterize(picture, 8 - round((8 - LEAST_BITS) * abs(strength)))
-
-
-def _colour(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageEnhance.Color(picture).enhance(1 + MOST_CHANGE * strength)
-
-
-def _contrast(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageEnhance.Contrast(picture).enhance(1 + MOST_CHANGE * strength)
-
-
-def _brightness(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageEnhance.Brightness(picture).enhance(1 + MOST_CHANGE * strength)
-
-
-def _sharpness(picture: Image.Image, strength: float) -> Image.Image:
-    return ImageEnhance.Sharpness(picture).enhance(1 + MOST_CHANGE * strength)
-
-
-def _shear_x(picture: Image.Image, strength: float) -> Image.Image:
-    return _affine(picture, (1.0, MOST_SHEAR * strength, 0.0, 0.0, 1.0, 0.0))
-
-
-def _shear_y(picture: Image.Image, strength: float) -> Image.Image:
-    return _affine(picture, (1.0, 0.0, 0.0, MOST_SHEAR * strength, 1.0, 0.0))
-
-
-def _translate_x(picture: Image.Image, strength: float) -> Image.Image:
-    return _affine(picture, (1.0, 0.0, MOST_SHIFT * picture.width * strength, 0.0, 1.0, 0.0))
-
-
-def _translate_y(picture: Image.Image, strength: float) -> Image.Image:
-    return _affine(picture, (1.0, 0.0, 0.0, 0.0, 1.0, MOST_SHIFT * picture.height * strength))
-
-
 def _affine(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
     """Fill each position of the result from the position in the picture that the matrix maps it to."""
     kind, sampling = Image.Transform.AFFINE, Image.Resampling.BILINEAR
@@ -313,8 +258,34 @@ def _mean_colour(picture: Image.Image) -> tuple[int, ...]:
     return tuple(int(level) for level in pixels.mean(0).round())
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    *(_identity, _auto_contrast, _equalize, _rotate, _solarize, _colour, _posterize, _contrast, _brightness),
-    *(_sharpness, _shear_x, _shear_y, _translate_x, _translate_y),
-)
+def _rotated(picture: Image.Image, strength: float) -> Image.Image:
+    return picture.rotate(MOST_DEGREES * strength, Image.Resampling.BILINEAR, fillcolor=_mean_colour(picture))
+
+
+def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+    return lambda picture, strength: kind(picture).enhance(1 + MOST_CHANGE * strength)
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "identity": lambda picture, _: picture,
+    "auto_contrast": lambda picture, _: ImageOps.autocontrast(picture),
+    "equalize": lambda picture, _: ImageOps.equalize(picture),
+    "rotate": _rotated,
+    "solarize": lambda picture, strength: ImageOps.solarize(picture, round(256 * (1 - abs(strength)))),
+    "colour": _enhanced(ImageEnhance.Color),
+    "posterize": lambda picture, strength: ImageOps.posterize(
+        picture, 8 - round((8 - LEAST_BITS) * abs(strength))
+    ),
+    "contrast": _enhanced(ImageEnhance.Contrast),
+    "brightness": _enhanced(ImageEnhance.Brightness),
+    "sharpness": _enhanced(ImageEnhance.Sharpness),
+    "shear_x": lambda picture, strength: _affine(picture, (1.0, MOST_SHEAR * strength, 0.0, 0.0, 1.0, 0.0)),
+    "shear_y": lambda picture, strength: _affine(picture, (1.0, 0.0, 0.0, MOST_SHEAR * strength, 1.0, 0.0)),
+    "translate_x": lambda image, strength: _affine(
+        image, (1.0, 0.0, MOST_SHIFT * image.width * strength, 0.0, 1.0, 0.0)
+    ),
+    "translate_y": lambda image, strength: _affine(
+        image, (1.0, 0.0, 0.0, 0.0, 1.0, MOST_SHIFT * image.height * strength)
+    ),
+}
 """The paper's fourteen, in its order."""

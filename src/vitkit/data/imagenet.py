@@ -108,7 +108,10 @@ def _class_folders(name: str, root: Path, allowed: Sequence[str]) -> LabelledIma
     wnids = imagenet_wnids()
     # int, because sorted as text "10" and "100" stand before "2".
     numbered = re.compile(r"\d{1,3}")
-    classes = [int(text) if numbered.fullmatch(text) else _index(wnids, text) for text in folders]
+    classes = [
+        int(text) if numbered.fullmatch(text) else wnids.index(text) if text in wnids else -1
+        for text in folders
+    ]
     wrong = [folder for folder, i in zip(folders, classes, strict=True) if i < 0 or wnids[i] not in allowed]
     if wrong:
         raise VitkitError(
@@ -237,10 +240,6 @@ def _folders(root: Path) -> tuple[tuple[str, ...], Files, NDArray[np.int64], NDA
         raise VitkitError(f"{root} has {' and '.join(listing.splits)}: give the folder of one of them.")
     ((numbers, folders),) = listing.splits.values()
     return listing.class_names, listing.files, numbers, folders.astype(np.int64, copy=False)
-
-
-def _index(wnids: Sequence[str], name: str) -> int:
-    return wnids.index(name) if name in wnids else -1
 
 
 def _beside(folder: Path, name: str, given: str | None) -> Path:

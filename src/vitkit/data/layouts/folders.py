@@ -285,12 +285,13 @@ def _agreed_classes(
         empty = [name for name, files in scan.images.items() if not files]
         if empty:
             where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
+            noun = "folder" if len(empty) == 1 else "folders"
             several = (
                 " If it holds text files of labels, give --task multi-label." if "labels" in empty else ""
             )
             problems.append(
-                f"{where}: no images in the class {_folders(empty)}. Add images, or remove the folder."
-                f"{several}"
+                f"{where}: no images in the class {noun} {join_names(empty)}. Add images, or remove the "
+                f"folder.{several}"
             )
     for split, scan in filled.items() if "train" in filled else ():
         missing = [name for name in scans["train"].images if name not in scan.images]
@@ -314,7 +315,3 @@ def is_image(name: str) -> bool:
 def is_array(name: str) -> bool:
     """Whether a file is an array of numpy by its name."""
     return name.lower().endswith(".npy")
-
-
-def _folders(names: list[str]) -> str:
-    return ("folder " if len(names) == 1 else "folders ") + join_names(names)

@@ -285,7 +285,7 @@ def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
         with regular_file(path) as file:  # a pipe or a device under the name of weights might never end
             head = file.read(_HEAD)
     except UnreadableFileError as error:
-        raise VitkitError(f"{path} cannot be read: expected a file of weights, found {error}.") from error
+        raise VitkitError(f"{path} cannot be read as weights: {error}.") from error
     reason = _explain_head(head, path.stat().st_size)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
