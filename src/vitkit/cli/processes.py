@@ -21,7 +21,7 @@ PROCESSES = Option(
     "processes",
     "NUMBER",
     "processes that compute together on this machine, one for each GPU or some for its processors; the "
-    "result is the same. On several machines: torchrun ... -m vitkit.",
+    "result is the same, in training but for rounding. On several machines: torchrun ... -m vitkit.",
     1,
     number=int,
 )

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
+from vitkit.cli.processes import PROCESSES
 from vitkit.cli.verb_options import Option, describe
 from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.pretrain_options import ThenOptions
@@ -16,15 +17,6 @@ from vitkit.runs.config import Run, with_task
 from vitkit.runs.series_options import SeriesOptions
 
 OF_SERIES = tuple(field.name for field in fields(SeriesOptions))
-PROCESSES = Option(
-    "--processes",
-    "processes",
-    "NUMBER",
-    "processes that train together on this machine, one for each GPU or some for its processors; the result "
-    "is the same but for rounding. On several machines: torchrun ... -m vitkit.",
-    1,
-    number=int,
-)
 YES = Option(
     "--yes", "download", "", "fetch the start that is chosen where none is given, without asking.", False
 )

@@ -77,21 +77,15 @@ def require_at_least(least: int, **numbers: int | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuietOptions:
-    """The option to hear warnings alone."""
-
-    quiet: bool = False
-    """print nothing but warnings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions(QuietOptions):
+class JobOptions:
     """The options that every job has.
 
     The listener is among them, because a signature that is made of a dataclass (ParamSpec) takes no keyword
     beside its fields.
     """
 
+    quiet: bool = False
+    """print nothing but warnings."""
     listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
     """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
 
@@ -106,38 +100,13 @@ class SizeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceOptions:
-    """The device of a computation."""
+class MachineOptions:
+    """The part of the machine that trains."""
 
     device: str = "auto"
     """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineOptions(DeviceOptions):
-    """The part of the machine that trains."""
-
     threads: int | None = None
     """CPU threads; left out, as many as PyTorch chooses."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrecisionOptions(DeviceOptions):
-    """The device of a model, and its number format."""
-
-    precision: Precision = "auto"
-    """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
-    float32."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchOptions:
-    """The batch size, and the processes that decode images."""
-
-    batch_size: int = 128
-    """images that are computed at a time."""
-    workers: int = 0
-    """processes that decode images; with 0 the main process decodes."""
 
 
 def as_arguments(options: type, source: Any) -> dict[str, Any]:

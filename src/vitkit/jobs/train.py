@@ -12,7 +12,7 @@ from vitkit.jobs.preview import preview
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import train_series
 from vitkit.jobs.train_run import foresee_run, train_run
-from vitkit.jobs.training_options import Job, TrainingOptions, split_options
+from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import kind_of
@@ -65,7 +65,7 @@ def train(
     job, given = split_options(options, out=out)
     if resume is not None:
         if recipe or out is not None:
-            raise VitkitError("--resume continues a run in its own folder: leave --recipe and --out out.")
+            raise VitkitError(RESUMED)
         run, series = _begun(Path(resume), job.series)
         begin = replace(run.start, start=str(start) or run.start.start)  # it may have moved too
         run = replace(run, data=str(data) or run.data, start=begin)

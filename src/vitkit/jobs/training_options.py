@@ -17,6 +17,11 @@ from vitkit.runs.destination import require_folder
 from vitkit.runs.run_options import RunOptions
 from vitkit.runs.series_options import SeriesOptions
 
+RESUMED = (
+    "--resume continues a run with its own options, in the run's own folder: leave --recipe and --out out."
+)
+"""The error of a run to resume with another recipe or another folder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job(SeriesOptions):
