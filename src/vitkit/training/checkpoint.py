@@ -351,7 +351,6 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._committed: Path | None = None
-        make_folder(run)
 
     def save(
         self,

@@ -38,6 +38,7 @@ from vitkit.training.checkpoint import (
     environment,
     give_parts,
     load_checkpoint,
+    make_folder,
 )
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
@@ -375,6 +376,8 @@ class Trainer:
         state = self.state
         if state.progress.finished:
             return
+        if self.world.writes:
+            make_folder(self.run)
         # What the log holds beyond the checkpoint was written by steps that are made again: it is cut off.
         log = MetricsLog(self.run / LOG, state.progress.log_bytes) if self.world.writes else NoLog()
         saved_at = started = time.monotonic()
