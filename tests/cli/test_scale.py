@@ -107,7 +107,7 @@ def test_another_recipe_in_the_same_folder_is_refused(
     [
         (["scale", "--along", "data"], "Which images? They stand first"),
         (["ablate", "--vary", "position=none"], "Which recipe? It stands first"),
-        (["predict", "photo.jpg"], "Which model, and which images?"),
+        (["predict", __file__], "Which model, and which images?"),  # one file alone
         (["scale", "digits", "--runs", "3"], "give --seeds, without --runs"),
         (["scale", "digits", "--budget", "1m", "--steps", "5"], "give it without --steps"),
         (["scale", "digits", "--along", "size", "--start", "runs/x"], "leave --start out"),
