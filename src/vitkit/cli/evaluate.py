@@ -7,8 +7,8 @@ from rich.markup import escape
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb
-from vitkit.cli.processes import PROCESSES, start_several
-from vitkit.cli.verb_options import JSON
+from vitkit.cli.processes import start_several
+from vitkit.cli.verb_options import JSON, PROCESSES
 from vitkit.errors import VitkitError
 from vitkit.world import world_of_environment
 

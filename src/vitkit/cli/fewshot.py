@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb
-from vitkit.cli.processes import PROCESSES, start_several
-from vitkit.cli.verb_options import JSON
+from vitkit.cli.processes import start_several
+from vitkit.cli.verb_options import JSON, PROCESSES
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:

@@ -16,16 +16,6 @@ from vitkit.world import World, world_of_environment
 
 MOST_PROCESSES = 1024
 """Processes on one machine at most; a larger number is a mistyped option."""
-PROCESSES = Option(
-    "--processes",
-    "processes",
-    "NUMBER",
-    "processes that compute together on this machine, one for each GPU or some for its processors; the "
-    "result is the same, in training but for rounding. On several machines: torchrun ... -m vitkit.",
-    1,
-    number=int,
-)
-"""The option of a verb that several processes can compute."""
 SHUTDOWN_SECONDS = 600
 """Seconds that processes have to finish a step and commit it, once they are asked to stop."""
 

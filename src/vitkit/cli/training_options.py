@@ -7,8 +7,7 @@ from typing import Any, get_args
 from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
-from vitkit.cli.processes import PROCESSES
-from vitkit.cli.verb_options import Option, describe
+from vitkit.cli.verb_options import PROCESSES, Option, describe
 from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.training_options import Job

@@ -121,6 +121,16 @@ class Option:
 
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
 """The option of a verb whose result programs can read."""
+PROCESSES = Option(
+    "--processes",
+    "processes",
+    "NUMBER",
+    "processes that compute together on this machine, one for each GPU or some for its processors; the "
+    "result is the same, in training but for rounding. On several machines: torchrun ... -m vitkit.",
+    1,
+    number=int,
+)
+"""The option of a verb that several processes can compute."""
 
 
 def describe(
