@@ -131,7 +131,7 @@ def speeds(
 class Largest(Record):
     """The largest batch of one contestant."""
 
-    kind = "largest batch"
+    kind: Literal["largest batch"] = "largest batch"
     phase: BenchPhase
     recompute: bool
     images: int

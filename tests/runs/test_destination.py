@@ -15,8 +15,8 @@ COMMANDS = {
     "train": ["train", "--recipe", "digits"],
     "finetune": ["finetune", "nothing", "--data", "digits"],
     "series": ["train", "--recipe", "digits", "--runs", "2"],
-    "inspect": ["inspect", "nothing"],
-    "fewshot": ["fewshot", "nothing", "--data", "digits"],
+    "inspect": ["inspect", "afile"],
+    "fewshot": ["fewshot", "afile", "--data", "digits"],
     "bench": ["bench", "ViT-16x1x1/4"],
     "vtab": ["vtab", "nothing", "--root", "nothing"],
 }
