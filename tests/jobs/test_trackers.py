@@ -131,6 +131,15 @@ def test_wandb_is_sent_each_step_once_and_continues_its_run(
     assert fake.begun[0]["config"]["training"]["steps"] == 6
 
 
+def test_a_log_that_is_named_twice_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = fake_wandb(monkeypatch)
+    with pytest.raises(InterruptedTraining):
+        vitkit.train(SMALL, tmp_path / "run", log=["wandb"], listener=Interrupting(1))
+    vitkit.train(resume=tmp_path / "run", log=["wandb"], listener=vitkit.log_to("wandb"))
+    assert len(fake.begun) == 2
+    assert [step for step, _ in fake.sent] == sorted(step for step, _ in fake.sent)
+
+
 def test_steps_that_a_killed_run_makes_again_are_not_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,8 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
                 f"To log to {name}, its package is needed, which is not installed: pip install "
                 f"'vitkit[{name}]'."
             )
+    if isinstance(listener, TrackingListener):  # a log that two write has every line twice
+        return TrackingListener(tuple(dict.fromkeys((*listener.trackers, *trackers))), listener.listener)
     return TrackingListener(trackers, listener)
 
 
