@@ -1,13 +1,13 @@
 """Read images and labels from Parquet files in the layout of Hugging Face data sets.
 
 A few kilobytes of Parquet can become gigabytes: pages are unpacked, and a value that is stored once may stand
-in many rows. So columns are read in batches of bounded size, by what the metadata say of a column's unpacked
-bytes, and what was read is counted. Metadata that lie cost at most the 2 GiB that Arrow allows a page.
+in many rows. So columns are read in batches of bounded size, and their unpacked bytes are counted.
 """
 
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
+from vitkit.data.layouts.parquet_pages import page_sizes
 from vitkit.data.layouts.tables import (
     LABEL_COLUMNS,
     by_split,
@@ -29,7 +30,7 @@ from vitkit.data.layouts.tables import (
 )
 from vitkit.data.listing import SPLIT_NAMES, Listing, SplitListing, number_groups
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.text import join_names, pluralize, visible
+from vitkit.text import format_bytes, join_names, pluralize, visible
 
 _PARQUET_IMAGE_COLUMNS = (
     *("image", "img", "images", "image_bytes", "image_data", "pixel_values", "picture", "photo", "bytes"),
@@ -38,10 +39,15 @@ _PARQUET_IMAGE_COLUMNS = (
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *LABEL_COLUMNS)
 _PARQUET_IN_MEMORY = 2 << 30
 """Bytes of encoded images that are read into memory at once; more are read by row group, which is slower."""
+_LARGEST_PAGE = 128 << 20
+"""Bytes of an unpacked page that is always read. Writers aim at 1 MB, but pyarrow looks at the size only
+after 1,024 images. A larger page is read too, unless it is much smaller in the file: images are compressed
+already, so that a page of images hardly shrinks."""
+_LARGEST_RATIO = 16
+"""The most unpacked bytes of such a larger page for each of its bytes in the file."""
 _ROWS_OF_ANY_FILE = 1 << 20
 """Rows that a file of any size may promise. One that promises more must have a byte for each."""
 _BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
-_BATCH_ROWS = 1 << 16  # of a batch, at most: labels are small
 _GROUP_BYTES = 256 << 20
 """Bytes of a row group that stay in memory when the files do not: a group of a Hugging Face data set fits."""
 _LARGEST_CARD = 16 << 20  # bytes of README.md
@@ -68,32 +74,31 @@ class _File:
     def rows(self, group: int) -> int:
         return int(self.metadata.row_group(group).num_rows)
 
-    def chunks(self, leaf: str, groups: Sequence[int]) -> list[Any]:
-        """Return pyarrow's metadata of a column in some row groups, which need not be true."""
-        schema = self.metadata.schema
-        index = next(index for index in range(len(schema)) if schema.column(index).path == leaf)
-        return [self.metadata.row_group(group).column(index) for group in groups]
+    def unpacked(self, leaf: str) -> int:
+        """Return the bytes of a column, unpacked, by the metadata, which need not be true."""
+        with _explained(self.path):
+            index = self._index(leaf)
+            chunks = (self.metadata.row_group(group).column(index) for group in self.groups)
+            return sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
 
-    def values(self, leaf: str, groups: Sequence[int]) -> Iterator[Any]:
-        """Yield the values of a column in some row groups, one a row; None for an empty cell.
+    def batches(self, leaf: str, groups: Sequence[int], most_rows: int) -> Iterator[Any]:
+        """Yield a column of some row groups, as pyarrow arrays of bounded size.
 
         Args:
             leaf: the path of the column: "label", "image.bytes".
             groups: the row groups, in order.
+            most_rows: rows of a batch, at most.
 
         Raises:
-            VitkitError: the file is damaged.
+            VitkitError: the file is damaged, or the column is too large when it is unpacked.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        expected = sum(self.rows(group) for group in groups)
         with _explained(self.path):
-            chunks = self.chunks(leaf, groups)
-            # A value is no larger than its column, so a batch has at most `_BATCH_BYTES`, or one value.
-            is_bytes = any(chunk.physical_type == "BYTE_ARRAY" for chunk in chunks)
-            largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0) if is_bytes else 0
-            size = min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, largest)))
+            largest = self._largest_page(leaf, groups)
+            # No value is larger than the largest page, so a batch has at most `_BATCH_BYTES`, or one value.
+            size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
             # Read through a buffer, so that the packed column is not in memory too.
             file = pq.ParquetFile(self.path, metadata=self.metadata, buffer_size=1 << 20, pre_buffer=False)
         with file:
@@ -103,18 +108,41 @@ class _File:
                 with _explained(self.path):  # not around `yield`: the caller's errors are not the file's
                     batch = next(reader, None)
                     if batch is None:
-                        break
+                        return
                     column = batch.column(0)
                     if pa.types.is_struct(column.type):  # only `leaf` of it was read
                         column = column.field(0)
-                    values = column.to_pylist()
-                expected -= len(values)
-                yield from values
-        if expected:
-            raise VitkitError(
-                f"{self.path}: the column {leaf} has {abs(expected):,} values too "
-                f"{'few' if expected > 0 else 'many'}. The file is damaged: download or write it again."
-            )
+                yield column
+
+    def _index(self, leaf: str) -> int:
+        """Return the index of a column in a row group."""
+        schema = self.metadata.schema
+        return next(index for index in range(len(schema)) if schema.column(index).path == leaf)
+
+    def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
+        """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is too large."""
+        index, largest = self._index(leaf), 0
+        with regular_file(self.path) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            for group in groups:
+                chunk = self.metadata.row_group(group).column(index)
+                start = chunk.data_page_offset
+                # A dictionary stands before the data; an offset of 0 would be the beginning of the file.
+                if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+                    start = chunk.dictionary_page_offset
+                if start < 0 or not 0 <= chunk.total_compressed_size <= size - start:
+                    raise ValueError(f"row group {group} lies outside of the file")
+                for unpacked, packed in page_sizes(
+                    stream, start, chunk.total_compressed_size, self.rows(group)
+                ):
+                    if unpacked > max(_LARGEST_PAGE, _LARGEST_RATIO * packed):
+                        raise VitkitError(
+                            f"{self.path}: {format_bytes(packed)} of the column {leaf} become "
+                            f"{format_bytes(unpacked)}, more than is read at a time. If that is right, write "
+                            "the file again with smaller pages (write_batch_size=1 of pyarrow)."
+                        )
+                    largest = max(largest, unpacked)
+        return largest
 
 
 @contextmanager
@@ -135,44 +163,45 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-class _Window:
-    """The images of consecutive rows, as far as they have been read and are still in memory."""
+class _OpenGroup:
+    """The images of a row group that have been read so far. Rows are counted from the group's first."""
 
-    def __init__(self, images: Iterator[Any], first: int, stop: int, keep: int) -> None:
-        self.images = images
-        self.first = first  # the first row in memory
-        self.stop = stop  # the row after the last one that `images` gives
-        self.keep = keep  # bytes that stay in memory
-        self.process = os.getpid()  # the process that reads `images`
-        self.cells: list[bytes] = []
+    def __init__(self, batches: Iterator[Any], keep: int | None) -> None:
+        self.batches = batches
+        self.keep = keep  # bytes that stay in memory; None: all
+        self.process = os.getpid()  # the process that reads `batches`
+        self.first = 0  # the first row in memory
+        self.parts: list[Any] = []  # the batches in memory
+        self.ends: list[int] = []  # for each of them, the row after its last one
         self.bytes = 0
 
     @property
     def end(self) -> int:
         """The row after the last one in memory."""
-        return self.first + len(self.cells)
+        return self.ends[-1] if self.ends else self.first
 
-    def reaches(self, row: int) -> bool:
-        """Whether a row is in memory, or still to be read.
-
-        A forked process does not read on where another was: the open file would be the same for both.
-        """
-        return self.first <= row < (self.stop if self.process == os.getpid() else self.end)
-
-    def read_on(self) -> None:
-        """Read the next row, and drop the earlier ones where they are too large together."""
-        value = next(self.images)
-        cell = value if isinstance(value, bytes) else b""
-        self.bytes += len(cell)
-        if self.bytes > self.keep and self.cells:
-            self.first, self.cells, self.bytes = self.end, [], len(cell)
-        self.cells.append(cell)
+    def read_on(self) -> bool:
+        """Read the next batch, and drop earlier ones where they are too large together; False at the end."""
+        part = next(self.batches, None)
+        if part is None:
+            return False
+        self.bytes += part.nbytes
+        if self.keep is not None and self.bytes > self.keep:
+            self.first, self.bytes = self.end, part.nbytes
+            self.parts, self.ends = [], []
+        self.parts.append(part)
+        self.ends.append(self.end + len(part))
+        return True
 
     def cell(self, row: int) -> bytes:
-        """Return the encoded image of a row that this window reaches; no bytes for an empty cell."""
+        """Return the encoded image of a row that is in memory or comes later; no bytes for an empty cell."""
         while row >= self.end:
-            self.read_on()
-        return self.cells[row - self.first]
+            if not self.read_on():
+                raise VitkitError(f"the file has no row {row} of a row group, which it promises.")
+        index = bisect_right(self.ends, row)
+        part = self.parts[index]
+        value = part[row - (self.ends[index] - len(part))].as_py()
+        return value if isinstance(value, bytes) else b""
 
 
 class _ParquetRows:
@@ -182,29 +211,31 @@ class _ParquetRows:
         self.files = tuple(files)
         self.names = tuple(file.path.relative_to(root).as_posix() for file in files)
         self.leaf = leaf
-        self.groups = [(file, group) for file in files for group in file.groups]
-        self.group_starts = np.cumsum([0, *(file.rows(group) for file, group in self.groups)])
-        self.file_starts = np.cumsum([0, *(file.metadata.num_rows for file in files)])
-        promised = 0
-        for file in files:
-            with _explained(file.path):
-                chunks = file.chunks(leaf, file.groups)
-                promised += sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
-        self.in_memory = promised <= _PARQUET_IN_MEMORY
-        self.window: _Window | None = None
+        counts = [[file.rows(group) for group in file.groups] for file in files]
+        self.groups = [(file, group) for file, rows in enumerate(counts) for group in range(len(rows))]
+        self.group_starts = np.cumsum([0, *(rows for file in counts for rows in file)])
+        self.file_starts = np.cumsum([0, *map(sum, counts)])
+        self.opened: dict[int, _OpenGroup] = {}
+        self.in_memory = sum(file.unpacked(leaf) for file in files) <= _PARQUET_IN_MEMORY
         if self.in_memory:  # read before worker processes start, which then use the same memory
-            self.window = window = self._open(0)
-            while self.in_memory and window.end < window.stop:
-                window.read_on()
-                self.in_memory = window.first == 0  # they take more memory than the metadata promised
-            if not self.in_memory:
-                self.window = None
+            self._read_all()
+
+    def _read_all(self) -> None:
+        """Read every image; read by row group if they take more memory than the metadata promised."""
+        total = 0
+        for index in range(len(self.groups)):
+            group = self.opened[index] = self._open(index)
+            while group.read_on():
+                if total + group.bytes > _PARQUET_IN_MEMORY:
+                    self.in_memory, self.opened = False, {}
+                    return
+            total += group.bytes
 
     def __len__(self) -> int:
         return int(self.file_starts[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"window": None}  # each process reads itself: readers cannot be pickled
+        return vars(self) | {"opened": {}}  # each process opens groups itself: readers cannot be pickled
 
     def _file_of(self, number: int) -> int:
         return int(np.searchsorted(self.file_starts, number, side="right")) - 1
@@ -214,12 +245,19 @@ class _ParquetRows:
         return f"{self.names[file]} row {number - self.file_starts[file]}"
 
     def file(self, number: int) -> bytes:
-        if self.window is None or not self.window.reaches(number):
-            self.window = self._open(number)
+        index = int(np.searchsorted(self.group_starts, number, side="right")) - 1
+        row = number - int(self.group_starts[index])
+        group = self.opened.get(index)
+        # Opened anew too for a row that was dropped, and for one still to be read in a forked process, which
+        # would share the open file with the other.
+        if group is None or row < group.first or (row >= group.end and group.process != os.getpid()):
+            if not self.in_memory:  # one group at a time
+                self.opened.clear()
+            group = self.opened[index] = self._open(index)
         try:
-            return self.window.cell(number)
+            return group.cell(row)
         except VitkitError as error:
-            self.window = None  # its reader stands in the middle of a group
+            del self.opened[index]  # its reader stands in the middle of the group
             raise DecodeError(str(error).rstrip(".")) from error
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -229,15 +267,11 @@ class _ParquetRows:
     def path(self, number: int) -> Path:
         return self.files[self._file_of(number)].path
 
-    def _open(self, number: int) -> _Window:
-        """Begin to read all rows, or the row group of one."""
-        index = int(np.searchsorted(self.group_starts, number, side="right")) - 1
-        begin, end = (0, len(self.groups)) if self.in_memory else (index, index + 1)
-        images = (
-            image for file, group in self.groups[begin:end] for image in file.values(self.leaf, [group])
-        )
-        keep = _PARQUET_IN_MEMORY if self.in_memory else _GROUP_BYTES
-        return _Window(images, int(self.group_starts[begin]), int(self.group_starts[end]), keep)
+    def _open(self, index: int) -> _OpenGroup:
+        file, group = self.groups[index]
+        # Larger batches than 64 images gain no speed, because images are large.
+        batches = self.files[file].batches(self.leaf, [group], 64)
+        return _OpenGroup(batches, None if self.in_memory else _GROUP_BYTES)
 
 
 def list_parquet(
@@ -346,7 +380,7 @@ def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
 
 
 def _values(file: _File, column: str) -> Iterator[Any]:
-    """Yield the values of a column that is no list or structure, one a row; None where there is none."""
+    """Yield the values of a column, one a row; None where there is none."""
     import pyarrow as pa
 
     if pa.types.is_nested(_value_type(file.schema.field(column).type)):
@@ -354,7 +388,17 @@ def _values(file: _File, column: str) -> Iterator[Any]:
             f"{file.path}: the column {column} holds {file.shown_type(column)}, expected one value a row. "
             "Write the names of the groups as text or numbers."
         )
-    return file.values(column, file.groups)
+    count = 0
+    for batch in file.batches(column, file.groups, 1 << 16):
+        with _explained(file.path):
+            values = batch.to_pylist()
+        count += len(values)
+        yield from values
+    if count != file.metadata.num_rows:
+        raise VitkitError(
+            f"{file.path}: {count:,} values in the column {column}, expected {file.metadata.num_rows:,}. The "
+            "file is damaged: download or write it again."
+        )
 
 
 def _value_type(kind: Any) -> Any:
