@@ -170,7 +170,7 @@ def test_image_data_uri(side: int, start: str) -> None:
 
 
 def test_every_point_of_a_few_shot_figure_lies_inside_its_panel() -> None:
-    """Of several panels with one scale too, whose values are higher the more shots there are."""
+    """Several panels share one scale, and their values are higher the more shots there are."""
 
     def measured(method: Method, shots: int, mean: float) -> FewShotScore:
         return FewShotScore(method, shots, (mean,), mean, 0.02, None, (), (), ())

@@ -107,3 +107,16 @@ def test_a_series_is_resumed_with_its_own_options(
     assert "--from-scratch is for a single run" in capsys.readouterr().err
     assert run(["report", out]) == 0
     assert "the mean of 2 seeds" in (tmp_path / "runs/report.html").read_text()
+
+
+def test_a_folder_with_the_name_of_an_option_keeps_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--recipe", "digits", "--steps", "2", "--threads", "1")
+    assert run(["train", *options, "--out", "start"]) == 0
+    capsys.readouterr()
+    assert run(["train", "--resume", "start", "--runs", "3"]) == 1
+    assert "vitkit: start is there already and holds no series of runs" in capsys.readouterr().err
+    assert run(["pretrain", "--resume", "start", "--then", "digits"]) == 1
+    assert "--then compares runs of its own" in capsys.readouterr().err

@@ -33,7 +33,7 @@ CHANGES: dict[str, Any] = {
     "random_erasing": 0.5,
     "seed": 7,
 }
-"""What the run changes, by the names of options."""
+"""The options that the run changes, with their values."""
 
 
 @pytest.fixture

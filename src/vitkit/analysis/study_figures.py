@@ -81,7 +81,7 @@ def line_figure(
 
 
 def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool) -> None:
-    """Draw lines, no two alike up to 28, with bars for their intervals; the legend names them where asked."""
+    """Draw lines, no two alike up to 28, with bars for their intervals; if `named`, in the legend."""
     looks = itertools.cycle(itertools.product(DASHES, COLOURS))
     for (name, points), (dashes, colour) in zip(lines.items(), looks, strict=False):
         values = np.array([value for _, value, _ in points])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from vitkit.cli.checks import require_checkpoints, require_images
@@ -312,7 +313,8 @@ def in_options(options: Sequence[Option], given: Mapping[str, Any]) -> Iterator[
         message = re.sub(
             # A name with an underscore anywhere, and any name that begins the sentence.
             r"^[a-z]\w*(?=:| (?:is|are|has|must|and)\b)|(?<![\w.-])[a-z0-9]+(?:_[a-z0-9]+)+\b",
-            lambda match: names.get(match[0], match[0]),
+            # A word that names a file or folder here stands for that.
+            lambda match: match[0] if Path(match[0]).exists() else names.get(match[0], match[0]),
             str(error),
         )
         error.args = (message, *error.args[1:])  # it keeps its class and its exit code

@@ -71,6 +71,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
     given = parse_training(arguments, verb, default)
+    if resume is not None and {"then", "labels", "draws", "tune_steps"} & {*given}:
+        raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
     options, table = options_of_run(given), _table(verb, default)
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
     own["listener"] = TerminalListener()

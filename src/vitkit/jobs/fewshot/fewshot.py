@@ -181,7 +181,7 @@ def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotMod
 def short_names(starts: Sequence[str]) -> list[str]:
     """Name checkpoints by the last part of their path or address.
 
-    Where these are equal, an address is the name, or as many last parts of an absolute path as are unique.
+    Equal ones are told apart by the address, or by as many last parts of an absolute path as are needed.
     """
     names = [PurePath(start).name or start for start in starts]
     return [
@@ -263,7 +263,7 @@ def fewshot_page(fewshot: FewShot) -> str:
             "Class by class",
             (
                 Text(
-                    "Of the best method with the most shots of each checkpoint, the mean over the draws.",
+                    "Each accuracy is the mean over the draws, by the best method with the most shots.",
                     "caption",
                 ),
                 _class_table(fewshot),
