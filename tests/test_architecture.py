@@ -21,7 +21,7 @@ SHARED = {
     "listener",
     "notebook",
     "other_names",
-    "shown",
+    "result",
     "signals",
     "text",
     "world",

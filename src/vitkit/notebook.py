@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.listener import SILENT, Listener, Measured, Progress, RelayingListener
-from vitkit.shown import escape
+from vitkit.result import escape
 from vitkit.text import format_bytes, format_duration, visible
 
 UPDATE_SECONDS = 0.2

@@ -27,11 +27,11 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.template import Photo, render_page
+from vitkit.result import Plot, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows
 from vitkit.tasks.classification.report import report as classification_report
-from vitkit.tasks.page import Plot, Table, Text
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (

@@ -45,7 +45,7 @@ from vitkit.world import world_of_environment
 
 if TYPE_CHECKING:
     from vitkit.jobs.study.study import Planned
-    from vitkit.tasks import page
+    from vitkit.result import Block, Number
 
 WIDTH_OF_PIPES = 110
 """Columns of a table that is written to a file or pipe, which have no width."""
@@ -145,7 +145,7 @@ def bold(text: str) -> Text:
 
 def print_table(
     headings: Iterable[str],
-    rows: Iterable[Sequence["str | Text | page.Number"]],
+    rows: Iterable[Sequence["str | Text | Number"]],
     *,
     text: Sequence[int] = (0,),
     to: Terminal | None = None,
@@ -200,12 +200,40 @@ def print_fact(heading: str, fact: str) -> None:
     print_lines(f"{heading:8} {fact}")
 
 
-def print_result(result: Any, as_json: bool, show: Callable[[Any], None]) -> None:
-    """Print the result of a command: its `to_json()` where --json is given, else as `show` prints it."""
-    if as_json:
-        print_json(result.to_json())
-    else:
-        show(result)
+def print_result(result: Any, as_json: bool, show: Callable[[Any], None] | None = None) -> None:
+    """Print the result of a command: its `to_json()` where --json is given, else its blocks and what follows.
+
+    Args:
+        result: a `vitkit.result.Result`.
+        as_json: whether --json is given.
+        show: prints the result in place of its blocks.
+    """
+    if as_json or show is not None:
+        print_json(result.to_json()) if show is None or as_json else show(result)
+        return
+    print_blocks(result.blocks())
+    if following := result.following():
+        print_next(*following)
+
+
+def print_blocks(blocks: "Sequence[Block | None]") -> None:
+    """Print paragraphs and tables, with a blank line around each table; figures are for pages alone."""
+    from vitkit import result
+
+    before: object = None
+    for block in blocks:
+        if block is None or isinstance(block, result.Plot):
+            continue
+        is_table = isinstance(block, result.Table)
+        if before is not None and (is_table or isinstance(before, result.Table)):
+            print_lines("")
+        if isinstance(block, result.Table):
+            print_table(block.headings, block.rows, text=block.text)
+        else:
+            plain = isinstance(block, str) or block.kind != "answer"
+            text = block if isinstance(block, str) else block.sentences
+            out.print(text if plain else bold(text), markup=False, soft_wrap=True)
+        before = block
 
 
 def print_plan(planned: Sequence["Planned"], as_json: bool, beside: str = "", **more: Any) -> None:

@@ -15,7 +15,7 @@ from vitkit.world import world_of_environment
 if TYPE_CHECKING:
     from vitkit.evaluation.protocols import ProtocolResult
     from vitkit.jobs.evaluate import Evaluation
-    from vitkit.tasks.page import Table
+    from vitkit.result import Table
 
 ROWS_SHOWN = 40
 """Rows of a task's table that are printed."""

@@ -34,7 +34,7 @@ from vitkit.evaluation.predictions import Predictions, refuse_uncountable
 from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
-from vitkit.shown import Shown
+from vitkit.result import Result
 from vitkit.text import pluralize
 
 SIGNIFICANT = 0.05
@@ -106,7 +106,7 @@ class Repeated:
 
 
 @dataclass(frozen=True, repr=False)
-class Classification(Shown):
+class Classification(Result):
     """The numbers of one data set; fractions are from 0 to 1."""
 
     count: Count

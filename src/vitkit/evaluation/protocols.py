@@ -17,7 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest
-from vitkit.shown import Shown
+from vitkit.result import Result
 
 ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
 """Words in the names of three classes, as all lists of ImageNet's class names have them."""
@@ -42,7 +42,7 @@ class GroupScore:
 
 
 @dataclass(frozen=True, repr=False)
-class ProtocolResult(Shown):
+class ProtocolResult(Result):
     """The numbers of a model on a test set; fractions are from 0 to 1."""
 
     protocol: ProtocolName

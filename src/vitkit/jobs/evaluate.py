@@ -33,6 +33,7 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Block, Result
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import join_processes, lost_processes_explained, take_threads
@@ -42,7 +43,6 @@ from vitkit.runs.trained_model import (
     open_model_data,
     write_evaluation,
 )
-from vitkit.shown import Rows, Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
 from vitkit.weights.loading import log_notes
@@ -54,7 +54,7 @@ NAMES_SHOWN = 10
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Shown):
+class Evaluation(Result):
     """The result of an evaluation."""
 
     split: str
@@ -83,10 +83,10 @@ class Evaluation(Shown):
         split = "" if self.whole else f"{self.split} "
         return "".join(self.answering.summary(self.result, f"{split}images of {self.data.name}"))
 
-    def in_rows(self) -> tuple[Sequence[str], Rows]:
+    def blocks(self) -> Sequence[Block]:
         """Return the table of the task, if it has one."""
         details = self.answering.details(self.result)
-        return ((), ()) if details is None else (details.headings, details.rows)
+        return () if details is None else (details,)
 
 
 def evaluate(

@@ -31,10 +31,10 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Result
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.trained_model import open_model_data
-from vitkit.shown import Shown
 from vitkit.tasks import answering_of, answers
 from vitkit.text import pluralize
 from vitkit.weights.model_card import card_of, preprocessing_of
@@ -48,7 +48,7 @@ AXIAL = "an axial model attends along rows and columns, and has no map of all to
 
 
 @dataclass(frozen=True, repr=False)
-class Inspection(Shown):
+class Inspection(Result):
     """The result of an inspection; a notebook shows its pictures."""
 
     pictures: list[Path]

@@ -21,6 +21,7 @@ from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Result
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_runs
@@ -32,7 +33,6 @@ from vitkit.runs.records import (
     read_start_record,
 )
 from vitkit.runs.series_record import Series, read_score, read_series
-from vitkit.shown import Shown
 from vitkit.tasks import find_task
 from vitkit.text import pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, step_of
@@ -45,7 +45,7 @@ State = Literal["running", "interrupted", "ended", "diverged", "damaged"]
 
 
 @dataclass(frozen=True, repr=False)
-class RunSummary(Shown):
+class RunSummary(Result):
     """The summary of a run, a series of runs or a study."""
 
     folder: str

@@ -40,9 +40,9 @@ from vitkit.jobs.options import (
 )
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Result
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
-from vitkit.shown import Shown
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
 from vitkit.text import format_size, pluralize
@@ -278,7 +278,7 @@ def predict_to_files(
     return count, count - sum(column.null_count for column in errors), continued
 
 
-class Predictor(Shown):
+class Predictor(Result):
     """A model that predicts the classes of images, with the preprocessing it was trained with.
 
     >>> predictor = vitkit.Predictor("runs/digits")

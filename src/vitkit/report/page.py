@@ -30,19 +30,16 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
+from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks import task_of
 from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.learning import Learning, ShowsExamples
 from vitkit.tasks.page import (
     NOTHING_ANSWERED,
     Block,
-    Number,
     Pictures,
-    Plot,
     Section,
     ShownImage,
-    Table,
-    Text,
     describe_images,
     fraction_cell,
 )

@@ -17,7 +17,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vitkit.analysis.drawing import figure_svg
-from vitkit.tasks.page import Plot, Table, Text, percent
+from vitkit.result import Plot, Table, Text
+from vitkit.tasks.page import percent
 
 PAGE_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {

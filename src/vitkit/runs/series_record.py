@@ -15,7 +15,7 @@ say which of a series' runs has weights.
 import math
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +23,12 @@ from typing import Any
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.result import Block, Result, table_of
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import read_divergence, read_metrics
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
@@ -104,7 +104,7 @@ class SeriesRecord:
 
 
 @dataclass(frozen=True, repr=False)
-class Series(Shown, SeriesRecord):
+class Series(Result, SeriesRecord):
     """A series of runs and what came out so far."""
 
     metric: str
@@ -130,19 +130,16 @@ class Series(Shown, SeriesRecord):
         spread = "" if deviation is None else f", standard deviation {shown_value(self.run, deviation)}"
         return f"{self.metric.replace('_', ' ')} {value} on {self.spread.split} images, {runs}{spread}"
 
-    def in_rows(self) -> tuple[Sequence[str], Rows]:
-        """Return a row for each run."""
-        headings = ("run", "learning rate", "seed", self.metric, "state")
-        return headings, [
-            (
-                member.folder,
-                f"{member.learning_rate:g}",
-                str(member.seed),
-                _shown_score(self.run, member.score),
-                "diverged" if member.diverged else "ended" if member.finished else "",
-            )
-            for member in self.all_members
-        ]
+    def blocks(self) -> Sequence[Block]:
+        """Return the table of the runs."""
+        columns: dict[str, Callable[[Member], str]] = {
+            "run": lambda member: member.folder,
+            "learning rate": lambda member: f"{member.learning_rate:g}",
+            "seed": lambda member: str(member.seed),
+            self.metric: lambda member: _shown_score(self.run, member.score),
+            "state": lambda member: "diverged" if member.diverged else "ended" if member.finished else "",
+        }
+        return (table_of(self.all_members, columns),)
 
     @property
     def all_members(self) -> tuple[Member, ...]:

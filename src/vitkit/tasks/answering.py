@@ -15,7 +15,8 @@ from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Plot, ShownImage, Table, TaskReport
+from vitkit.result import Plot, Table
+from vitkit.tasks.page import ShownImage, TaskReport
 from vitkit.text import pluralize, visible
 from vitkit.world import ALONE, World
 

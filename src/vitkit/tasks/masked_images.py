@@ -17,8 +17,9 @@ from vitkit.models.config import card
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks.learning import Validation
-from vitkit.tasks.page import NO_PICTURES, Curve, Number, Plot, Section, Table, TaskReport, Text
+from vitkit.tasks.page import NO_PICTURES, Curve, Section, TaskReport
 from vitkit.training.config import (
     VALIDATION,
     MAEConfig,

@@ -1,16 +1,10 @@
-"""The parts of a report that a task makes, as plain values: `vitkit.report` draws them.
+"""The parts of a report that a task makes, as plain values: `vitkit.report` draws them."""
 
-Texts are plain: whatever they hold is escaped, except that words between two pairs of asterisks,
-`**right on 3 of 4**`, are shown bold. They hold no names that come from outside; cells and captions may.
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
-if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for matplotlib
-    from matplotlib.figure import Figure
-
+from vitkit.result import Cell, Number, Plot, Table, Text, table_of
 
 MANY_IMAGES = 5_000
 """Test images from which hundredths of a point are shown: with as many, the 95 % interval of an accuracy of
@@ -18,56 +12,6 @@ MANY_IMAGES = 5_000
 MISTAKES_SHOWN = 24
 ATTENTION_SHOWN = 12
 """The most images of the sections on mistakes and on attention, some rows of each."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """A paragraph."""
-
-    sentences: str
-    kind: Literal["plain", "answer", "caption", "warning"] = "plain"
-    """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes."""
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure of `vitkit.analysis`."""
-
-    figure: "Figure"
-    name: str
-    """A name that no other plot of the page has: the ids inside the drawing begin with it."""
-    alt: str
-    """The same in words, for readers who cannot see it."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """A cell that is sorted by its value and stands at the right."""
-
-    text: str
-    value: float
-
-
-Cell = str | Number
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text and numbers."""
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    sortable: bool = False
-    """Whether a click on a heading sorts the rows."""
-
-
-def table_of(
-    items: Iterable[Item], columns: Mapping[str, Callable[[Item], Cell]], sortable: bool = False
-) -> Table:
-    """Make a table with a row for each item: beside the heading of a column stands what makes its cells."""
-    rows = tuple(tuple(cell(item) for cell in columns.values()) for item in items)
-    return Table(tuple(columns), rows, sortable)
 
 
 @dataclass(frozen=True)

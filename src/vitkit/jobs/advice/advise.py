@@ -41,6 +41,7 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Result
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
@@ -48,7 +49,6 @@ from vitkit.runs.records import AdviceRecord, Forecast
 from vitkit.runs.start import find_start
 from vitkit.runs.step_cost import Cost, count_images, measure_cost
 from vitkit.runs.trained_model import is_training_data
-from vitkit.shown import Shown
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
 from vitkit.weights.published import DEFAULT_SIDE
@@ -80,7 +80,7 @@ class Option(Cost):
 
 
 @dataclass(frozen=True, repr=False)
-class Advice(Shown):
+class Advice(Result):
     """The result of `advise`: plain data, to be printed or written as JSON."""
 
     data: str

@@ -11,18 +11,9 @@ from numpy.typing import NDArray
 from vitkit.config import Positive, to_json
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
+from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks.answering import Answering
-from vitkit.tasks.page import (
-    Number,
-    Pictures,
-    Plot,
-    Table,
-    Text,
-    describe_images,
-    points,
-    shown_p,
-    shown_score,
-)
+from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib

@@ -42,13 +42,13 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import Part, render_page
+from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.processes import await_message, join_processes, lost_processes_explained, take_threads
 from vitkit.runs.trained_model import is_training_data
-from vitkit.shown import Rows, Shown
-from vitkit.tasks.page import Cell, Number, Plot, Table, Text, fraction_cell
+from vitkit.tasks.page import fraction_cell
 from vitkit.text import join_names, pluralize, without_places
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.format_names import LoadOptions
@@ -91,7 +91,7 @@ class FewShotModel:
 
 
 @dataclass(frozen=True, repr=False)
-class FewShot(Shown):
+class FewShot(Result):
     """The few-shot accuracy of checkpoints, all with the same shots and the same test images."""
 
     data: str
@@ -126,10 +126,9 @@ class FewShot(Shown):
         )
         return f"{best}; on {self.test_images:,} {self.test_split} images of {self.data_name}"
 
-    def in_rows(self) -> tuple[Sequence[str], Rows]:
+    def blocks(self) -> Sequence[Block]:
         """Return a row for each checkpoint, method and number of shots."""
-        table = score_table(self)
-        return table.headings, table.rows
+        return (score_table(self),)
 
 
 def score_table(fewshot: FewShot) -> Table:

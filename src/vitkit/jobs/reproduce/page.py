@@ -24,8 +24,9 @@ from vitkit.jobs.study.study import Comparison, TestImages, arm_table, differenc
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.vtab import portable_json, remarks, run_vtab, score_table
 from vitkit.report.template import Part, Photo, render_page
+from vitkit.result import Number, Plot, Table, table_of
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import Number, Plot, Table, fraction_cell, points, shown_score, table_of
+from vitkit.tasks.page import fraction_cell, points, shown_score
 from vitkit.text import join_names, pluralize
 
 if TYPE_CHECKING:

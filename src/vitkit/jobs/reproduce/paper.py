@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vitkit.data.layouts.vtab_tasks import GROUPS, Group, vtab_task
 from vitkit.jobs.cost import TABLE_6
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
-from vitkit.tasks.page import Number, Table
+from vitkit.result import Number, Table
 
 
 @dataclass(frozen=True)

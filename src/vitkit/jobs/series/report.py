@@ -5,9 +5,9 @@ from pathlib import Path
 
 from vitkit.durable import replace_file
 from vitkit.listener import SILENT, Listener
+from vitkit.result import Plot, Table
 from vitkit.runs.config import shown_command
 from vitkit.runs.series_record import Member, Series, explain_no_model, shown_value
-from vitkit.tasks.page import Plot, Table
 
 SPLIT_NAMES = {"val": "validation", "test": "test"}
 

@@ -37,14 +37,14 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.models.zoo import ModelConfig
+from vitkit.result import Block, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.shown import Rows
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Table, shown_score
+from vitkit.tasks.page import shown_score
 from vitkit.text import join_names, without_places
 
 KIND = "ablation"
@@ -97,10 +97,9 @@ class Ablation(StudyResult):
         """Give the conclusions."""
         return " ".join(conclusions(self.comparison))
 
-    def in_rows(self) -> tuple[Sequence[str], Rows]:
+    def blocks(self) -> Sequence[Block]:
         """Return the table of the arms."""
-        table = arm_table(self.comparison)
-        return table.headings, table.rows
+        return (arm_table(self.comparison),)
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""

@@ -51,6 +51,7 @@ from vitkit.jobs.train_run import check_run
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
+from vitkit.result import Block, Plot, Table
 from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Run, StartConfig, shown_command
 from vitkit.runs.folder import numbered_folders
@@ -59,9 +60,7 @@ from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.trained_model import is_training_data
-from vitkit.shown import Rows
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Plot, Table
 from vitkit.text import format_count, format_duration, join_names, pluralize, without_places
 
 AXES: dict[Axis, tuple[str, str, str]] = {
@@ -115,10 +114,9 @@ class Scale(StudyResult):
         """Give the conclusions."""
         return " ".join(conclusions(self))
 
-    def in_rows(self) -> tuple[Sequence[str], Rows]:
+    def blocks(self) -> Sequence[Block]:
         """Return the table of the points."""
-        table = point_table(self)
-        return table.headings, table.rows
+        return (point_table(self),)
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""

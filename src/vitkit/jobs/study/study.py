@@ -26,6 +26,7 @@ from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, com
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Measured, Progress
+from vitkit.result import Plot, Result, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options
 from vitkit.runs.destination import require_folder
@@ -37,9 +38,8 @@ from vitkit.runs.processes import take_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
-from vitkit.shown import Shown
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Plot, Table, describe_images, points, shown_p, shown_score, table_of
+from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import join_names, pluralize
 from vitkit.training.config import OptimizerConfig
 from vitkit.world import ALONE
@@ -61,7 +61,7 @@ class Arm:
 
 
 @dataclass(frozen=True, repr=False)
-class StudyResult(Shown):
+class StudyResult(Result):
     """The result of a study of any kind."""
 
     folder: Path

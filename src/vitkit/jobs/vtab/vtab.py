@@ -41,6 +41,7 @@ from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import height_and_width
 from vitkit.report.template import Part, render_page
+from vitkit.result import Block, Number, Result, Table, Text
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
@@ -48,9 +49,8 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
-from vitkit.shown import Rows, Shown
 from vitkit.tasks import find_task
-from vitkit.tasks.page import Number, Table, Text, fraction_cell
+from vitkit.tasks.page import fraction_cell
 from vitkit.text import csv_line, join_names, pluralize, without_places
 
 
@@ -97,7 +97,7 @@ class Mean:
 
 
 @dataclass(frozen=True, repr=False)
-class Vtab(Shown):
+class Vtab(Result):
     """The result of VTAB-1k."""
 
     start: str
@@ -117,10 +117,9 @@ class Vtab(Shown):
         mean = self.mean()
         return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
 
-    def in_rows(self) -> tuple[Sequence[str], Rows]:
+    def blocks(self) -> Sequence[Block]:
         """Return the table of the tasks beside the paper's numbers."""
-        table = score_table(self)
-        return table.headings, table.rows
+        return (score_table(self),)
 
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""

@@ -18,8 +18,9 @@ from vitkit.evaluation.stored import refuse_others
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig
+from vitkit.result import Plot
 from vitkit.tasks.answering import Guess, Pooled, Predictor, predictions_json, repeats_clause
-from vitkit.tasks.page import Plot, ShownImage, TaskReport, percent
+from vitkit.tasks.page import ShownImage, TaskReport, percent
 from vitkit.text import pluralize
 
 

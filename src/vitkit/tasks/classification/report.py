@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vitkit.analysis import figures
 from vitkit.evaluation.classify import Classification, ClassScore
 from vitkit.evaluation.predictions import Predictions
+from vitkit.result import Plot, Table, Text, table_of
 from vitkit.tasks import page
 
 TIES_SHOWN = 3
@@ -48,7 +49,7 @@ def report(
     )
 
 
-def _answer(result: Classification, split: str, images: str) -> tuple[page.Text, ...]:
+def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
     answer = (
         f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
         f"**{page.percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)}"
@@ -92,7 +93,7 @@ def _facts(result: Classification) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def _splits(results: Mapping[str, Classification]) -> page.Table:
+def _splits(results: Mapping[str, Classification]) -> Table:
     return page.split_table(
         results,
         {
@@ -108,12 +109,12 @@ def _splits(results: Mapping[str, Classification]) -> page.Table:
 def _confusion(result: Classification, images: str) -> page.Section:
     names = result.class_names
     return CONFUSION.section(
-        page.Plot(
+        Plot(
             figures.confusion_matrix(result.confusion_cells, names, images),
             "confusion",
             f"Confusion matrix of {len(names)} classes on {images}.",
         ),
-        page.Text(
+        Text(
             f"Confusion matrix of {images}. Rows are the true classes, columns the predicted ones; the "
             "diagonal is right. The colour is the fraction of the row, on a scale of square roots so that "
             "rare confusions can be seen.",
@@ -125,7 +126,7 @@ def _confusion(result: Classification, images: str) -> page.Section:
 def _classes(result: Classification, images: str) -> page.Section:
     # Classes without images, which have no recall, come last.
     rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
-    table = page.table_of(
+    table = table_of(
         rows,
         {
             "class": lambda row: row[0].name,
@@ -139,16 +140,14 @@ def _classes(result: Classification, images: str) -> page.Section:
         sortable=True,
     )
     return CLASSES.section(
-        page.Plot(
-            figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
-        ),
-        page.Text(
+        Plot(figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."),
+        Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little.",
             "caption",
         ),
         table,
-        page.Text(
+        Text(
             "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
             "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "
             "there is nothing to divide by. Click a heading to sort.",
@@ -198,19 +197,19 @@ def _calibration(result: Classification, images: str) -> page.Section:
     verdict += f" (confidence - accuracy: 95% interval {low} to {high} percentage points)"
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return CALIBRATION.section(
-        page.Plot(
+        Plot(
             figures.calibration_figure({"accuracy, with its 95% interval": result.calibration}, images),
             "calibration",
             f"Accuracy against confidence on {images}.",
         ),
-        page.Text(
+        Text(
             "Images grouped by confidence (the probability given to the predicted class"
             f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
             "fraction that is right, with its 95% interval, at the mean confidence of the bin. Below: how "
             "many images are in each bin. Points below the dashed line: the model is too sure of itself.",
             "caption",
         ),
-        page.Text(
+        Text(
             f"The expected calibration error (ECE) is {page.percent(result.calibration_error)}: averaged "
             "over the images, a bin's confidence differs from its accuracy by "
             f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "

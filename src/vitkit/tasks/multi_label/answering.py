@@ -22,8 +22,9 @@ from vitkit.evaluation.stored import in_parts, refuse_others
 from vitkit.models.config import card
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig
+from vitkit.result import Plot, Table
 from vitkit.tasks.answering import Guess, Predictor, predictions_json, repeats_clause
-from vitkit.tasks.page import Plot, ShownImage, Table, TaskReport, percent
+from vitkit.tasks.page import ShownImage, TaskReport, percent
 from vitkit.text import pluralize
 
 

@@ -9,6 +9,7 @@ from vitkit.analysis import figures
 from vitkit.evaluation.multilabel import MultiLabel
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
+from vitkit.result import Number, Plot, Table, Text, table_of
 from vitkit.tasks import page
 
 ATTENTION_TRIED = 24
@@ -43,12 +44,12 @@ def report(
     )
 
 
-def label_table(result: MultiLabel, worst_first: bool = False) -> page.Table:
+def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
     """Make the table of all labels, in their own order or by average precision; undefined ones come last."""
     scores = list(result.per_label)
     if worst_first:
         scores.sort(key=lambda score: 2.0 if score.average_precision is None else score.average_precision)
-    return page.table_of(
+    return table_of(
         scores,
         {
             "label": lambda score: score.name,
@@ -66,11 +67,11 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> page.Table:
     )
 
 
-def _threshold(probability: float | None) -> page.Number:
-    return page.Number("–", -1.0) if probability is None else page.Number(f"{probability:.3f}", probability)
+def _threshold(probability: float | None) -> Number:
+    return Number("–", -1.0) if probability is None else Number(f"{probability:.3f}", probability)
 
 
-def _answer(result: MultiLabel, split: str, images: str) -> tuple[page.Text, ...]:
+def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:
     chance = [score.count / result.count for score in result.per_label if score.count]
     reason = result.explain_no_interval() or "How much other images would change that is not known"
     interval = f"{reason[0].upper()}{reason[1:]}."
@@ -109,7 +110,7 @@ def _facts(result: MultiLabel) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _splits(results: Mapping[str, MultiLabel]) -> page.Table:
+def _splits(results: Mapping[str, MultiLabel]) -> Table:
     return page.split_table(
         results,
         {
@@ -127,12 +128,12 @@ def _splits(results: Mapping[str, MultiLabel]) -> page.Table:
 
 def _labels(result: MultiLabel, images: str) -> page.Section:
     return LABELS.section(
-        page.Plot(
+        Plot(
             figures.label_precision(result.per_label, result.count, images),
             "labels",
             f"Average precision by label on {images}.",
         ),
-        page.Text(
+        Text(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
             "interval, which allows for the average precision of few images being too high; a label on "
@@ -140,7 +141,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
             "caption",
         ),
         label_table(result),
-        page.Text(
+        Text(
             "Predicted: images on which the label has a probability of 0.5 or more. Precision: the fraction "
             "of them that have it. Recall: the fraction of the images with the label on which it is "
             "predicted. F1: their harmonic mean. Best F1: the largest that another threshold would reach, "

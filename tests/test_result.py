@@ -14,7 +14,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
-from vitkit.shown import Shown, html_table
+from vitkit.result import Result, Table, html_table
 from vitkit.tasks.answering import Guess
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -93,16 +93,16 @@ def test_a_predictor_and_its_guesses_are_short(run: Path) -> None:
 
 
 def test_text_from_outside_is_harmless() -> None:
-    class Hostile(Shown):
+    class Hostile(Result):
         def summary(self) -> str:
             return "<script>\x1b[2J"
 
-        def in_rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-            return ("<b>",), [("<i>\x07",)] * 50
+        def blocks(self) -> tuple[Table]:
+            return (Table(("<b>",), (("<i>\x07",),) * 50),)
 
     assert repr(Hostile()) == "<Hostile: <script>\\x1b[2J>"
     page = Hostile()._repr_html_()
     assert "<script" not in page and "<b>" not in page and "<i>" not in page and "\x1b" not in page
     assert page.count("<tr>") == 41 and "and 10 more" in page
     assert repr(Guess("\x1b[2J", 0.12345678)) == "Guess(name='\\\\x1b[2J', probability=0.1235)"
-    assert html_table(("a",), ()) == "<table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"
+    assert html_table(Table(("a",), ())) == "<table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"

@@ -1,0 +1,124 @@
+"""The result of a job: numbers, and the blocks that a terminal, a page and a notebook show of them.
+
+Texts are plain: whatever they hold is escaped, except that words between two pairs of asterisks,
+`**right on 3 of 4**`, are shown bold on a page. They hold no names that come from outside; cells and captions
+may.
+"""
+
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from vitkit import config
+from vitkit.text import visible
+
+if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for matplotlib
+    from matplotlib.figure import Figure
+
+ROWS_SHOWN = 40
+"""Rows of a table in a notebook, about a screen; the report and the fields have the others."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    sentences: str
+    kind: Literal["plain", "answer", "caption", "warning"] = "plain"
+    """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure of `vitkit.analysis`; a terminal shows none."""
+
+    figure: "Figure"
+    name: str
+    """A name that no other plot of the page has: the ids inside the drawing begin with it."""
+    alt: str
+    """The same in words, for readers who cannot see it."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell that is sorted by its value and stands at the right."""
+
+    text: str
+    value: float
+
+
+Cell = str | Number
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text and numbers."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    sortable: bool = False
+    """Whether a click on a heading sorts the rows."""
+    text: Sequence[int] = (0,)
+    """The columns that stand at the left in a terminal, from the right where they are negative."""
+
+
+def table_of(
+    items: Iterable[Item], columns: Mapping[str, Callable[[Item], Cell]], sortable: bool = False
+) -> Table:
+    """Make a table with a row for each item: beside the heading of a column stands what makes its cells."""
+    rows = tuple(tuple(cell(item) for cell in columns.values()) for item in items)
+    return Table(tuple(columns), rows, sortable)
+
+
+Block: TypeAlias = str | Text | Plot | Table
+"""A paragraph, a figure or a table of a result."""
+
+
+class Result:
+    """The result of a job: a sentence at the Python prompt, blocks in a terminal and a notebook, and data.
+
+    A dataclass that extends it is declared with `repr=False`.
+    """
+
+    def summary(self) -> str:
+        """Describe the result in a line or a few sentences."""
+        raise NotImplementedError
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the paragraphs, tables and figures, in their order; empty where the summary is enough."""
+        return ()
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that make use of the result."""
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return config.to_json(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {visible(self.summary())}>"
+
+    def _repr_html_(self) -> str:
+        tables = (html_table(block) for block in self.blocks() if isinstance(block, Table) and block.rows)
+        return f"<p>{escape(self.summary())}</p>{''.join(tables)}"
+
+
+def html_table(table: Table) -> str:
+    """Write a table as HTML; of a long one the first rows, and how many there are."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows[:ROWS_SHOWN])
+    left = len(table.rows) - ROWS_SHOWN
+    more = f"<p>... and {left:,} more</p>" if left > 0 else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(cell: Cell) -> str:
+    return f"<td>{escape(cell if isinstance(cell, str) else cell.text)}</td>"
+
+
+def escape(text: str) -> str:
+    """Escape text for HTML, control characters included."""
+    return html.escape(visible(text))
