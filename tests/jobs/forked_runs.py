@@ -183,7 +183,6 @@ MOMENTS = {
     "listing": "vitkit.data.sources.open_data",
     "building": "vitkit.runs.build.build_model",
     "reading": "vitkit.runs.build.keep_in_memory",
-    "speed": "vitkit.jobs.train_run.measure_step",
     "step": "vitkit.training.trainer.Trainer.launch",
     "validation": "vitkit.runs.build.evaluation_batches",
     "save": "vitkit.training.checkpoint.commit",

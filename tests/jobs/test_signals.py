@@ -116,7 +116,6 @@ SAVED_STEP = {
     "listing": None,
     "building": None,
     "reading": None,
-    "speed": None,
     "validation": 6,
     "save": 7,  # the step after it
     "evaluation": 12,

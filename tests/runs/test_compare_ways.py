@@ -25,7 +25,6 @@ from vitkit.models.parts import Attention
 from vitkit.runs import build, compare_ways
 from vitkit.runs.build import build_parts
 from vitkit.runs.compare_ways import (
-    images_to_compare,
     largest_difference,
     require_same_features,
     require_same_gradients,
@@ -152,11 +151,6 @@ def test_the_plain_way_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
         require_same_features(model)
 
 
-@pytest.mark.parametrize(("images", "expected"), [(1, 1), (699, 1), (1400, 2), (2800, 4), (10**9, 4)])
-def test_a_short_run_is_compared_on_fewer_images(images: int, expected: int) -> None:
-    assert images_to_compare(images) == expected
-
-
 def test_the_largest_difference_is_in_proportion() -> None:
     expected = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([1e-9]), "c": torch.tensor([0.0])}
     assert largest_difference(expected, expected) == ("a", 0.0)
@@ -224,7 +218,7 @@ def test_the_comparison_of_loaded_weights_is_remembered(
         prepare(make(PLAIN) if model is None else model, device, "float32", False, "prediction", weights)
         return len(compared)
 
-    monkeypatch.setattr(compare_ways, "require_same_features", count)
+    monkeypatch.setattr("vitkit.runs.machine.require_same_features", count)
     assert [predict(), predict(), predict("2"), predict("2")] == [1, 0, 1, 0]
     assert predict(model=make(PLAIN, replace(CONFIG, norm_eps=1e-3))) == 1
     monkeypatch.setattr(torch, "__version__", "99.0")
@@ -243,7 +237,28 @@ def short_run(out: Path, **options: Any) -> Path:
     return vitkit.train(run, out, quiet=True)
 
 
+def test_the_comparison_of_a_run_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By model, way and options of the loss; not of an objective of somebody's own."""
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    compared = list[str]()
+    monkeypatch.setattr(build, "require_same_gradients", lambda *given: compared.append(""))
+    short_run(tmp_path / "first")
+    short_run(tmp_path / "second")
+    assert len(compared) == 1
+    short_run(tmp_path / "smoothed", label_smoothing=0.2)
+    short_run(tmp_path / "in_bfloat16", precision="bfloat16")
+    assert len(compared) == 3
+
+    class Own(Classification): ...
+
+    monkeypatch.setattr("vitkit.training.objectives.Classification", Own)
+    short_run(tmp_path / "own")
+    short_run(tmp_path / "again")
+    assert len(compared) == 5
+
+
 def test_a_run_is_refused_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     normalise(monkeypatch)
     with pytest.raises(VitkitError, match="begin the run with --exact"):
         short_run(tmp_path / "run")
@@ -252,6 +267,7 @@ def test_a_run_is_refused_before_its_first_step(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_comparison_does_not_change_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     compared = short_run(tmp_path / "compared")
     monkeypatch.setattr(build, "_compare_ways", lambda *given: None)
     other = short_run(tmp_path / "other")
@@ -263,6 +279,7 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole of it may not fit beside a copy."""
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     seen: list[tuple[int, Compute]] = []
     monkeypatch.setattr(
         build,

@@ -11,7 +11,6 @@ import torch
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.jobs import train_run as training
-from vitkit.runs import outlook as first_screen
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients
 
@@ -52,7 +51,7 @@ def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An artificial lack of memory: no GPU is asked."""
-    add_up, pass_seconds, tried = Gradients._add_up, first_screen._pass_seconds, list[int]()
+    add_up, tried = Gradients._add_up, list[int]()
 
     def cramped(gradients: Gradients, batch: Any, step: int, valid: int) -> Any:
         tried.append(gradients.size)
@@ -60,13 +59,7 @@ def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return add_up(gradients, batch, step, valid)
 
-    def cramped_pass(trainer: Any, model: Any, objective: Any, shape: torch.Size, labels: Any) -> float:
-        if shape[0] > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return pass_seconds(trainer, model, objective, shape, labels)
-
     monkeypatch.setattr(Gradients, "_add_up", cramped)
-    monkeypatch.setattr(first_screen, "_pass_seconds", cramped_pass)
     heard = Hearing()
     whole = vitkit.train(short(), tmp_path / "whole", listener=heard)
     assert tried == [16, 8, 4, 4, 4, 4]

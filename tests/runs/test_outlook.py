@@ -21,19 +21,17 @@ from vitkit.models.zoo import model_config
 from vitkit.runs import outlook
 from vitkit.runs.config import Run
 from vitkit.runs.outlook import (
-    Outlook,
     Surroundings,
     bytes_per_weight,
     choose_sharding,
-    estimate,
     first_screen,
+    reading_rows,
     require_memory,
 )
 from vitkit.training.config import OptimizerConfig, Sharding, TrainingConfig
 from vitkit.world import World
 
 SETTING = Surroundings(Path("runs/mine"), "cpu", 2)
-OUTLOOK = Outlook(step_seconds=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +44,8 @@ def built(run: Run) -> ImageModel:
     return build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
 
 
-def shown(run: Run, data: ImageData, outlook: Outlook = OUTLOOK) -> dict[str, list[str]]:
-    return dict(first_screen(run, data, built(run), SETTING) + estimate(run, data, outlook))
+def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
+    return dict(first_screen(run, data, built(run), SETTING) + reading_rows(run, data))
 
 
 def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
@@ -67,10 +65,7 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
         ("device", ["cpu, 2 threads"]),
         ("folder", ["runs/mine (checkpoints of 2.2 MB every 43 steps)"]),
     ]
-    assert estimate(run, digits, OUTLOOK) == [
-        ("images", ["kept in memory (limit 2 GiB a split)"]),
-        ("time", ["about 17 min 32 s (measured on a few steps)"]),
-    ]
+    assert reading_rows(run, digits) == [("images", ["kept in memory (limit 2 GiB a split)"])]
 
 
 def test_a_run_that_is_shorter_than_the_time_between_checkpoints(digits: ImageData) -> None:
@@ -82,18 +77,6 @@ def test_a_run_that_is_shorter_than_the_time_between_checkpoints(digits: ImageDa
     assert rows["folder"] == ["runs/mine (checkpoints of 2.2 MB every step)"]
 
 
-def test_a_resumed_run_counts_the_steps_that_are_left(digits: ImageData) -> None:
-    resumed = replace(OUTLOOK, step=2095, checkpoint="step-00002095")
-    rows = shown(vitkit.recipe("digits"), digits, resumed)
-    assert rows["time"] == ["about 5 s (measured on a few steps)"]
-    assert rows["resumed"] == ["from step 2095 (step-00002095)"]
-
-
-def test_the_time_is_that_of_the_minutes(digits: ImageData) -> None:
-    run = vitkit.recipe("digits", minutes=4.0, steps=330)
-    assert shown(run, digits)["time"] == ["about 4 min 00 s, by the measurement for --minutes"]
-
-
 def test_unreadable_files_are_counted_once_they_are_read(digits: ImageData) -> None:
     broken = copy.copy(digits.splits["val"])
     assert isinstance(broken, MemorySamples)
@@ -101,7 +84,7 @@ def test_unreadable_files_are_counted_once_they_are_read(digits: ImageData) -> N
     data = replace(digits, splits={**digits.splits, "val": broken})
     assert shown(vitkit.recipe("digits"), data)["images"] == [
         "kept in memory (limit 2 GiB a split)",
-        "! 2 files cannot be read and count for nothing: 2 of val",
+        "! 2 files cannot be read and are excluded: 2 of val",
     ]
 
 
@@ -186,8 +169,3 @@ def test_memory_is_counted_for_each_process(monkeypatch: pytest.MonkeyPatch) -> 
     require_memory(config, run, cpu, World(0, 2, 0, 2))
     with pytest.raises(VitkitError, match=r"for each of 2 processes, and 100\.0 MB are free"):
         require_memory(config, replicas, cpu, World(0, 2, 0, 2))
-
-
-def test_the_time_of_divided_weights_is_not_known_before(digits: ImageData) -> None:
-    rows = shown(vitkit.recipe("digits"), digits, Outlook(None))
-    assert rows["time"] == ["known after the first steps: the weights are sharded"]

@@ -31,12 +31,10 @@ from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_
 from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import compute_as, deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
-    Outlook,
     Surroundings,
     choose_sharding,
-    estimate,
     first_screen,
-    measure_step,
+    reading_rows,
     require_memory,
 )
 from vitkit.runs.plan import Opened, Plan, plan_run
@@ -189,16 +187,9 @@ def _complete(
     invite(world, parts, checkpoint, plan.device_name, sharding)
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
+        listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
-    step_seconds = None
-    if sharding == "replicas":
-        # `measure_step` works on copies of model and objective: timing a step must not change the run.
-        with listener.progress("measuring the speed"):
-            targets = parts.data.splits["train"].targets
-            step_seconds = measure_step(model, trainer, -(-run.training.batch_size // world.size), targets)
-    name = None if checkpoint is None else checkpoint.name
-    outlook = Outlook(step_seconds, trainer.state.progress.step, name)
-    listener.show(estimate(run, parts.data, outlook))
+    listener.show(reading_rows(run, parts.data))
     for sentence in differences:
         listener.warn(sentence)
     require_locked(folder)

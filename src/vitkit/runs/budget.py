@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from vitkit.data.sources import FileSamples, ImageData, Samples
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import (
@@ -29,12 +30,12 @@ from vitkit.runs.build import (
 )
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
-from vitkit.runs.outlook import measure_step
 from vitkit.runs.records import StartRecord
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.config import TrainingConfig
+from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
@@ -43,6 +44,8 @@ MEASURED_SECONDS, MOST_STEPS = 8.0, 30
 """Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them: enough for a median."""
 SAMPLE = 1024
 """The most training images of the timed steps, unless two batches are more: all have to be decoded first."""
+TRIAL_IMAGES = 64
+"""Images on which a first step is timed: with more of them a person would wait longer for the estimate."""
 VALIDATED = 256
 """The most images on which a validation is timed; the time is scaled up to all validation images."""
 
@@ -150,8 +153,7 @@ def measure_pace(
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     """Time a step: the median of several, or an estimate where a step takes very long."""
-    batch_size, targets = run.training.batch_size, parts.data.splits["train"].targets
-    guess = measure_step(parts.model, trainer, batch_size, targets)
+    guess = 0.0 if trainer.device.type == "cuda" else _guess_step_seconds(trainer, run, parts)
     if guess > MEASURED_SECONDS:
         return guess
     # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.
@@ -161,8 +163,29 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
         # Any learning rate would do: the time does not depend on it.
         trainer.update(batch, number, learning_rate(run.optimizer, 0, 1))
         ends.append(time.monotonic())
-    # The first step is left out: it waits for memory and for the workers that decode.
+    # The first step is excluded: it waits for memory and for the workers that decode.
     return float(np.median(np.diff(ends)[1:]))
+
+
+def _guess_step_seconds(trainer: Trainer, run: Run, parts: Parts) -> float:
+    """Guess the seconds of a step on a processor by two passes over a few black images."""
+    training, config, targets = run.training, parts.model.config, parts.data.splits["train"].targets
+    count = min(training.batch_size, training.micro_batch_size or training.batch_size, TRIAL_IMAGES)
+    shape = torch.Size((count, config.in_channels, *config.image_size))
+    some = {
+        name: torch.from_numpy(np.resize(of[:count], (count, *of.shape[1:]))) for name, of in targets.items()
+    }
+    ids = torch.arange(count)
+    batch, elapsed = Batch(torch.zeros(shape, dtype=torch.uint8), some, ids >= 0, ids), 0.0
+    with out_of_memory_explained(count, shape):
+        for _ in range(2):  # the first pass is slower: it allocates memory
+            started = time.monotonic()
+            with trainer.autocast():
+                loss, _metrics = trainer.objective(parts.model, batch, 0, trainer.total_steps)
+            loss.backward()
+            elapsed = time.monotonic() - started
+    trainer.trained.zero_grad()
+    return elapsed * training.batch_size / count
 
 
 def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:

@@ -26,12 +26,13 @@ from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
-from vitkit.runs.compare_ways import images_to_compare, is_plain, require_same_gradients
+from vitkit.runs.compare_ways import IMAGES, compare_once, is_plain, require_same_gradients
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
     available_memory,
     compute_as,
+    device_features,
     hand_back_memory,
     usable_processors,
 )
@@ -221,21 +222,29 @@ def build_trainer(
 
 def _compare_ways(parts: Parts, objective: nn.Module, sharding: Sharding) -> None:
     """Refuse a run whose chosen way to compute gives another result than the plain one."""
-    run, train, model = parts.run, parts.data.splits["train"], parts.model
-    if is_plain(model.chosen):
+    run, train, whole = parts.run, parts.data.splits["train"], parts.model
+
+    def compare() -> None:
+        count, model = min(IMAGES, len(train)), whole
+        (batch,) = evaluation_batches(train, run.preprocessing, count, indices=range(count))
+        # A file that cannot be read is black here, and is compared on as any other image.
+        batch = replace(batch, mask=torch.ones_like(batch.mask))
+        if sharding != "replicas":
+            # The whole model is divided because it hardly fits. Its blocks are alike: two stand for all.
+            config = replace(model.config, depth=min(model.config.depth, 2))
+            few = build_model(config, torch.Generator().manual_seed(0))
+            compute_as(few, model.chosen)
+            model = few.to(model.pixel_mean.device)
+        require_same_gradients(model, objective, batch, run.training.total_steps(len(train)))
+
+    if is_plain(whole.chosen):
         return
-    steps = run.training.total_steps(len(train))
-    count = min(images_to_compare(steps * run.training.batch_size), len(train))
-    (batch,) = evaluation_batches(train, run.preprocessing, count, indices=range(count))
-    # A file that cannot be read is black here, and is compared on as any other image.
-    batch = replace(batch, mask=torch.ones_like(batch.mask))
-    if sharding != "replicas":
-        # The whole model is divided because it hardly fits. Its blocks are alike: two stand for all.
-        config = replace(model.config, depth=min(model.config.depth, 2))
-        few = build_model(config, torch.Generator().manual_seed(0))
-        compute_as(few, model.chosen)
-        model = few.to(model.pixel_mean.device)
-    require_same_gradients(model, objective, batch, steps)
+    kind = type(objective)
+    if not kind.__module__.startswith("vitkit."):  # an objective of somebody's own, which may change
+        compare()
+        return
+    facts = [kind.__qualname__, to_json(run.objective), run.training.recompute, sharding]
+    compare_once(whole, [*facts, *sorted(device_features(whole.pixel_mean.device))], compare)
 
 
 def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:

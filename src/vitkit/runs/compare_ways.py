@@ -2,18 +2,18 @@
 
 `models/known_parts.py` finds what is added to a part. A line that is changed within a part's `forward` it
 cannot see: its copy in another way would go on computing the old line. So before the first step of a run and
-before the first answer of a model that was loaded, a few images are computed in both ways. That the answers
-agree is remembered where the weights have a checksum: a command that predicts one photo pays for it once.
+before the first answer of a model that was loaded, a few images are computed in both ways. That both agree is
+remembered, of an answer where its weights have a checksum: a machine pays once for an architecture.
 """
 
 import copy
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import xxhash
@@ -29,10 +29,9 @@ from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
 from vitkit.weights.files.cache import cache_folder
 
-MOST_IMAGES = 4
-IMAGES_OF_A_RUN = 700
-"""Images of a run for each image of the comparison, which then takes at most 2 % of the run: in bfloat16 it
-is about 14 passes forward, and a run with a frozen trunk makes one for each image."""
+IMAGES = 4
+"""Training images on which a run is compared: in bfloat16 they cost about 56 passes forward, once for each
+architecture and machine."""
 NOISE = 0.02
 """The largest number that is added to a weight before training is compared: of a branch or a head that begins
 at zero nothing would be seen. Weights of trained models are about as large."""
@@ -52,11 +51,6 @@ such as those of the keys' bias."""
 
 Results = Mapping[str, Tensor]
 """The results of one way by name: the features, or the loss and the gradients that there are."""
-
-
-def images_to_compare(images: int) -> int:
-    """Count the images on which a run that trains on so many is compared."""
-    return max(1, min(MOST_IMAGES, images // IMAGES_OF_A_RUN))
 
 
 def is_plain(chosen: Compute) -> bool:
@@ -110,20 +104,16 @@ def _ways(chosen: Compute) -> list[Compute]:
     return [chosen, plain] if plain == PLAIN else [chosen, plain, PLAIN]
 
 
-def require_same_features_once(model: ImageModel, weights: str, features: Iterable[str]) -> None:
-    """Compare as `require_same_features` does, unless that was done before, and remember it.
+def compare_once(model: ImageModel, facts: Sequence[Any], compare: Callable[[], None]) -> None:
+    """Compare both ways, unless they agreed before, and remember that they agreed.
 
     Args:
-        model: as it was loaded.
-        weights: the checksum of its weights.
-        features: of the device that it is on.
-
-    Raises:
-        VitkitError: as `require_same_features`.
+        model: on its device, with its way chosen.
+        facts: all that the comparison depends on beside the model's configuration and way, as plain data.
+        compare: raises an error where the ways do not agree.
     """
-    place = str(model.pixel_mean.device.type), *sorted(features), torch.__version__
-    facts = json.dumps([weights, to_json(model.config), to_json(model.chosen), place])
-    digest = xxhash.xxh3_128(facts.encode())
+    own = to_json(model.config), to_json(model.chosen), model.pixel_mean.device.type, torch.__version__
+    digest = xxhash.xxh3_128(json.dumps([*own, *facts]).encode())
     # The source, too: somebody may have changed a part and not its copy.
     source = Path(__file__).parents[1]
     for path in sorted(path for room in ("kernels", "models") for path in (source / room).rglob("*")):
@@ -131,7 +121,7 @@ def require_same_features_once(model: ImageModel, weights: str, features: Iterab
             digest.update(path.read_bytes())
     remembered = cache_folder() / "compared" / digest.hexdigest()
     if not remembered.exists():
-        require_same_features(model)
+        compare()
         with suppress(OSError):  # then it is compared again next time
             remembered.parent.mkdir(parents=True, exist_ok=True)
             remembered.touch()

@@ -29,7 +29,7 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.compare_ways import is_plain, require_same_features, require_same_features_once
+from vitkit.runs.compare_ways import compare_once, is_plain, require_same_features
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096
@@ -373,5 +373,6 @@ def prepare(
     if weights is None:
         require_same_features(model)
     else:
-        require_same_features_once(model, weights, device_features(device))
+        facts = ["features", weights, *sorted(device_features(device))]
+        compare_once(model, facts, lambda: require_same_features(model))
     return model.chosen.precision

@@ -1,24 +1,18 @@
-"""Describe a run before it begins: its images, model and training, and how long it takes.
+"""Describe a run before it begins: its images, model and training.
 
-It comes in two parts, so that the first is on the screen while images are read and a step is timed:
-`first_screen` follows from the configuration and the list of images, `estimate` from a timed step too.
+It comes in two parts, so that the first is on the screen while images are read: `first_screen` follows from
+the configuration and the list of images, `reading_rows` from the images in memory.
 """
 
-import copy
 import resource
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
 from vitkit.data.advice import advise_on_start, where_to_ask
-from vitkit.data.listing import Targets
 from vitkit.data.sources import ImageData
-from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.loader import worker_count
 from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.errors import VitkitError
@@ -28,11 +22,9 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.machine import available_memory
 from vitkit.runs.records import StartRecord, read_advice
-from vitkit.text import format_bytes, format_count, format_duration, pluralize
+from vitkit.text import format_bytes, format_count, pluralize
 from vitkit.training.config import OptimizerConfig, Sharding
-from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.layer_rates import rate_scales
-from vitkit.training.trainer import Trainer
 from vitkit.world import ALONE, World
 
 Row = tuple[str, list[str]]
@@ -40,8 +32,6 @@ Row = tuple[str, list[str]]
 
 NAMES_SHOWN = 8
 """Class names that fit on a line; the last is shown as well."""
-TRIAL_IMAGES = 64
-"""Images on which a step is timed at most: more would make a person wait for the estimate."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +43,6 @@ class Surroundings:
     """Its name, and the precision that is computed in there."""
     threads: int
     """CPU threads that PyTorch uses."""
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The steps that a run has done, and the seconds of a step."""
-
-    step_seconds: float | None
-    """Measured seconds per step; None for a sharded model, of which no process can compute a step alone."""
-    step: int = 0
-    """Steps that are done already."""
-    checkpoint: str | None = None
-    """Name of the checkpoint the run continues from; None where it begins."""
 
 
 def first_screen(
@@ -110,68 +88,21 @@ def first_screen(
     ]
 
 
-def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
-    """Describe how images are read and how long a run takes, once a step is timed.
-
-    Args:
-        run: its configuration.
-        data: its images; splits that fit into memory have been read.
-        outlook: the steps that are done, and the seconds of a step.
-
-    Returns:
-        Rows in the order in which they are shown, below the rows of `first_screen`.
-    """
-    rows = [("images", [_reading(run, data), *_unreadable(data)]), ("time", [_duration(run, data, outlook)])]
-    if outlook.checkpoint is not None:
-        rows.append(("resumed", [f"from step {outlook.step} ({outlook.checkpoint})"]))
-    return rows
-
-
-def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, targets: Targets) -> float:
-    """Measure the seconds of a step by two passes of a copy of the model over a few images.
-
-    Args:
-        model: to be trained.
-        trainer: with its objective and device.
-        batch_size: images of a step.
-        targets: of the training images; the first ones are used.
-    """
-    # Copies: a pass may change the buffers of both, and the run has to begin with unchanged ones.
-    trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
-    if model.chosen.graph == "compiled":  # a copy of a compiled model is not compiled
-        trial.compile()
-    count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
-    while True:
-        shape = torch.Size((count, model.config.in_channels, *model.config.image_size))
-        some = {
-            name: torch.from_numpy(np.resize(of[:count], (count, *of.shape[1:])))
-            for name, of in targets.items()
-        }
-        with out_of_memory_explained(count, shape):
-            try:
-                return _pass_seconds(trainer, trial, objective, shape, some) * batch_size / count
-            except torch.OutOfMemoryError:  # of a GPU: training computes fewer images at a time there too
-                if count == 1:
-                    raise
-        count = (count + 1) // 2
-
-
-def _pass_seconds(
-    trainer: Trainer, model: nn.Module, objective: nn.Module, shape: torch.Size, targets: Mapping[str, Tensor]
-) -> float:
-    """Measure the seconds of a pass forward and backward over black images `(B, C, H, W)`."""
-    images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
-    ids = torch.arange(len(images), device=trainer.device)
-    batch = Batch(images, targets, ids >= 0, ids).to(trainer.device)
-    elapsed = 0.0
-    for _ in range(2):  # the first pass is slower: it allocates memory
-        started = time.monotonic()
-        with trainer.autocast():
-            loss, _metrics = objective(model, batch, trainer.state.progress.step, trainer.total_steps)
-        loss.backward()
-        loss.item()
-        elapsed = time.monotonic() - started
-    return elapsed
+def reading_rows(run: Run, data: ImageData) -> list[Row]:
+    """Describe how images are read, once the splits that fit into memory have been read."""
+    train, splits = data.splits["train"], data.splits.items()
+    reading = f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
+    if not isinstance(train, MemorySamples):
+        reading = (
+            f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
+            f"{run.loading.memory_gib:g} GiB"
+        )
+    # Of the splits that are not in memory nobody knows yet.
+    bad = {split: len(samples.bad) for split, samples in splits if isinstance(samples, MemorySamples)}
+    counts = [f"{count:,} of {split}" for split, count in bad.items() if count]
+    are = "file cannot be read and is" if sum(bad.values()) == 1 else "files cannot be read and are"
+    warning = f"! {sum(bad.values()):,} {are} excluded: {', '.join(counts)}"
+    return [("images", [reading, *([warning] if counts else [])])]
 
 
 def _advice(data: ImageData) -> list[str]:
@@ -198,26 +129,6 @@ def describe_images(data: ImageData) -> str:
     """Name a data set with its layout, and count the images of each split."""
     counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
     return f"{data.name} ({data.kind}): {counts} images"
-
-
-def _reading(run: Run, data: ImageData) -> str:
-    train = data.splits["train"]
-    if isinstance(train, MemorySamples):
-        return f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
-    return (
-        f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
-        f"{run.loading.memory_gib:g} GiB"
-    )
-
-
-def _unreadable(data: ImageData) -> list[str]:
-    """Count the files that could not be read into memory; of the others, nobody knows yet."""
-    splits = data.splits.items()
-    bad = {split: len(samples.bad) for split, samples in splits if isinstance(samples, MemorySamples)}
-    counts = [f"{count:,} of {split}" for split, count in bad.items() if count]
-    are = "file cannot be read and counts" if sum(bad.values()) == 1 else "files cannot be read and count"
-    total = f"{sum(bad.values()):,} {are} for nothing"
-    return [f"! {total}: {', '.join(counts)}"] if counts else []
 
 
 def _classes(names: tuple[str, ...]) -> str:
@@ -286,15 +197,6 @@ def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
     if every >= _total_steps(run, data):
         often = "at the end"
     return f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"
-
-
-def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
-    if outlook.step_seconds is None:
-        return "known after the first steps: the weights are sharded"
-    if run.training.minutes is not None and not outlook.step:  # one measurement, and not two that differ
-        return f"about {format_duration(60 * run.training.minutes)}, by the measurement for --minutes"
-    seconds = (_total_steps(run, data) - outlook.step) * outlook.step_seconds
-    return f"about {format_duration(seconds)} (measured on a few steps)"
 
 
 def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:

@@ -17,7 +17,7 @@ from vitkit.listener import Listener
 from vitkit.runs.data_record import RejectedFiles
 from vitkit.runs.machine import InterruptedTraining, memory_used
 from vitkit.signals import StopRequest, StopSignals
-from vitkit.text import format_bytes
+from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import step_of
 from vitkit.training.trainer import Trainer
 from vitkit.world import World
@@ -77,6 +77,10 @@ def fit(
         reports = stack.enter_context(closing(trainer.fit(lambda: stop.number is not None)))
         for report in reports:
             steps, seconds = steps + 1, seconds + report.seconds
+            # The first step of a session is slower: it takes memory. Minutes that were asked for are shown.
+            if report.step == start + 2 and not report.finished and trainer.config.minutes is None:
+                left = format_duration((report.total_steps - report.step) * report.seconds)
+                listener.show([("time", [f"about {left} left (measured on step {report.step})"])])
             rejects.share(world)
             for name, numbers in report.measured.items():
                 lines[name] = trainer.evaluators[name].line(numbers)
