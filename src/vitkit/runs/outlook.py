@@ -22,7 +22,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.machine import available_memory
 from vitkit.runs.records import StartRecord, read_advice
-from vitkit.text import format_bytes, format_count, pluralize
+from vitkit.text import format_bytes, format_count, format_size, pluralize
 from vitkit.training.config import OptimizerConfig, Sharding
 from vitkit.training.layer_rates import rate_scales
 from vitkit.world import ALONE, World
@@ -66,26 +66,53 @@ def first_screen(
     Returns:
         Rows in the order in which they are shown.
     """
-    beside = _advice(data) if start is None or not data.class_names else [_beside_paper(departures)]
-    learning = [] if not run.optimizer.differs_by_layer else [("learns", _learning(run, model))]
-    return [
-        ("data", [describe_images(data)]),
-        ("", list(data.notes)),
-        *([("classes", [_classes(data.class_names)])] if data.class_names else []),
-        *([] if start is None else [("start", list(start.lines))]),
-        (
-            "model",
-            [
-                _model(full_name(run, model.config.num_classes or 1), model),
-                *_warnings(run, model.config, _total_steps(run, data)),
-            ],
-        ),
-        *learning,
-        ("training", [_training(run, data), *beside]),
-        *([] if start is None else [("advice", [_expected(run, data, surroundings.folder)])]),
-        ("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]),
-        ("folder", [_folder(run, data, model, surroundings.folder)]),
+    training, optimizer, images = run.training, run.optimizer, len(data.splits["train"])
+    steps, config, names = training.total_steps(images), model.config, data.class_names
+    rows: list[Row] = [("data", [describe_images(data)]), ("", list(data.notes))]
+    if names:
+        more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
+        rows.append(("classes", [f"{len(names)}: {', '.join(names[:NAMES_SHOWN])}{more}"]))
+    if start is not None:
+        rows.append(("start", list(start.lines)))
+
+    tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
+    described = [
+        f"{full_name(run, config.num_classes or 1)} at {format_size(config.image_size)}: {tokens}"
+        f"{format_count(count_parameters(model))} parameters, "
+        f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
     ]
+    if config.cut_off:
+        described.append(f"! {config.cut_off}: cut off")
+    warmup = optimizer.warmup_steps
+    if warmup > steps / 2:
+        described.append(f"! {warmup} of {steps} steps are warm-up: lower --warmup-steps or add steps")
+    rows.append(("model", described))
+    if optimizer.differs_by_layer:
+        rows.append(("learns", _learning(run, model)))
+
+    select = "best" if training.select == "best" and "val" in data.splits else "last"
+    trained = [
+        f"{pluralize(steps, 'step')} of {training.batch_size} images "
+        f"({steps * training.batch_size / images:.1f} epochs), {optimizer.optimizer}, learning rate "
+        f"{optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with the {select} "
+        "weights"
+    ]
+    if start is not None and names:
+        paper = f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(departures)}"
+        trained.append(paper if departures else "fine-tuning as in the paper (B.1.1)")
+    elif names and (advice := advise_on_start(data.spec, images, len(names))):
+        trained += [f"! {advice}", where_to_ask(data.spec)]
+    rows.append(("training", trained))
+    if start is not None:
+        rows.append(("advice", [_expected(run, data, surroundings.folder)]))
+    rows.append(("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]))
+
+    # float32: the weights and two moments of the optimiser, and the average where there is one.
+    state_bytes = count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
+    every = training.checkpoint_every or training.evaluation_interval(images)
+    often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
+    checkpoints = f"checkpoints of {format_bytes(state_bytes)} {often}"
+    return [*rows, ("folder", [f"{surroundings.folder} ({checkpoints})"])]
 
 
 def reading_rows(run: Run, data: ImageData) -> list[Row]:
@@ -105,14 +132,6 @@ def reading_rows(run: Run, data: ImageData) -> list[Row]:
     return [("images", [reading, *([warning] if counts else [])])]
 
 
-def _advice(data: ImageData) -> list[str]:
-    """Warn of too few images to train from scratch."""
-    if not data.class_names:
-        return []  # advice is about classes
-    advice = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
-    return [f"! {advice}", where_to_ask(data.spec)] if advice else []
-
-
 def _expected(run: Run, data: ImageData, folder: Path) -> str:
     """Give the forecast of a run that has a start; without one, the command that makes it."""
     record = read_advice(folder)
@@ -121,47 +140,10 @@ def _expected(run: Run, data: ImageData, folder: Path) -> str:
     return f"expected by the advice before it: {record.expected.percentages} of the test images right"
 
 
-def _total_steps(run: Run, data: ImageData) -> int:
-    return run.training.total_steps(len(data.splits["train"]))
-
-
 def describe_images(data: ImageData) -> str:
     """Name a data set with its layout, and count the images of each split."""
     counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
     return f"{data.name} ({data.kind}): {counts} images"
-
-
-def _classes(names: tuple[str, ...]) -> str:
-    more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
-    return f"{len(names)}: {', '.join(names[:NAMES_SHOWN])}{more}"
-
-
-def _model(name: str, model: ImageModel) -> str:
-    config = model.config
-    height, width = config.image_size
-    tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
-    return (
-        f"{name} at {height}x{width}: {tokens}{format_count(count_parameters(model))} parameters, "
-        f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
-    )
-
-
-def _training(run: Run, data: ImageData) -> str:
-    steps, training, optimizer = _total_steps(run, data), run.training, run.optimizer
-    epochs = steps * training.batch_size / len(data.splits["train"])
-    select = "best" if training.select == "best" and "val" in data.splits else "last"
-    return (
-        f"{pluralize(steps, 'step')} of {training.batch_size} images ({epochs:.1f} epochs), "
-        f"{optimizer.optimizer}, learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed "
-        f"{training.seed}; it ends with the {select} weights"
-    )
-
-
-def _beside_paper(departures: Sequence[str]) -> str:
-    """Name the differences of a run from the paper's fine-tuning."""
-    if not departures:
-        return "fine-tuning as in the paper (B.1.1)"
-    return f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(departures)}"
 
 
 def _learning(run: Run, model: ImageModel) -> list[str]:
@@ -186,28 +168,6 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     if optimizer.head_rate != 1:
         lines.append(f"the head at {optimizer.head_rate:g} times the learning rate")
     return lines
-
-
-def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
-    # float32: the weights and two moments of the optimiser, and the average where there is one.
-    state_bytes = count_parameters(model) * 4 * (3 + (run.optimizer.polyak is not None))
-    interval = run.training.evaluation_interval(len(data.splits["train"]))
-    every = run.training.checkpoint_every or interval
-    often = "every step" if every == 1 else f"every {every} steps"
-    if every >= _total_steps(run, data):
-        often = "at the end"
-    return f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"
-
-
-def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
-    """Warn of options that are allowed and are probably mistakes."""
-    warnings = []
-    if config.cut_off:
-        warnings.append(f"! {config.cut_off}: cut off")
-    warmup = run.optimizer.warmup_steps
-    if warmup > total_steps / 2:
-        warnings.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or add steps")
-    return warnings
 
 
 def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> Sharding:
