@@ -2,8 +2,6 @@
 
 Samples are drawn from a known truth, a thousand of each kind, and the interval of each is compared with it.
 Accuracies are not drawn: the coverage of an interval of a count is a sum, here averaged over true accuracies.
-The forecasts of `vitkit advise` are compared with the runs of `advice_outcomes.jsonl`, each data set by the
-relation that the others make.
 
     python -m benchmarks.coverage
 
@@ -16,20 +14,17 @@ prints how often a verdict falls where nothing is to be found, and where somethi
 and by those before 24 November 2026.
 """
 
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from vitkit.config import from_json
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.fewshot.config import Method
@@ -38,7 +33,6 @@ from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 from vitkit.evaluation.intervals import NORMAL_95, binomial_interval, sign_test
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.evaluation.paired import bonett_price, holm, paired_difference
-from vitkit.jobs.advice.forecast import FINETUNED, Outcome, fit, predict
 from vitkit.jobs.vtab.paper import PAPER
 from vitkit.jobs.vtab.vtab import TaskScore, mean_of
 from vitkit.text import pluralize
@@ -52,7 +46,6 @@ AT_LEAST = 0.93, 1.0
 """The same where an interval has exact limits, which may hold too often, or is wider than it need be."""
 PREVALENCES = tuple(np.linspace(0.03, 0.30, 8).tolist())
 """The share of the images that have each of eight labels."""
-OUTCOMES = Path(__file__).with_name("advice_outcomes.jsonl")
 
 
 @dataclass(frozen=True)
@@ -213,27 +206,6 @@ def _normal(value: float) -> float:
     return (1 + math.erf(value / math.sqrt(2))) / 2
 
 
-def outcomes() -> list[Outcome]:
-    """Read the runs that have ended."""
-    lines = map(json.loads, OUTCOMES.read_text().splitlines())
-    names = [field.name for field in fields(Outcome)]
-    return [from_json(Outcome, {name: line[name] for name in names}, OUTCOMES.name) for line in lines]
-
-
-def forecasts() -> Row:
-    """Count the runs that came out inside the forecast, each data set by the relation of the others."""
-    runs = outcomes()
-    inside = 0
-    for name in {run.data for run in runs}:
-        others = fit([run for run in runs if run.data != name])
-        for run in (run for run in runs if run.data == name):
-            said = predict(run.evidence, run.images, run.tested, others)
-            inside += said.low <= run.right / run.tested <= said.high
-    low, high = binomial_interval(inside, len(runs))
-    case = f"{inside} of {len(runs)} runs, each data set left out in turn ({low:.0%} to {high:.0%})"
-    return Row("forecast of advise", case, inside / len(runs), claimed=0.8, allowed=(0.7, 0.97))
-
-
 def rows(trials: int = TRIALS) -> Iterator[Row]:
     """Measure every interval in every case."""
     for separation in (1.0, 2.0, 3.0):
@@ -260,7 +232,6 @@ def rows(trials: int = TRIALS) -> Iterator[Row]:
         for images in (360, 2_000):
             for spread in (0.05, 0.1):
                 yield paired_study(seeds, images, spread, trials)
-    yield forecasts()
 
 
 def _wilson(images: int) -> NDArray[np.float64]:
@@ -464,7 +435,6 @@ def main() -> None:
         held = f"{row.held:.1%}" if row.is_in_range else f"**{row.held:.1%}**"
         cells = (row.interval, row.case, f"{row.claimed:.0%}", held, f"{row.shown:.0%}", trials)
         print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\nthe relation that fits all outcomes: {fit(outcomes())}; shipped: {FINETUNED}")
 
 
 if __name__ == "__main__":

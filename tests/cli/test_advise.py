@@ -11,10 +11,7 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import default_start
-from vitkit.jobs.advice import advise as advising
-from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model
 from vitkit.weights.published import default_starts
 from vitkit.weights.saving import save_model
@@ -26,9 +23,6 @@ pytestmark = pytest.mark.usefixtures("without_report")
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     small = tuple(replace(start, model="ViT-8x1x1/112") for start in default_starts()[:1])
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
-    # Small pictures are told apart by their brightness, and then no start is advised.
-    right = {"ridge": 30, "knn": 20}
-    monkeypatch.setattr(advising, "probe_pixels", lambda *_: Probe(Folded(100, right, right), 0.0))
 
 
 @pytest.fixture
@@ -52,10 +46,8 @@ def test_advice_is_followed(
 ) -> None:
     out = tmp_path / "run"
     assert run(["advise", str(photos), start, "--no-cache", "--go", "--out", str(out), "--threads", "1"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "Accuracy on the test images: expected" in shown and "came out" in shown
+    assert "The start's frozen features tell" in " ".join(capsys.readouterr().out.split())
     assert json.loads((out / "config.json").read_text())["command"].startswith("vitkit advise ")
-    assert (out / "advice.json").exists()
 
 
 def test_without_a_start_it_names_one(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import parse_compute, read_config, read_run, write_config
 from vitkit.runs.data_record import DataRecord
-from vitkit.runs.records import AdviceRecord, Divergence, Forecast, StartRecord
+from vitkit.runs.records import Divergence, StartRecord
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import SeriesRecord, read_series
 from vitkit.runs.timing import Latency
@@ -87,7 +87,6 @@ RECORDS: list[Any] = [
         {"train": 3},
     ),
     OtherImages("0af", "fingerprint"),
-    AdviceRecord(Forecast(0.5, 0.4, 0.6), 12.5, ("Train it.",)),
     Divergence("infinite loss"),
     StartRecord("/s", "ViT", "ViT", to_json(CONFIG), ("A line.",), {"url": None}, {"model.npz": "0af"}),
     Ended(4, {"torch": "2.11", "threads": 1}),

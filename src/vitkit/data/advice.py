@@ -46,7 +46,7 @@ def advise_on_start(
 
 
 def where_to_ask(spec: str, start: str = "") -> str:
-    """Name the command that forecasts the result of training on these images from a start.
+    """Name the command that measures what a start tells of these images, and what training costs.
 
     Without a start the command says which one to take, and how long it takes here. It stands last and without
     a full stop, which would be copied as a part of the path.

@@ -27,7 +27,7 @@ from vitkit.runs.config import shown_command
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
-from vitkit.runs.records import compare_with_advice, read_followed, read_metrics, read_speed
+from vitkit.runs.records import read_followed, read_metrics, read_speed
 from vitkit.runs.series_record import read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import task_of
@@ -118,7 +118,6 @@ def write_report(
             f"vitkit inspect {quoted}",
         ],
         environment=_environment(folder),
-        expected=compare_with_advice(folder),
         files=[name for name in LINKED if (folder / name).is_file()],
     )
     path = folder / "report.html"

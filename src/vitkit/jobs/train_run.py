@@ -45,7 +45,7 @@ from vitkit.runs.processes import (
     lost_processes_explained,
     take_threads,
 )
-from vitkit.runs.records import DIVERGED, AdviceRecord, compare_with_advice, keep_advice, keep_divergence
+from vitkit.runs.records import DIVERGED, keep_divergence
 from vitkit.runs.start import find_start, load_start
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
@@ -65,7 +65,6 @@ def train_run(
     threads: int | None = None,
     from_scratch: bool = False,
     command: str = "",
-    advice: AdviceRecord | None = None,
     opened: Opened | None = None,
     listener: Listener = SILENT,
 ) -> Path:
@@ -77,7 +76,7 @@ def train_run(
         resume: whether `out` holds this run already; then only the paths of its images and its start may have
             changed.
         device, threads, from_scratch, listener: as for `vitkit.train`.
-        command, advice: the command line and the forecast, which the run folder records.
+        command: the command line, which the run folder records.
         opened: the images and the start that were looked at already; left out, none.
 
     Returns:
@@ -103,7 +102,6 @@ def train_run(
         # Written before anything random happens: whoever kills the run from here on can continue it.
         plan = plan.in_folder(folder, command)
         position = RunPosition(command_to_continue(folder, threads, device, world))
-        keep_advice(folder, advice)
         assert plan.compute is not None  # it has a folder now
         parts = build_parts(plan.run, plan.images, folder, listener, plan.compute, plan.record)
         _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
@@ -161,7 +159,7 @@ def _complete(
     if is_complete(parts, checkpoint):
         # The same command again computes nothing.
         listener.show([("", [f"This run has finished: {folder}"])])
-        _tell_after_end(folder, listener)
+        tell_set_aside(folder, listener)
         return
     # Weights come from the last checkpoint of the run's folder; else from its start; else they are new, and
     # the model has them already.
@@ -221,14 +219,6 @@ def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> N
     parts.rejects.tell(listener)
     trained = Trained(plan.recorded, model, plan.images.splits)
     listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
-    _tell_after_end(folder, listener)
-
-
-def _tell_after_end(folder: Path, listener: Listener) -> None:
-    """Compare a finished run with the advice it followed, and name damaged files that were set aside."""
-    comparison = compare_with_advice(folder)
-    if comparison:
-        listener.show([("advice", [comparison])])
     tell_set_aside(folder, listener)
 
 

@@ -107,8 +107,6 @@ class ReportContent:
     """Commands that made the run, and the next useful ones."""
     environment: Mapping[str, str]
     """Versions, machine, threads, date."""
-    expected: str = ""
-    """A sentence that compares the expected accuracy with the measured one; empty where none was expected."""
     examples: NDArray[np.uint8] | None = None
     """A picture of the model's predictions, where its task answers nothing."""
     followed: Sequence[Mapping[str, Any]] = ()
@@ -154,7 +152,6 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "loss": task.learning.curve.loss or figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
         "left_out": content.left_out,
-        "expected": content.expected,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),
         "card": _flat(

@@ -21,7 +21,7 @@ from vitkit.models.measure import count_parameters, forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.machine import available_memory
-from vitkit.runs.records import StartRecord, read_advice
+from vitkit.runs.records import StartRecord
 from vitkit.text import format_bytes, format_count, format_size, pluralize
 from vitkit.training.config import OptimizerConfig, Sharding
 from vitkit.training.layer_rates import rate_scales
@@ -104,7 +104,7 @@ def first_screen(
         trained += [f"! {advice}", where_to_ask(data.spec)]
     rows.append(("training", trained))
     if start is not None:
-        rows.append(("advice", [_expected(run, data, surroundings.folder)]))
+        rows.append(("advice", [where_to_ask(data.spec, run.start.start)]))
     rows.append(("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
@@ -130,14 +130,6 @@ def reading_rows(run: Run, data: ImageData) -> list[Row]:
     are = "file cannot be read and is" if sum(bad.values()) == 1 else "files cannot be read and are"
     warning = f"! {sum(bad.values()):,} {are} excluded: {', '.join(counts)}"
     return [("images", [reading, *([warning] if counts else [])])]
-
-
-def _expected(run: Run, data: ImageData, folder: Path) -> str:
-    """Give the forecast of a run that has a start; without one, the command that makes it."""
-    record = read_advice(folder)
-    if record is None:
-        return where_to_ask(data.spec, run.start.start)
-    return f"expected by the advice before it: {record.expected.percentages} of the test images right"
 
 
 def describe_images(data: ImageData) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import NotNegative, from_json, read, write
-from vitkit.durable import read_json, read_regular_file
+from vitkit.config import from_json, read, write
+from vitkit.durable import read_regular_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
@@ -111,99 +111,6 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
-
-
-ADVICE_FILE = "advice.json"
-INSIDE, FORECAST = 25, 32
-"""Runs of `benchmarks/advice_outcomes.jsonl` whose accuracy was inside the forecast interval, and all runs
-there: each data set's accuracy was forecast by a relation fitted to the others (docs/results/accuracy.md,
-"The advisor")."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """An expected accuracy, from 0 to 1, and its interval."""
-
-    accuracy: float
-    low: float
-    high: float
-    measured: bool = True
-    """Whether runs like this one were measured, so that 8 of 10 lie in the interval; else the interval is a
-    guess."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.low <= self.accuracy <= self.high <= 1:
-            raise VitkitError(
-                f"expected an accuracy within its interval, from 0 to 1, found {self.accuracy:g} and "
-                f"{self.low:g} to {self.high:g}."
-            )
-
-    @property
-    def percentages(self) -> str:
-        """The interval as percentages: "71 to 83 %"."""
-        return f"{100 * self.low:.0f} to {100 * self.high:.0f} %"
-
-    def compare(self, accuracy: float) -> str:
-        """Compare the forecast with the measured accuracy, in a sentence without a full stop.
-
-        Args:
-            accuracy: as measured, from 0 to 1.
-        """
-        sentence = f"expected {self.percentages}, came out {100 * accuracy:.0f} %"
-        if self.low <= accuracy <= self.high:
-            return sentence
-        side = "above" if accuracy > self.high else "below"
-        reason = "; 2 of 10 runs should lie outside" if self.measured else ", a guess for such a run"
-        return f"{sentence}: {side} the interval{reason}"
-
-
-@dataclass(frozen=True)
-class AdviceRecord:
-    """The contents of `advice.json`."""
-
-    expected: Forecast
-    """The forecast of the accuracy on the test images."""
-    seconds: NotNegative
-    """The expected time of the run."""
-    sentences: tuple[str, ...]
-    """The advice."""
-
-
-def keep_advice(folder: Path, advice: AdviceRecord | None) -> None:
-    """Write `advice.json` before a run begins; a record that is there already stays."""
-    if advice is not None and not (folder / ADVICE_FILE).exists():
-        write(folder / ADVICE_FILE, advice)
-
-
-def read_advice(folder: Path) -> AdviceRecord | None:
-    """Read `advice.json`; None where nobody asked for advice before the run began.
-
-    Raises:
-        VitkitError: the record is damaged.
-    """
-    return read(AdviceRecord, folder / ADVICE_FILE)
-
-
-def compare_with_advice(folder: Path) -> str:
-    """Compare the forecast of a run with its test accuracy, in a sentence; "" where either is missing.
-
-    Raises:
-        VitkitError: the record is damaged.
-    """
-    record = read_advice(folder)
-    if record is None:
-        return ""
-    try:
-        numbers = read_json(folder / "evaluation" / "test.json")
-    except FileNotFoundError:
-        return ""
-    accuracy = numbers.get("accuracy") if isinstance(numbers, dict) else None
-    if not isinstance(accuracy, int | float) or not 0 <= accuracy <= 1:
-        return ""
-    comparison = f"Accuracy on the test images: {record.expected.compare(accuracy)}."
-    if not record.expected.measured:
-        return comparison
-    return f"{comparison} Of {FORECAST} runs with such a forecast, {INSIDE} came out inside."
 
 
 DIVERGED = "diverged.json"

@@ -1,8 +1,8 @@
-"""Advise, before anyone waits for a run, on the start to begin from and on the accuracy to expect."""
+"""Advise, before anyone waits for a run, on the start to begin from, by a probe of its frozen features."""
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,16 +20,6 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.evaluation.fewshot.folds import FOLDS, Folded
-from vitkit.jobs.advice.forecast import (
-    FEWEST,
-    FINETUNED,
-    LARGEST_START,
-    LEVEL,
-    MOST,
-    UNMEASURED,
-    evidence_of,
-    predict,
-)
 from vitkit.jobs.advice.probe import PIXEL_SIDE, probe_features, probe_pixels
 from vitkit.jobs.default_start import measure_starts
 from vitkit.jobs.finetune_defaults import suit_start
@@ -38,19 +28,17 @@ from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import set_threads
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
-from vitkit.models.measure import parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Result
+from vitkit.result import Block, Result, table_of
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
-from vitkit.runs.records import AdviceRecord, Forecast
 from vitkit.runs.start import find_start
 from vitkit.runs.step_cost import Cost, count_images, measure_cost
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
-from vitkit.text import format_size, pluralize
+from vitkit.text import format_bytes, format_duration, format_size, pluralize
 from vitkit.weights.published import DEFAULT_SIDE
 
 MARGIN = 0.01
@@ -61,14 +49,12 @@ UNBALANCED = 10
 
 @dataclass(frozen=True)
 class Option(Cost):
-    """A way to train on the images: its start, its cost and its forecast."""
+    """A way to train on the images: its start, its cost and its probe."""
 
     start: str = ""
     """The start as it was given; "" for new weights and for a published start."""
     folded: Folded | None = None
     """The probe of frozen features, or of small pictures; None without one."""
-    forecast: Forecast | None = None
-    """The forecast of the accuracy on the test images; None without one."""
     notes: tuple[str, ...] = ()
     published: str = ""
     """The published start whose fine-tuning was measured, and whose weights were not fetched."""
@@ -97,7 +83,7 @@ class Advice(Result):
     chosen: Option | None
     """The advised option; None where a start must be found first."""
     scratch: Option
-    """Training from scratch by the recipe for the images; it has no forecast: no such runs were measured."""
+    """Training from scratch by the recipe for the images; small pictures are probed."""
     sentences: tuple[str, ...]
     """The advice."""
     default: str = ""
@@ -110,44 +96,58 @@ class Advice(Result):
     @property
     def can_go(self) -> bool:
         """Whether it can be followed: it names a start, or none was given and the images suffice without."""
-        given = any(option.start for option in self.options)
-        return self.chosen is not None or not (given or advise_on_start(self.data, self.images, self.classes))
+        return self.chosen is not None or not advise_on_start(self.data, self.images, self.classes)
 
-    @property
-    def record(self) -> AdviceRecord | None:
-        """Return the record for the folder of a run that follows the advice; None without a forecast."""
-        if self.chosen is None or self.chosen.forecast is None:
-            return None
-        return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)
+    def blocks(self) -> Sequence[Block]:
+        """Return what is in the images, the ways to train on them, and the advice in sentences."""
+        tested = f", {self.tested:,} to test on" if self.tested else ""
+        warnings = () if self.check is None else self.check.warnings
+        columns: dict[str, Callable[[Option], str]] = {
+            "begin from": lambda way: "new weights" if way is self.scratch else way.start or way.published,
+            "model": lambda way: way.where,
+            "probe": lambda way: "" if way.folded is None else f"{way.folded.accuracy:.0%}",
+            "steps": lambda way: f"{way.steps:,}",
+            "time": lambda way: format_duration(way.seconds),
+            "memory": lambda way: format_bytes(way.memory),
+        }
+        return (
+            f"{self.name}: {self.images:,} training images{tested}, {self.classes:,} classes",
+            *(f"! {warning}" for warning in warnings),
+            replace(table_of((*self.options, self.scratch), columns), text=(0, 1)),
+            *(f"- {sentence}" for sentence in self.sentences),
+        )
+
+    def following(self) -> Sequence[str]:
+        """Return the command that follows the advice, or the one that makes it possible."""
+        images = shlex.quote(self.data)
+        if self.can_go:
+            starts = [option.start for option in self.options if option.start]
+            given = shlex.join(dict.fromkeys([self.data, *starts]))
+            return (f"vitkit advise {given} --go   (trains so)",)
+        if self.default:
+            return (f"vitkit finetune {images}   (from {self.default})",)
+        return (f"vitkit advise {images} START",)
 
 
-def choose(options: tuple[Option, ...], pixels: Folded | None = None) -> Option | None:
-    """Choose the cheapest option whose forecast does not differ from the highest one.
+def choose(options: Sequence[Option]) -> Option | None:
+    """Choose the cheapest start whose probe does not differ from the best one.
 
-    A point, or a standard error of the best option's probe where that is more, is no difference. Cost is
-    counted in FLOPs, not in seconds, so that the same command chooses the same option every time.
+    A point, or a standard error of the best probe where that is more, is no difference. Cost is counted in
+    FLOPs, not in seconds, so that the same command chooses the same option every time.
 
     Args:
         options: starts, each at a size.
-        pixels: the probe of small pictures.
 
     Returns:
-        The option; None without any forecast, or where small pictures alone do better than the best forecast.
+        The option; None where none was probed.
     """
-    best = max(options, key=_accuracy, default=None)
-    if best is None or best.forecast is None:
+    probed = [(option.folded, option) for option in options if option.folded is not None]
+    if not probed:
         return None
-    accuracy, images = best.forecast.accuracy, best.folded.images if best.folded is not None else 0
-    if pixels is not None and pixels.interval[0] > accuracy:
-        return None
-    error = math.sqrt(accuracy * (1 - accuracy) / images) if images else 0.0
-    close = [option for option in options if _accuracy(option) >= accuracy - max(MARGIN, error)]
-    return min(close, key=lambda option: option.flops)
-
-
-def _accuracy(option: Option) -> float:
-    """Return the accuracy of an option's forecast; without one, less than any forecast's."""
-    return -1.0 if option.forecast is None else option.forecast.accuracy
+    best = max((folded for folded, _ in probed), key=lambda folded: folded.accuracy)
+    error = math.sqrt(best.accuracy * (1 - best.accuracy) / best.images)
+    least = best.accuracy - max(MARGIN, error)
+    return min((option for folded, option in probed if folded.accuracy >= least), key=lambda way: way.flops)
 
 
 def advice_sentences(
@@ -171,20 +171,14 @@ def advice_sentences(
         begin: where no start was given, a sentence on the published start to begin from.
     """
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
-    given = any(option.start for option in options)
-    if chosen is None and given:
-        yield from _none_is_good_enough(options, scratch)
     if few:
         yield few
     if chosen is not None:
         yield from _begin(chosen, options)
         yield from _about_small_pictures(chosen, scratch)
-    elif not given:
+    else:
         yield from _begin_from_published(begin, usual_side(sizes), enough=not few)
-    yield (
-        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch}) there is no forecast: "
-        "no such runs were measured."
-    )
+    yield f"From scratch: recipe {scratch.run.recipe}, {scratch.where}, {scratch}."
     yield from _about_classes(class_numbers(data.splits["train"].labels))
     for pair, count in leaks.items():
         yield (
@@ -194,8 +188,8 @@ def advice_sentences(
 
 
 def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
-    """Say which start to begin from, how, and the accuracy to expect."""
-    assert chosen.forecast is not None and chosen.folded is not None
+    """Say which start to begin from, how, and how much its frozen features tell."""
+    assert chosen.folded is not None
     among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
     yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen}."
     optimizer = chosen.run.optimizer
@@ -204,40 +198,15 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
             f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last layer, "
             "lower layers more slowly."
         )
-    folded = chosen.folded
+    folded, (low, high) = chosen.folded, chosen.folded.interval
     yield (
-        f"Expect {chosen.forecast.percentages} of the test images to be right: "
-        f"{_how_sure(chosen.forecast)}. The "
-        f"start's frozen features tell {folded.accuracy:.0%} of "
-        f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
-        "cross-validation)."
+        f"The start's frozen features tell {folded.accuracy:.0%} of "
+        f"{pluralize(folded.images, 'training image')} right (95 % interval {low:.0%} to {high:.0%}; "
+        f"{folded.method}, {FOLDS}-fold cross-validation). That is no forecast: what fine-tuning adds was "
+        "not measured."
     )
     for note in chosen.notes:
         yield f"{chosen.start}: {note}."
-
-
-def _how_sure(forecast: Forecast) -> str:
-    """Say how often such an interval holds the accuracy."""
-    if forecast.measured:
-        return f"{LEVEL * 10:.0f} of 10 runs should lie inside"
-    return (
-        f"a guess, {UNMEASURED:g} times as wide as for the runs that were measured, which had {FEWEST} to "
-        f"{MOST} training images and starts of fewer than {LARGEST_START:,} parameters"
-    )
-
-
-def _none_is_good_enough(options: Sequence[Option], scratch: Option) -> Iterator[str]:
-    """Say that no start is advised, because small pictures alone do better than any forecast."""
-    assert scratch.folded is not None
-    best = max(options, key=_accuracy)
-    assert best.forecast is not None
-    which = best.start if len(options) == 1 else f"{best.start}, the best of {len(options)} that were tried"
-    yield (
-        f"No start is advised: small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell "
-        f"{scratch.folded.accuracy:.0%} of {pluralize(scratch.folded.images, 'training image')} right, and "
-        f"{best.forecast.percentages} is expected of fine-tuning {which}. Look for one that was trained on "
-        "images more like these."
-    )
 
 
 def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
@@ -301,8 +270,6 @@ CHECKED, CHECKED_PIXELS = 100_000, 2e9
 about a minute of a core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
 LARGER = 1.7
 """The larger of two sizes: the paper pre-trains at 224 pixels and fine-tunes at 384."""
-UNTESTED = 1000
-"""Test images of the forecast where the data has none."""
 PIXEL_SECONDS = 10.0
 """The most seconds for the probe of small pictures."""
 
@@ -373,7 +340,7 @@ def advise(
             if candidate.measured is not None
         )
         begin = default.advice(opened.spec)
-    chosen = choose(ways, scratch.folded)
+    chosen = choose(ways)
     return Advice(
         data=data,
         name=opened.name,
@@ -398,7 +365,7 @@ def follow(
     command: str = "",
     listener: Listener = AUTOMATIC,
 ) -> Path:
-    """Train as advised; the run folder keeps the forecast, and the run ends with a comparison.
+    """Train as advised.
 
     Without a start, and with enough images, it trains from scratch.
 
@@ -415,15 +382,7 @@ def follow(
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
-    return train_run(
-        option.run,
-        out,
-        device=device,
-        threads=threads,
-        command=command,
-        advice=advice.record,
-        listener=listener,
-    )
+    return train_run(option.run, out, device=device, threads=threads, command=command, listener=listener)
 
 
 def _look(
@@ -488,14 +447,7 @@ def _option(run: Run, seconds: float, device: torch.device, cache: bool, listene
     start = find_start(run.start)
     seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    forecast = predict(
-        evidence_of(probe.folded),
-        len(data.splits["train"]),
-        count_images(data, "test") or UNTESTED,
-        FINETUNED,
-        parameters=parameters(start.config),
-    )
-    return Option(**vars(cost), start=run.start.start, folded=probe.folded, forecast=forecast, notes=notes)
+    return Option(**vars(cost), start=run.start.start, folded=probe.folded, notes=notes)
 
 
 def _scratch(

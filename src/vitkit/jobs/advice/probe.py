@@ -140,7 +140,7 @@ def _probe(
     if len(indices) < LEAST_IMAGES:
         raise VitkitError(
             f"Expected at least {LEAST_IMAGES} training images that can be read, found {len(indices)} in "
-            f"{data.spec}: no forecast can be made. Add images, or look at them with vitkit data check."
+            f"{data.spec}: they are too few for a probe. Add images, or look at them with vitkit data check."
         )
     with listener.progress(f"cross-validation, {what}", fits()) as progress:
         folded = cross_validate(features, labels[indices], len(data.class_names), progress=progress)
