@@ -13,6 +13,7 @@ steps of the training loop, in which a GPU is never waited for.
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,8 +42,8 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import vit_config
-from vitkit.runs.machine import available_memory, choose_for, compute_as, find_device
-from vitkit.runs.timing import BenchPhase, Clock, Step, largest_batch
+from vitkit.runs.machine import choose_for, compute_as, find_device
+from vitkit.runs.timing import BenchPhase, Clock, Step
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import StepNumbers, Trainer
@@ -135,8 +136,21 @@ class Largest(Record):
     phase: BenchPhase
     recompute: bool
     images: int
-    tried: bool
-    """Whether it was run; else it follows from smaller ones."""
+
+
+def largest_that_fits(step_of: Callable[[int], Step], seconds: float) -> int:
+    """Double the batch until it does not fit, then halve the step, down to a sixteenth of what fits."""
+    end, fits, fails = time.perf_counter() + seconds, 0, 0
+    while time.perf_counter() < end and (not fails or fails - fits > max(1, fits // 16)):
+        count = (fits + fails) // 2 if fails else max(1, 2 * fits)
+        try:
+            step_of(count)()
+            fits = count
+        except torch.OutOfMemoryError:
+            fails = count
+        if fails == count:  # out here, where the error no longer holds what did not fit
+            torch.cuda.empty_cache()
+    return fits
 
 
 def largest(
@@ -166,17 +180,16 @@ def largest(
 
         contestant.prepare()
         at(1)()
-        batch = largest_batch(at, device, available_memory() or 0, seconds)
+        images = largest_that_fits(at, seconds)
         if isinstance(model, ImageModel):
             model.recompute = False
         way = " recomputed" if recompute else ""
-        print(f"  largest batch, {phase}, {contestant.name}{way}: {batch.images:,}", flush=True)
+        print(f"  largest batch, {phase}, {contestant.name}{way}: {images:,}", flush=True)
         yield Largest(
             **subject(contestant, name, config),
             phase=phase,
             recompute=recompute,
-            images=batch.images,
-            tried=batch.tried,
+            images=images,
         )
 
 

@@ -17,7 +17,7 @@ import torch
 from benchmarks.slow_peers import compiled, int8_contestants
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.bench import compare, describe_machine, headlines
+from vitkit.jobs.bench.bench import compare, describe_machine
 from vitkit.jobs.bench.contestants import (
     PEERS,
     installed_peers,
@@ -25,7 +25,7 @@ from vitkit.jobs.bench.contestants import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.records import Speed, write_records
+from vitkit.jobs.bench.records import Speed, headlines, write_records
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.runs.machine import keep_freed_memory

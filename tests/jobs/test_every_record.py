@@ -71,7 +71,7 @@ SPEED = Speed(
     mfu=0.5,
     mfu_executed=None,
 )
-MEMORY = Memory(**STEP, peak=9, room=99, largest_batch=None, tried=False)
+MEMORY = Memory(**STEP, peak=9, room=99, largest_batch=7)
 RESPONSE = Response(**TIMED, latency=Latency(0.1, 0.2, None, 7))
 
 RECORDS: list[Any] = [

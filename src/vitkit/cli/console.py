@@ -216,23 +216,23 @@ def print_result(result: Any, as_json: bool, show: Callable[[Any], None] | None 
         print_next(*following)
 
 
-def print_blocks(blocks: "Sequence[Block | None]") -> None:
+def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -> None:
     """Print paragraphs and tables, with a blank line around each table; figures are for pages alone."""
     from vitkit import result
 
-    before: object = None
+    to, before = to or out, None
     for block in blocks:
         if block is None or isinstance(block, result.Plot):
             continue
         is_table = isinstance(block, result.Table)
         if before is not None and (is_table or isinstance(before, result.Table)):
-            print_lines("")
+            to.print()
         if isinstance(block, result.Table):
-            print_table(block.headings, block.rows, text=block.text)
+            print_table(block.headings, block.rows, text=block.text, to=to)
         else:
             plain = isinstance(block, str) or block.kind != "answer"
             text = block if isinstance(block, str) else block.sentences
-            out.print(text if plain else bold(text), markup=False, soft_wrap=True)
+            to.print(text if plain else bold(text), markup=False, soft_wrap=True)
         before = block
 
 

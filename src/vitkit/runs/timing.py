@@ -198,53 +198,6 @@ def peak_memory(step: Step, device: torch.device) -> int:
     return most
 
 
-@dataclass(frozen=True)
-class LargestBatch:
-    """The largest batch that fits into memory."""
-
-    images: int
-    """0 where not even one image fits."""
-    tried: bool
-    """Whether it was run; else it follows from the memory of smaller batches, which grows by a line."""
-
-
-def largest_batch(
-    step_of: Callable[[int], Step], device: torch.device, room: int, seconds: float, small: int = 2
-) -> LargestBatch:
-    """Search the largest batch that fits into memory.
-
-    A GPU runs larger and larger batches, until one does not fit. A processor would swap or be killed: there
-    the memory of two small batches is measured, and the largest one follows from a line through them.
-
-    Args:
-        step_of: makes the step of a batch size.
-        device: where the step runs.
-        room: bytes that a step may allocate, on a CPU.
-        seconds: after which a GPU's search ends with the largest batch that has fitted.
-        small: on a CPU, a batch whose images take more memory than what does not grow with the batch.
-    """
-    if device.type == "cuda":
-        return _largest_tried(step_of, seconds)
-    less, more = (peak_memory(step_of(count), device) for count in (small, 2 * small))
-    slope = max(1.0, (more - less) / small)
-    return LargestBatch(max(0, int((room - (more - 2 * small * slope)) / slope)), tried=False)
-
-
-def _largest_tried(step_of: Callable[[int], Step], seconds: float) -> LargestBatch:
-    """Double the batch until it does not fit, then halve the step, down to a sixteenth of what fits."""
-    end, fits, fails = time.perf_counter() + seconds, 0, 0
-    while time.perf_counter() < end and (not fails or fails - fits > max(1, fits // 16)):
-        count = (fits + fails) // 2 if fails else max(1, 2 * fits)
-        try:
-            step_of(count)()
-            fits = count
-        except torch.OutOfMemoryError:
-            fails = count
-        if fails == count:  # out here, where the error no longer holds what did not fit
-            torch.cuda.empty_cache()
-    return LargestBatch(fits, tried=True)
-
-
 @contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
     """Compute with some number of threads while the block lasts: the number belongs to the process."""

@@ -15,13 +15,13 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
 from vitkit.jobs.bench import contestants
-from vitkit.jobs.bench.bench import count_executed, headlines, products
+from vitkit.jobs.bench.bench import count_executed, products
 from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, step_of, vitkit_contestants
-from vitkit.jobs.bench.records import Memory, Response, Speed
+from vitkit.jobs.bench.records import Memory, Response, Speed, headlines
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import model_config, vit_config
-from vitkit.runs.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
+from vitkit.runs.timing import Clock, Turn, latency, peak_memory, spread, take_turns
 
 CPU = torch.device("cpu")
 MODEL = "ViT-32x3x2/8"
@@ -125,40 +125,15 @@ def test_peak_memory_is_what_is_alive_at_one_time() -> None:
     assert peak_memory(step, CPU) == pytest.approx(5_000_000, rel=0.001)
 
 
-@pytest.mark.parametrize(("room", "expected"), [(1_000_000, 200), (1_000, 0), (0, 0)])
-def test_the_largest_batch_on_a_processor_follows_from_small_ones(room: int, expected: int) -> None:
-    def of_batch(count: int) -> Callable[[], Any]:
-        return lambda: torch.empty(1250 * count + 250).zero_()
-
-    batch = largest_batch(of_batch, CPU, room, 1.0)
-    assert abs(batch.images - expected) <= 1 and not batch.tried
-
-
-def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
-    """Few images take less than the gradients of all weights, and say nothing of how many would fit."""
-    config = vit_config("ViT-96x4x3/8", 10, 32)
-    model = build_model(config).train()
-
-    def of_batch(count: int) -> Callable[[], Any]:
-        model.zero_grad()
-        return lambda: model(torch.zeros(count, 3, 32, 32)).sum().backward()
-
-    case = job._Case("m", config, *[None] * 7)  # type: ignore[arg-type]
-    small = case._small_batch("training", "float32")
-    room = 12 * peak_memory(of_batch(small), CPU)
-    images = largest_batch(of_batch, CPU, room, 1.0, small).images
-    assert peak_memory(of_batch(images), CPU) == pytest.approx(room, rel=0.05)
-    assert largest_batch(of_batch, CPU, room, 1.0, 2).images > 1.2 * images  # as it was measured before
-
-
-def test_a_largest_batch_that_takes_too_long_to_find_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(job, "LEAST_PATIENCE", 0.0)
-    monkeypatch.setattr(job, "PATIENCE", 0.0)
-    monkeypatch.setattr(job._Case, "_fitting_batch", lambda *_: (2, 0.1))
-    assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01", "--no-training"]) == 0
-    assert "not measured" in capsys.readouterr().out.split("largest batch")[1]
+def test_the_largest_batch_is_where_the_memory_ends() -> None:
+    config, room = vit_config(MODEL, 1000, 32), 10**8
+    measured = vitkit.bench(MODEL, image_size="32", minutes=0.01, memory_gb=room / 1e9, precision="float32")
+    (batch,) = {
+        record.largest_batch
+        for record in measured.records
+        if isinstance(record, Memory) and record.phase == "training"
+    }
+    assert training_memory(config, batch).peak <= room < training_memory(config, batch + 1).peak
 
 
 def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,22 +150,6 @@ def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(planned) == pytest.approx(60)
     assert planned[1] / planned[0] == pytest.approx(3**0.5)
     assert planned[2] / planned[0] == pytest.approx((flops[1] / flops[0]) ** 0.5)
-
-
-@pytest.mark.parametrize("most", [0, 1, 37, 4096])
-def test_a_gpu_tries_batches_until_one_does_not_fit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search alone, without a GPU: whatever fits is found to a sixteenth."""
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-
-    def of_batch(count: int) -> Callable[[], None]:
-        def step() -> None:
-            if count > most:
-                raise torch.OutOfMemoryError
-
-        return step
-
-    batch = largest_batch(of_batch, torch.device("cuda"), 0, 10.0)
-    assert batch.tried and most * 15 / 16 - 1 <= batch.images <= most
 
 
 def test_a_model_is_measured_in_every_way() -> None:
@@ -216,9 +175,7 @@ def test_a_model_is_measured_in_every_way() -> None:
         config = vit_config(MODEL, 1000, memory.image_size)
         if memory.phase == "training" and memory.name == "vitkit float32":
             assert memory.peak == pytest.approx(training_memory(config, 2).peak, rel=0.25)
-    assert len(memories) == 4 and all(
-        m.largest_batch and m.largest_batch > 2 and not m.tried for m in memories
-    )
+    assert len(memories) == 4 and all(m.largest_batch > 2 for m in memories)
     assert benchmark.machine["threads"] == 1 and benchmark.machine["clock"] == "processor time"
     json.dumps(benchmark.to_json())
 

@@ -3,6 +3,7 @@
 The paper's Appendix D.5 measures images per second and the largest batch too, over image sizes (Figure 12).
 """
 
+import bisect
 import math
 import os
 import platform
@@ -38,7 +39,7 @@ from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed, wr
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
 from vitkit.listener import Listener, Progress, hushed
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config.compute_config import Compute, Precision
 from vitkit.models.measure import executed_flops, forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
@@ -51,7 +52,6 @@ from vitkit.runs.timing import (
     Step,
     Ticking,
     Turn,
-    largest_batch,
     latency,
     peak_memory,
     spread,
@@ -191,30 +191,13 @@ def _whole_rounds(
     return times, None
 
 
-def headlines(speeds: Sequence[Speed]) -> list[str]:
-    """Say, by precision, the speed of vitkit's fastest engine over the best peer's; of one model and size."""
-    lines = []
-    for precision in dict.fromkeys(speed.precision for speed in speeds):
-        timed = [s for s in speeds if s.precision == precision and s.library != "vitkit exact"]
-        own = [s for s in timed if s.library.startswith("vitkit")]
-        peers = [s for s in timed if not s.library.startswith("vitkit")]
-        if own and peers:
-            mine, best = (min(side, key=lambda speed: speed.seconds) for side in (own, peers))
-            least = best.least_seconds / mine.least_seconds
-            lines.append(
-                f"{precision}: {mine.name} has {best.seconds / mine.seconds:.2f} times the speed of the best "
-                f"peer ({best.name}) by medians, {least:.2f} by least times"
-            )
-    return lines
-
-
 PAPER_SIZES = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0
 """A measurement is skipped where it would take this many times its part of the time."""
-LEAST_PATIENCE = 5.0
-"""Seconds that finding the largest batch may always take."""
+MOST_IMAGES = 2**20
+"""More images than any memory has room for."""
 PROBE = 0.2
 """Seconds for which matrix products are timed, to guess how long a step takes."""
 
@@ -431,7 +414,7 @@ class _Case:
         self.budget.detail = f"{self.title}, {phase}"
         self.budget.tick()
         seconds = self.budget.seconds_for_next()
-        needed = self._needed(phase)
+        needed = self._estimate(phase, 1, "float32") * (1 + len(self.peers))
         room = available_memory()
         if room is not None and self.device.type == "cpu" and needed > room:
             self.listener.warn(
@@ -454,7 +437,7 @@ class _Case:
             images = self._images(batch)
             contestants = self._contestants(phase, images)
             yield from compare(
-                *(self.model, self.config, phase, contestants, images, self.clock, 0.6 * seconds),
+                *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
                 flops=flops,
                 tick=self.budget.tick,
             )
@@ -462,7 +445,7 @@ class _Case:
             if phase == "inference":
                 yield from self._latencies(ours, 0.25 * seconds)
             for contestant in ours:
-                yield self._memory(phase, contestant, batch, 0.15 * seconds / len(ours))
+                yield self._memory(phase, contestant, batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             self.listener.warn(
@@ -484,12 +467,6 @@ class _Case:
         generator = torch.Generator().manual_seed(0)
         shape = (batch, self.config.in_channels, *self.config.image_size)
         return torch.randn(shape, generator=generator).to(self.device)
-
-    def _needed(self, phase: BenchPhase) -> int:
-        """Return the bytes that one image needs, for all libraries together."""
-        if phase == "training":
-            return training_memory(self.config, 1).peak * (1 + len(self.peers))
-        return inference_memory(self.config, 1).peak * (1 + len(self.peers))
 
     def _fitting_batch(
         self, phase: BenchPhase, flops: int, contestants: int, seconds: float
@@ -523,55 +500,43 @@ class _Case:
             times = latency(step, self.device, seconds / len(contestants), self.budget.tick)
             yield Response(**subject(contestant, self.model, self.config), latency=times)
 
-    def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int, seconds: float) -> Memory:
-        """Measure the memory of a step, and find the largest batch."""
+    def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int) -> Memory:
+        """Measure the memory of a step, and estimate the largest batch as training does before it begins."""
         optimizers: dict[torch.nn.Module, torch.optim.Optimizer] = {}
-
-        def at(count: int) -> Step:
-            if contestant.model is not None:  # else the step would free the gradients of the one before
-                contestant.model.zero_grad()
-            return step_of(contestant, phase, self._images(count), optimizers)
-
         contestant.prepare()
-        at(1)()  # the optimiser's state is there from now on
-        step = at(batch)
+        # A step that the optimiser's state is there after, which is allocated once.
+        step_of(contestant, phase, self._images(1), optimizers)()
+        if contestant.model is not None:  # else the step would free the gradients of the one before
+            contestant.model.zero_grad()
+        peak = peak_memory(step_of(contestant, phase, self._images(batch), optimizers), self.device)
+        self.budget.tick()
         # Allocated before a step: weights of 4 bytes, and in training AdamW's two moments.
         lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
-        room = (available_memory() or 0) + lasting
         if self.memory_gb is not None:
             room = int(self.memory_gb * 1e9)
-        if self.device.type == "cuda":
+        elif self.device.type == "cuda":
             room = torch.cuda.get_device_properties(self.device).total_memory
-        started = time.perf_counter()
-        peak = peak_memory(step, self.device)
-        small = self._small_batch(phase, contestant.precision)
-        measuring = 3 * small / batch * (time.perf_counter() - started)
-        if self.device.type == "cpu" and measuring > max(LEAST_PATIENCE, PATIENCE * seconds):
-            largest = None
         else:
-            largest = largest_batch(at, self.device, room - lasting, seconds, small)
-        self.budget.tick()
+            room = (available_memory() or 0) + lasting
         return Memory(
             **subject(contestant, self.model, self.config),
             phase=phase,
             batch_size=batch,
             peak=lasting + peak,
             room=room,
-            largest_batch=None if largest is None else largest.images,
-            tried=largest is not None and largest.tried,
+            largest_batch=bisect.bisect_right(
+                range(1, MOST_IMAGES),
+                room,
+                key=lambda images: self._estimate(phase, images, contestant.precision),
+            ),
         )
 
-    def _small_batch(self, phase: BenchPhase, precision: EnginePrecision) -> int:
-        """Count the images that need as much memory as is allocated for any batch: in training the gradients
-        of all weights, in inference the weights rounded to bfloat16.
-
-        A smaller batch hides in memory that is taken anyway: the line through it led to ten million images.
-        """
-        weights = 4 * parameters(self.config)
+    def _estimate(self, phase: BenchPhase, images: int, precision: EnginePrecision) -> int:
+        """Estimate the most bytes of a step of so many images."""
         if phase == "training":
-            return max(2, math.ceil(weights / training_memory(self.config, 1).activations))
-        rounded = weights // 2 if precision == "bfloat16" else 0
-        return max(2, math.ceil(rounded / inference_memory(self.config, 1).activations))
+            compute = Compute("bfloat16" if precision == "bfloat16" else "float32")
+            return training_memory(self.config, images, compute).peak
+        return inference_memory(self.config, images).peak
 
 
 def _peers(listener: Listener) -> list[str]:

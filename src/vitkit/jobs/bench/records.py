@@ -3,15 +3,17 @@
 `vitkit bench` and the scripts of benchmarks/ write the same file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from vitkit.config import COUNT, Positive, Range, to_json
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision
+from vitkit.result import Block, Result, table_of
 from vitkit.runs.timing import BenchPhase, Latency
+from vitkit.text import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,22 +81,99 @@ class Memory(BatchRecord):
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
     room: int
     """Bytes that the largest batch may take."""
-    largest_batch: int | None
-    """None where there was no time to find out."""
-    tried: bool
-    """Whether the largest batch was run; else it follows from smaller ones."""
+    largest_batch: int
+    """By the memory estimate; 0 where not even one image fits."""
 
 
-@dataclass(frozen=True)
-class Bench:
+@dataclass(frozen=True, repr=False)
+class Bench(Result):
     """The measurements of a benchmark, and what they were made on."""
 
     machine: Mapping[str, Any]
     records: tuple[Speed | Memory | Response, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return to_json(self)
+    def summary(self) -> str:
+        """Describe the machine."""
+        machine = self.machine
+        load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
+        kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())
+        return (
+            f"{machine['device']}, {machine['threads']} of {machine['cores']} cores{load}; "
+            f"{machine['clock']}; torch {machine['torch']}\nkernels: {kernels}"
+        )
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the machine, and for each model and size its tables."""
+        blocks: list[Block] = [self.summary()]
+        for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
+            own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
+            for phase in get_args(BenchPhase):
+                speeds = [record for record in own if isinstance(record, Speed) and record.phase == phase]
+                if speeds:
+                    title = f"{model} at {size[0]} pixels, {phase}, batch {speeds[0].batch_size}"
+                    blocks.append(f"{title}, compared with {speeds[0].reference}")
+                    blocks += [table_of(speeds, SPEEDS), *headlines(speeds)]
+            if responses := [record for record in own if isinstance(record, Response)]:
+                blocks.append(table_of(responses, LATENCIES))
+            if memories := [record for record in own if isinstance(record, Memory)]:
+                blocks.append(table_of(memories, MEMORIES))
+        return [*blocks, ABOUT]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{1e3 * seconds:,.1f} ms"
+
+
+def _share(utilisation: float | None) -> str:
+    return "not measured" if utilisation is None else f"{utilisation:.0%}"
+
+
+SPEEDS: Mapping[str, Callable[[Speed], str]] = {
+    "": lambda speed: speed.name,
+    "images/s": lambda speed: f"{speed.images_per_second:,.1f}",
+    "ms": lambda speed: f"{1e3 * speed.seconds:,.1f}",
+    "ratio": lambda speed: f"{speed.ratio:.2f}",
+    "quartiles": lambda speed: "{:.2f} to {:.2f}".format(*speed.ratio_quartiles),
+    "utilisation": lambda speed: _share(speed.mfu),
+    "executed": lambda speed: _share(speed.mfu_executed),
+}
+LATENCIES: Mapping[str, Callable[[Response], str]] = {
+    "latency of one image": lambda response: response.name,
+    "p50": lambda response: _milliseconds(response.latency.p50),
+    "p90": lambda response: _milliseconds(response.latency.p90),
+    "p99": lambda response: _milliseconds(response.latency.p99),
+    "calls": lambda response: f"{response.latency.calls:,}",
+}
+MEMORIES: Mapping[str, Callable[[Memory], str]] = {
+    "memory": lambda memory: f"{memory.phase}, {memory.name}",
+    "batch": lambda memory: f"{memory.batch_size:,}",
+    "peak": lambda memory: format_bytes(memory.peak),
+    "largest batch": lambda memory: f"{memory.largest_batch:,}",
+    "of": lambda memory: format_bytes(memory.room),
+}
+ABOUT = (
+    "Ratios are medians of rounds, with quartiles. Utilisation is the FLOPs per second of the whole model, "
+    "and the executed ones, over the FLOPs per second of PyTorch's matrix products of its shapes, in the "
+    "same precision and the same rounds; an engine with faster products is above 100 %. The largest batch "
+    "follows from the memory estimate, as in training."
+)
+
+
+def headlines(speeds: Sequence[Speed]) -> list[str]:
+    """Say, by precision, the speed of vitkit's fastest engine over the best peer's; of one model and size."""
+    lines = []
+    for precision in dict.fromkeys(speed.precision for speed in speeds):
+        timed = [s for s in speeds if s.precision == precision and s.library != "vitkit exact"]
+        own = [s for s in timed if s.library.startswith("vitkit")]
+        peers = [s for s in timed if not s.library.startswith("vitkit")]
+        if own and peers:
+            mine, best = (min(side, key=lambda speed: speed.seconds) for side in (own, peers))
+            least = best.least_seconds / mine.least_seconds
+            lines.append(
+                f"{precision}: {mine.name} has {best.seconds / mine.seconds:.2f} times the speed of the best "
+                f"peer ({best.name}) by medians, {least:.2f} by least times"
+            )
+    return lines
 
 
 def write_records(path: Path, machine: Mapping[str, Any], records: Sequence[Record]) -> None:
