@@ -15,6 +15,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import VERBS, run
+from vitkit.cli.options import verb_of
 from vitkit.config import IN_PYTHON_ALONE
 from vitkit.jobs.functions import read_argument_texts, read_field_texts
 
@@ -226,7 +227,8 @@ JOBS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("verb", JOBS)
 def test_the_options_of_a_verb_are_the_parameters_of_its_function(verb: str) -> None:
     function = JOBS[verb]
-    made = importlib.import_module(VERBS[verb][1]).VERB
+    target = VERBS[verb][1]
+    made = verb_of(verb, target) or importlib.import_module(target).VERB
     parameters = inspect.signature(function).parameters
     assert list(inspect.signature(made.signature).parameters) == list(parameters)
     assert made.signature.__doc__ == function.__doc__

@@ -72,8 +72,19 @@ def table_of(
     return Table(tuple(columns), rows, sortable)
 
 
-Block: TypeAlias = str | Text | Plot | Table
-"""A paragraph, a figure or a table of a result."""
+@dataclass(frozen=True)
+class Facts:
+    """Lines below headings that stand beside them; the same heading is shown once."""
+
+    rows: tuple[tuple[str, Sequence[str]], ...]
+
+    def table(self) -> Table:
+        """Return the same as a table, with a row for each heading that has lines."""
+        return Table(("", ""), tuple((heading, "; ".join(lines)) for heading, lines in self.rows if lines))
+
+
+Block: TypeAlias = str | Text | Plot | Table | Facts
+"""A paragraph, a figure, a table or facts of a result."""
 
 
 class Result:
@@ -102,8 +113,11 @@ class Result:
         return f"<{type(self).__name__}: {visible(self.summary())}>"
 
     def _repr_html_(self) -> str:
-        tables = (html_table(block) for block in self.blocks() if isinstance(block, Table) and block.rows)
-        return f"<p>{escape(self.summary())}</p>{''.join(tables)}"
+        shown = f"<p>{escape(self.summary())}</p>"
+        for block in self.blocks():
+            block = block.table() if isinstance(block, Facts) else block
+            shown += html_table(block) if isinstance(block, Table) and block.rows else ""
+        return shown
 
 
 def html_table(table: Table) -> str:

@@ -109,14 +109,14 @@ def test_a_command_that_fails_says_so_as_json(
         (KeyboardInterrupt(), 130, "interrupted"),
         (signal.SIGTERM, 143, "SIGTERM"),
     ):
-        monkeypatch.setitem(sys.modules, "vitkit.cli.card", failing(error))
-        assert run(["card", "x", "--json"]) == code
+        monkeypatch.setitem(sys.modules, "vitkit.cli.starts", failing(error))
+        assert run(["starts", "x", "--json"]) == code
         record, before, _ = failure(capsys)
         assert sentence in record["error"] and record["exit_code"] == code
         assert [json.loads(line) for line in before] == [{"image": "first.png"}]
-    monkeypatch.setitem(sys.modules, "vitkit.cli.card", failing(ZeroDivisionError("a bug")))
+    monkeypatch.setitem(sys.modules, "vitkit.cli.starts", failing(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):  # keeps its traceback
-        run(["card", "x", "--json"])
+        run(["starts", "x", "--json"])
     assert failure(capsys)[0] == {"error": "ZeroDivisionError: a bug", "exit_code": 1}
 
 
@@ -144,8 +144,8 @@ def test_errors_are_one_message(
     def fail(arguments: list[str]) -> None:
         raise error
 
-    monkeypatch.setattr("vitkit.cli.models.main", fail)
-    assert run(["models"]) == 1
+    monkeypatch.setattr("vitkit.cli.starts.main", fail)
+    assert run(["starts"]) == 1
     message = capsys.readouterr().err
     assert message.startswith("vitkit: ") and sentence in message
 
@@ -156,9 +156,9 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(arguments: list[str], error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr("vitkit.cli.models.main", fail)
+        monkeypatch.setattr("vitkit.cli.starts.main", fail)
         with pytest.raises(type(error)):
-            run(["models"])
+            run(["starts"])
 
 
 def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
+from vitkit.cli.options import verb_of
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
 from vitkit.runs.config import Run, with_task
@@ -14,12 +15,14 @@ from vitkit.runs.config import Run, with_task
 def commands() -> Iterator[tuple[str, Any, HelpPage]]:
     """Yield each verb with the dataclass or the table of its options and the page of its help."""
     for verb, (_, name) in VERBS.items():
-        module = importlib.import_module(name)
+        job = verb_of(verb, name)
+        module: Any = None if job else importlib.import_module(name)
         if verb in TRAINING_PAGES:
             yield verb, None, TRAINING_PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
-            options = module.VERB.options if hasattr(module, "VERB") else getattr(module, "OPTIONS", None)
+            job = job or getattr(module, "VERB", None)
+            options = job.options if job else getattr(module, "OPTIONS", None)
             yield named, module.Command if options is None else options, PAGES[named]
 
 

@@ -3,9 +3,10 @@
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vitkit.cli.help import ASKING
-from vitkit.cli.options import parse_given
+from vitkit.cli.options import parse_given, verb_of
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
 from vitkit.cli.verb_options import Option, describe
 from vitkit.runs.config import Run, with_task
@@ -53,8 +54,10 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
         options = (*TRAINING_PAGES[verb].before, *describe_training(verb, run))
     else:
-        home = importlib.import_module(module)
-        table = home.VERB.options if hasattr(home, "VERB") else getattr(home, "OPTIONS", None)
+        job = verb_of(verb, module)
+        home: Any = None if job else importlib.import_module(module)
+        job = job or getattr(home, "VERB", None)
+        table = job.options if job else getattr(home, "OPTIONS", None)
         options = describe(home.Command) if table is None else table
         if verb == "data":
             options = (*options, *home.SHOW.options)

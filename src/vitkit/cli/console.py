@@ -195,9 +195,19 @@ def print_lines(*lines: str) -> None:
     out.print(*lines, sep="\n", markup=False, soft_wrap=True)
 
 
-def print_fact(heading: str, fact: str) -> None:
-    """Print a fact behind a heading of at most 8 letters, in one line: it may hold a path."""
-    print_lines(f"{heading:8} {fact}")
+def print_facts(rows: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Print lines beside their headings, each heading once; lines without any heading stand at the left."""
+    rows = list(rows)
+    if not any(heading for heading, _ in rows):
+        print_lines(*(line for _, lines in rows for line in lines))
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=HEADING_WIDTH)
+    for heading, lines in rows:
+        for line in lines:
+            grid.add_row(f"[bold]{escape(heading)}[/]", escape(line))
+            heading = ""  # once, before its first line
+    out.print(grid)
 
 
 def print_result(result: Any, as_json: bool, show: Callable[[Any], None] | None = None) -> None:
@@ -229,10 +239,14 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             to.print()
         if isinstance(block, result.Table):
             print_table(block.headings, block.rows, text=block.text, to=to)
+        elif isinstance(block, result.Facts):
+            print_facts(block.rows)
         else:
             plain = isinstance(block, str) or block.kind != "answer"
             text = block if isinstance(block, str) else block.sentences
-            to.print(text if plain else bold(text), markup=False, soft_wrap=True)
+            # A command or a path is copied from the terminal: no line may end within it.
+            whole = "/" in text or "vitkit " in text
+            to.print(text if plain else bold(text), markup=False, soft_wrap=whole)
         before = block
 
 
@@ -452,17 +466,7 @@ class TerminalListener(Listener):
         err.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        if not any(heading for heading, _ in rows):
-            for _, lines in rows:
-                out.print(*lines, sep="\n", markup=False)
-            return
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(min_width=HEADING_WIDTH)
-        for heading, lines in rows:
-            for line in lines:
-                grid.add_row(f"[bold]{escape(heading)}[/]", escape(line))
-                heading = ""  # once, before its first line
-        out.print(grid)
+        print_facts(rows)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Report]:

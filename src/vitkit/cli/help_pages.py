@@ -120,14 +120,14 @@ PAGES = {
         ),
     ),
     "inspect": HelpPage(
-        "--images --out --image-size --position-interpolation --num-heads --quiet",
+        "--images --out --image-size --position-interpolation --num-heads --quiet --json",
         (
             "vitkit inspect runs/digits",
             "vitkit inspect vit-ti16-augreg-in21k photo.jpg --out pictures/",
         ),
     ),
     "models": HelpPage(
-        "--image-size --num-classes",
+        "--image-size --num-classes --json",
         ("vitkit models 'ViT-B*'", "vitkit models ViT-Ti/16 --image-size 384 --num-classes 10"),
         usage="[PATTERN...] [OPTIONS]",
     ),

@@ -23,7 +23,10 @@ VERBS = {
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "pretrain": ("train a model on images without labels", "vitkit.cli.pretrain"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
-    "compare": ("two models on the same images: which is better, where", "vitkit.cli.compare"),
+    "compare": (
+        "two models on the same images: which is better, where",
+        "vitkit.jobs.compare.compare:compare",
+    ),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),
@@ -33,19 +36,20 @@ VERBS = {
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
     "runs": ("list runs, series and studies: results, and what was interrupted", "vitkit.cli.runs"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
-    "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
+    "inspect": ("draw filters, positions and attention of a model", "vitkit.jobs.inspect:inspect"),
     "data": ("data check PATH: count images, find bad files; data show", "vitkit.cli.data"),
-    "convert": ("write a checkpoint in another format, and compare", "vitkit.cli.convert"),
-    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.cli.export"),
-    "card": ("describe a checkpoint and its numerics", "vitkit.cli.card"),
-    "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.cli.cost"),
+    "convert": ("write a checkpoint in another format, and compare", "vitkit.jobs.convert:convert"),
+    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.jobs.export:export"),
+    "card": ("describe a checkpoint and its numerics", "vitkit.jobs.card:read_card"),
+    "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.jobs.cost:count_costs"),
     "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),
-    "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
+    "models": ("list models with parameters and FLOPs", "vitkit.jobs.models:measure_models"),
     "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
-    "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
+    "recipes": ("list recipes: named configurations of training", "vitkit.jobs.recipes:list_recipes"),
     "completion": ("let the shell complete verbs and options", "vitkit.cli.completion"),
 }
-"""A summary of each verb, and the module whose `main(arguments)` runs it."""
+"""A summary of each verb, and the module whose `main(arguments)` runs it; or a job, the function behind the
+colon, whose result is printed as it is."""
 
 OTHER_VERBS = {
     "train": ("fit",),
@@ -167,8 +171,10 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
     try:
         with _terminable() as stop, console.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
-                module = importlib.import_module(VERBS[verb][1])
-            module.main(rest)
+                of_jobs = importlib.import_module("vitkit.cli.options")
+                job = of_jobs.verb_of(verb, VERBS[verb][1])
+                run_verb = job.main if job else importlib.import_module(VERBS[verb][1]).main
+            run_verb(rest)
         if world.size > 1:
             importlib.import_module("vitkit.runs.processes").dismiss()
     except SystemExit as end:  # after help, which is printed, or of torchrun

@@ -13,16 +13,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
-from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.console import TerminalListener, download
+from vitkit.cli.checks import require_checkpoints, require_images, require_models
+from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
-from vitkit.cli.verb_options import Option, dataclass_in, describe
+from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import hush, read_signature
 from vitkit.jobs.options import as_names
 from vitkit.listener import Listener
+from vitkit.runs.destination import refuse_taken
 from vitkit.signals import stop_signals
 
 C = TypeVar("C")
@@ -54,6 +55,13 @@ class Verb:
         self.signature = read_signature(module, function)
         self.options = (*describe(self.signature, without=without), *own)
 
+    def main(self, arguments: list[str]) -> None:
+        """Parse the command line, call the job, and print its result."""
+        given = self.parse(arguments)
+        if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
+            given["images"] = read_names(given["images"])
+        print_result(self.call(given), bool(given.get("json")))
+
     def only(self, *names: str) -> Iterator[Option]:
         """Yield the options of some parameters, none of them by position."""
         options = describe(self.signature, by_position=False)
@@ -76,8 +84,13 @@ class Verb:
         return self._require(own), training
 
     def _require(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Refuse weights and images that are not there."""
+        """Refuse weights, models and images that are not there, and a place to write that is taken."""
         require_checkpoints(*self._weights(given))
+        require_models(given.get("models", ()))
+        if any(
+            option.is_positional and option.is_required and option.field == "out" for option in self.options
+        ):
+            refuse_taken(Path(given["out"]))
         require_images(*(given.get(option.path) for option in self.options if option.names_images))
         return given
 
@@ -100,6 +113,12 @@ class Verb:
         """Return the paths, addresses and names of weights that are given."""
         values = [as_names(given.get(option.path, ())) for option in self.options if option.names_weights]
         return list(dict.fromkeys(chain.from_iterable(values)))
+
+
+def verb_of(name: str, job: str) -> Verb | None:
+    """Return the verb of a job, "vitkit.jobs.card:read_card"; None for a verb with a module of its own."""
+    module, colon, function = job.partition(":")
+    return Verb(name, module, function, JSON) if colon else None
 
 
 def parse(command: type[C], arguments: list[str], verb: str) -> C:

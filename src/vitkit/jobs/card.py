@@ -1,6 +1,8 @@
 """Describe a checkpoint: its architecture, numerics, classes and origin, without building its model."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vitkit.config import to_json
@@ -10,7 +12,9 @@ from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
+from vitkit.result import Block, Facts, Result
 from vitkit.runs.checkpoints import identify_any
+from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import Identity
@@ -20,7 +24,67 @@ CLASSES_SHOWN = 10
 """Class names in a summary; the record has all."""
 
 
-def read_card(source: StrPath, *, image_size: Size | None = None, num_heads: int | None = None) -> Identity:
+@dataclass(frozen=True, repr=False)
+class CheckpointCard(Result):
+    """The description of a checkpoint."""
+
+    source: str
+    """The path or the address that was given."""
+    identity: Identity
+
+    def summary(self) -> str:
+        """Describe the checkpoint in one line."""
+        return described(self.identity)
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the description by headings; none where the file records nothing."""
+        identity, config, names = self.identity, self.identity.config, self.identity.card.class_names
+        flops = format_count(forward_flops(config, head=True), "FLOPs")
+        classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
+        shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
+        rows = (
+            ("model", [described(identity), f"{parameters(config):,} parameters, {flops} per image"]),
+            ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
+            ("numerics", [*config.arithmetic, _pixels(config), *_resized_positions(identity)]),
+            ("preprocessing", _preprocessing(identity)),
+            ("classes", [shown or classes]),
+            ("origin", [_labelled(key, value) for key, value in _origin(identity).items()]),
+            ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
+            ("notes", list(identity.notes)),
+            ("weights", _weights(identity)),
+        )
+        return (Facts(rows),)
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that use such a checkpoint."""
+        checkpoint = shlex.quote(self.source)
+        predicts = answers(self.identity.card, self.identity.config)
+        return (
+            *([f"vitkit predict {checkpoint} IMAGE"] if predicts else []),
+            f"vitkit inspect {checkpoint}",
+            f"vitkit convert {checkpoint} OUT",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole description as plain data."""
+        identity = self.identity
+        card = to_give_away(identity.card)  # as in the files, which say no more
+        return {
+            "file": str(identity.file),
+            "dialect": identity.format,
+            "parameters": parameters(identity.config),
+            "architecture": to_json(identity.config),
+            **to_json(card),
+            "origin": card.history(),
+            "left_out": identity.left_out,
+            "notes": list(identity.notes),
+            "weights": None if identity.checksum is None else to_json(identity.checksum),
+        }
+
+
+def read_card(
+    source: StrPath, *, image_size: Size | None = None, num_heads: int | None = None
+) -> CheckpointCard:
     """Describe a checkpoint: architecture, numerics, preprocessing, class names, origin.
 
     Args:
@@ -33,42 +97,8 @@ def read_card(source: StrPath, *, image_size: Size | None = None, num_heads: int
     Raises:
         VitkitError: as `load_model`.
     """
-    return identify_any(source, LoadOptions(image_size=image_size, num_heads=num_heads))
-
-
-def summary(identity: Identity) -> list[tuple[str, list[str]]]:
-    """Describe a checkpoint by headings, each with its lines; none where the file records nothing."""
-    config, names = identity.config, identity.card.class_names
-    cost = f"{parameters(config):,} parameters, {format_count(forward_flops(config, head=True), 'FLOPs')}"
-    classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
-    shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
-    return [
-        ("model", [described(identity), f"{cost} per image"]),
-        ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
-        ("numerics", [*config.arithmetic, _pixels(config), *_resized_positions(identity)]),
-        ("preprocessing", _preprocessing(identity)),
-        ("classes", [shown or classes]),
-        ("origin", [_labelled(key, value) for key, value in _origin(identity).items()]),
-        ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
-        ("notes", list(identity.notes)),
-        ("weights", _weights(identity)),
-    ]
-
-
-def record(identity: Identity) -> dict[str, Any]:
-    """Return the whole description of a checkpoint as plain data, as `vitkit card --json` prints it."""
-    card = to_give_away(identity.card)  # as in the files, which say no more
-    return {
-        "file": str(identity.file),
-        "dialect": identity.format,
-        "parameters": parameters(identity.config),
-        "architecture": to_json(identity.config),
-        **to_json(card),
-        "origin": card.history(),
-        "left_out": identity.left_out,
-        "notes": list(identity.notes),
-        "weights": None if identity.checksum is None else to_json(identity.checksum),
-    }
+    options = LoadOptions(image_size=image_size, num_heads=num_heads)
+    return CheckpointCard(str(source), identify_any(source, options))
 
 
 def described(identity: Identity) -> str:

@@ -5,9 +5,11 @@ option `against` compares with the other library's own model.
 """
 
 import math
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -16,11 +18,13 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
+from vitkit.jobs.card import described
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Block, Facts, Result
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.formats.recognise import find_format
@@ -34,6 +38,8 @@ TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
 LIBRARY_TOLERANCE = 1e-4
 """The largest difference from another library, which adds numbers in another order."""
+NAMES_SHOWN = 5
+"""Class names of the old head that are shown."""
 IMAGES = 8
 """Images of a comparison."""
 
@@ -82,10 +88,12 @@ class Parity:
         return f"{', '.join(parts)}, on {self.images} images"
 
 
-@dataclass(frozen=True)
-class Converted:
+@dataclass(frozen=True, repr=False)
+class Converted(Result):
     """The result of a conversion."""
 
+    given: str
+    """The path or the address of the source."""
     source: Identity
     """The checkpoint that was read, with the head that it had."""
     path: Path
@@ -100,6 +108,49 @@ class Converted:
     """The properties that the format cannot store."""
     notes: tuple[str, ...] = ()
     """Remarks on the source, as `load_model` logs them."""
+    new_classes: int | None = None
+    """The classes of a new head of zeros; None where the head stays."""
+
+    def summary(self) -> str:
+        """Name what was written, and its parity."""
+        return f"{self.path} ({self.format}), {self.parity}"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return what was read, what was written, and how they compare."""
+        source, lost = self.source, f"{self.format} has no place for {'; '.join(self.lost)}"
+        rows = [
+            ("from", [f"{self.given}: {described(source)}"]),
+            *(("left out", [f"{', '.join(keys)} ({reason})"]) for reason, keys in source.left_out.items()),
+            *(("note", [note]) for note in self.notes),
+        ]
+        if self.new_classes is not None:
+            names, before = source.card.class_names, source.config.num_classes
+            shown = f", {', '.join(names[:NAMES_SHOWN])}{', ...' * (len(names) > NAMES_SHOWN)},"
+            dropped = f"; the old one of {before} classes{shown if names else ''} is dropped"
+            new = (
+                f"new, of zeros, for {self.new_classes} classes: it says nothing until it is trained (vitkit "
+                f"finetune){dropped if before else ''}"
+            )
+            rows.append(("head", [new]))
+        rows += [
+            ("to", [f"{self.path} ({self.format})"]),
+            ("parity", [f"read back by vitkit: {self.parity}; {self._evidence()}"]),
+            *([("lost", [lost])] if self.lost else []),
+        ]
+        return (Facts(tuple(rows)),)
+
+    def _evidence(self) -> str:
+        """Compare with another library's model, or name one: reading back compares vitkit with itself."""
+        libraries = [name for name in get_args(Library) if name in (self.format, self.source.format)]
+        if self.beside_library is not None:
+            return f"{libraries[0]}'s own model beside vitkit's: {self.beside_library}"
+        if libraries:
+            return f"this is vitkit beside itself, --against {libraries[0]} runs {libraries[0]}'s own model"
+        return "this is vitkit beside itself, as --against knows no library of these formats"
+
+    def following(self) -> Sequence[str]:
+        """Return the command that describes what was written."""
+        return (f"vitkit card {shlex.quote(str(self.path))}",)
 
 
 def convert(
@@ -187,7 +238,19 @@ def convert(
             raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
         written.rename(out)
     lost += _lost_of_the_card(model, again)
-    return Converted(identity, out, to, parity, library_parity, tuple(lost), loaded.notes)
+    before = identity.config.num_classes
+    is_new = head == "new" or (head is None and num_classes not in (None, before))
+    return Converted(
+        given=str(source),
+        source=identity,
+        path=out,
+        format=to,
+        parity=parity,
+        beside_library=library_parity,
+        lost=tuple(lost),
+        notes=loaded.notes,
+        new_classes=(num_classes or before) if is_new else None,
+    )
 
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:

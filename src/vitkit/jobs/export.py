@@ -4,6 +4,7 @@ The engine's logits are compared with PyTorch's before anything is left on the d
 if its card records them. int8 is calibrated on real images, and its answers are compared on others.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,7 @@ from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.fast import compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Block, Facts, Result
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.runs.trained_model import open_model_data
@@ -68,10 +70,12 @@ class CalibrationImages:
     """The images of the check, as a phrase without their number."""
 
 
-@dataclass(frozen=True)
-class Exported:
+@dataclass(frozen=True, repr=False)
+class Exported(Result):
     """The result of an export."""
 
+    source: str
+    """The path or the address of the model."""
     path: Path
     """The folder written."""
     engine: GraphEngine
@@ -87,6 +91,26 @@ class Exported:
     """Remarks on the source, as `load_model` logs them."""
     departure: str | None
     """A sentence on the operation that the engine computes in another form than the model; None for none."""
+
+    def summary(self) -> str:
+        """Name the folder, the precision and the engine."""
+        return f"{self.path} ({self.precision} by {self.engine})"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the remarks, and how the graph compares with the model."""
+        rows = [("note", [f"{self.source}: {note}"]) for note in self.notes]
+        facts = {
+            "images": self.calibration and f"calibrated on {self.calibration}",
+            "checked": self.nearness,
+            "same": self.agreement,
+            "note": self.departure,
+            "to": self.summary(),
+        }
+        return (Facts((*rows, *((heading, [str(fact)]) for heading, fact in facts.items() if fact))),)
+
+    def following(self) -> Sequence[str]:
+        """Return the command that predicts by the graph."""
+        return (f"vitkit predict {shlex.quote(str(self.path))} IMAGE_OR_FOLDER",)
 
 
 def export(
@@ -162,7 +186,9 @@ def export(
         refuse_taken(out)
         folder.rename(out)
     departure = describe_gelu(model.config, precision)
-    return Exported(out, engine, precision, agreement, nearness, calibration_source, loaded.notes, departure)
+    return Exported(
+        str(source), out, engine, precision, agreement, nearness, calibration_source, loaded.notes, departure
+    )
 
 
 def _images_to_compare(

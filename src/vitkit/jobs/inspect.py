@@ -1,6 +1,7 @@
 """Draw what a model has learned: the paper's Figures 6 and 7 for any model that can be loaded."""
 
 import base64
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,10 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Result
+from vitkit.result import Block, Result
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
+from vitkit.runs.folder import kind_of
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, answers
 from vitkit.text import pluralize
@@ -51,6 +53,8 @@ AXIAL = "an axial model attends along rows and columns, and has no map of all to
 class Inspection(Result):
     """The result of an inspection; a notebook shows its pictures."""
 
+    model: str
+    """The path or the address of the model."""
     pictures: list[Path]
     """The files written."""
     without_attention: str = ""
@@ -61,6 +65,19 @@ class Inspection(Result):
         where = f" in {self.pictures[0].parent}" if self.pictures else ""
         absent = f"; no pictures of attention: {self.without_attention}" if self.without_attention else ""
         return f"{pluralize(len(self.pictures), 'file')}{where}{absent}"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the files, and why there are none of attention."""
+        absent = self.without_attention
+        paths = "\n".join(map(str, self.pictures))
+        return (paths, *([f"No pictures of attention: {absent}."] if absent else []))
+
+    def following(self) -> Sequence[str]:
+        """Return the command that says more of the model."""
+        model = shlex.quote(self.model)
+        if kind_of(self.model).is_run:
+            return (f"vitkit report {model}   (the whole run on one page)",)
+        return (f"vitkit card {model}   (what the model is)",)
 
     def _repr_html_(self) -> str:
         encoded = (
@@ -105,7 +122,7 @@ def inspect(
     with listener.progress("drawing pictures"):
         written = _draw(loaded, as_names(images), folder, listener)
     drawn = any("attention" in path.name for path in written)
-    return Inspection(written, "" if drawn else _explain_no_attention(loaded))
+    return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
 
 
 def place_of_pictures(model: StrPath) -> Path:

@@ -9,6 +9,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig, list_models, model_config
+from vitkit.result import Block, Result, Table
+from vitkit.text import format_count, pluralize
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,35 @@ class ModelSize:
     """FLOPs of the forward pass of one image, with the head."""
 
 
-def measure_models(
-    *patterns: str, num_classes: int = 1000, image_size: Size | None = None
-) -> list[ModelSize]:
+@dataclass(frozen=True, repr=False)
+class ModelList(Result):
+    """Models with their sizes."""
+
+    models: tuple[ModelSize, ...]
+
+    def summary(self) -> str:
+        """Count the models."""
+        return pluralize(len(self.models), "model")
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the table of the models."""
+        headings = ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image")
+        rows = (
+            (model.name, *model.shape, f"{model.parameters:,}", format_count(model.flops))
+            for model in self.models
+        )
+        return (Table(headings, tuple(rows)),)
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that take a model by its name."""
+        return (
+            "vitkit cost NAME",
+            "vitkit train PATH --model NAME",
+            "vitkit.create_model(NAME)   (from Python)",
+        )
+
+
+def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | None = None) -> ModelList:
     """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
 
     Args:
@@ -41,7 +69,7 @@ def measure_models(
     for name in matching(patterns):
         config = model_config(name, num_classes, image_size or 224)
         sizes.append(ModelSize(name, shape(config), parameters(config), forward_flops(config, head=True)))
-    return sizes
+    return ModelList(tuple(sizes))
 
 
 def shape(config: ModelConfig) -> tuple[str, str, str, str]:

@@ -1,7 +1,7 @@
 """Recipes: functions that make run configurations; their docstrings have command, cost and result."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Unpack
@@ -12,6 +12,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper, paper
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
+from vitkit.result import Block, Result, Table
 from vitkit.runs.config import Architecture, Run, with_options
 from vitkit.runs.run_options import OptionsOfRun
 from vitkit.training.config import (
@@ -353,6 +354,37 @@ def recipe(name: str, /, **options: Unpack[OptionsOfRun]) -> Run:
             )
         raise VitkitError(f"No recipe is named '{name}'. {nearest(name, RECIPES)}")
     return with_options(replace(RECIPES[name](), recipe=name), options)
+
+
+@dataclass(frozen=True, repr=False)
+class RecipeList(Result):
+    """The recipes, by their names."""
+
+    recipes: Mapping[str, Run]
+
+    def summary(self) -> str:
+        """Count the recipes."""
+        return f"{len(self.recipes)} recipes"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the table of the recipes."""
+        rows = []
+        for name, run in self.recipes.items():
+            training, (height, _) = run.training, run.preprocessing.image_size
+            length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
+            model, batch = run.model or "START's", str(training.batch_size)
+            rows.append((name, model, str(height), length, batch, describe_recipe(name)))
+        return (Table(("recipe", "model", "pixels", "length", "batch", ""), tuple(rows), text=(0, 1, 5)),)
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that take a recipe."""
+        return ("vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME")
+
+
+def list_recipes() -> RecipeList:
+    """List the recipes: named run configurations, every option of which can be changed on the command
+    line."""
+    return RecipeList({name: recipe(name) for name in RECIPES})
 
 
 def describe_recipe(name: str) -> str:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vitkit.analysis.drawing import figure_svg
-from vitkit.result import Plot, Table, Text
+from vitkit.result import Block, Facts, Plot, Table
 from vitkit.tasks.page import percent
 
 PAGE_SCRIPT = """
@@ -72,7 +72,8 @@ def drawing(figure: Figure, name: str, alt: str) -> Drawing:
 
 
 def drawn(block: Any) -> Any:
-    """Draw a block that is a plot; any other is returned as it is."""
+    """Draw a block that is a plot, and make a table of facts; any other is returned as it is."""
+    block = block.table() if isinstance(block, Facts) else block
     return drawing(block.figure, block.name, block.alt) if isinstance(block, Plot) else block
 
 
@@ -116,7 +117,7 @@ class Photo:
     """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
 
 
-Part: TypeAlias = tuple[str, Sequence[str | Text | Table | Plot | Photo | Sequence[Photo] | None]]
+Part: TypeAlias = tuple[str, Sequence[Block | Photo | Sequence[Photo] | None]]
 """The title of a part of a page, and what it shows: paragraphs, tables, figures, pictures alone or side by
 side. None, and no pictures, show nothing."""
 

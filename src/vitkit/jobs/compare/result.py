@@ -1,5 +1,6 @@
 """The result of a comparison of two models, as values, in sentences, and on a page."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.config import Positive, to_json
+from vitkit.config import Positive
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
-from vitkit.result import Number, Plot, Table, Text
+from vitkit.result import Block, Number, Plot, Result, Table, Text
 from vitkit.tasks.answering import Answering
 from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
@@ -19,6 +20,8 @@ from vitkit.text import format_count, format_size, join_names, pluralize
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
     from vitkit.report.template import Part, Photo
 
+CLASSES_SHOWN = 6
+"""Classes whose accuracy changed most that a terminal shows; the page has all."""
 CLASSES_NAMED = 10
 """The most classes that a sentence names; the table has every class."""
 
@@ -119,8 +122,8 @@ class Speeds:
     """The clock: processor time, wall time, or a GPU's own events."""
 
 
-@dataclass(frozen=True)
-class ModelComparison:
+@dataclass(frozen=True, repr=False)
+class ModelComparison(Result):
     """Two models on the same test images."""
 
     folder: Path
@@ -166,9 +169,33 @@ class ModelComparison:
         flips = self.difference.flips
         return bool(flips.first_only or flips.second_only)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return to_json(self)
+    def summary(self) -> str:
+        """Give the answer."""
+        return conclusions(self)[0]
+
+    def blocks(self) -> Sequence[Block]:
+        """Return both models side by side, the conclusions, and the classes that changed most."""
+        answer, *sentences = conclusions(self)
+        blocks: list[Block] = [measure_table(self), Text(answer, "answer"), *sentences]
+        if speed := speed_sentence(self):
+            blocks.append(speed)
+        classes = class_table(self, CLASSES_SHOWN)
+        if classes.rows:
+            blocks.append(classes)
+        left = len(self.classes) - len(classes.rows)
+        if classes.rows and left > 0:
+            blocks.append(f"... and {pluralize(left, 'more class', 'more classes')} on the page.")
+        if options := option_table(self):
+            blocks.append(options)
+        elif self.options is not None:
+            blocks.append("The two were trained with the same options.")
+        return blocks
+
+    def following(self) -> Sequence[str]:
+        """Return the command that opens the page, and the one that uses the better model."""
+        better = self.second if self.difference.mean > 0 else self.first
+        predict = f"vitkit predict {shlex.quote(better.given)} IMAGE_OR_FOLDER"
+        return (f"open {self.page} in a browser", *([predict] if self.difference.differs else []))
 
 
 def compare_classes(
@@ -324,7 +351,7 @@ def measure_table(comparison: ModelComparison) -> Table:
     values = [dict(side.measures) for side in sides]
     names = dict.fromkeys([*values[0], *values[1]])
     rows += [(name, *(value.get(name, "–") for value in values)) for name in names]
-    return Table(("", *(side.label for side in sides)), tuple(rows))
+    return Table(("", *(side.label for side in sides)), tuple(rows), text=range(3))
 
 
 def class_table(comparison: ModelComparison, most: int | None = None) -> Table:
@@ -386,7 +413,7 @@ def option_table(comparison: ModelComparison) -> Table | None:
         name, _, values = line.partition(" ")
         first, _, second = values.partition(" -> ")
         rows.append((name, first, second))
-    return Table(("option", comparison.first.label, comparison.second.label), tuple(rows))
+    return Table(("option", comparison.first.label, comparison.second.label), tuple(rows), text=range(3))
 
 
 def render(

@@ -15,7 +15,7 @@ from vitkit.durable import read_regular_file, refuse_link
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.bench.bench import bench, keep
 from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
-from vitkit.jobs.cost import Table6Row, table6
+from vitkit.jobs.cost import Table6, count_table6
 from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
@@ -440,15 +440,9 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
 
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
     """Count the compute of every row of Table 6."""
-    rows = table6()
-    columns: dict[str, Callable[[Table6Row], str | Number]] = {
-        "model": lambda row: row.model,
-        "epochs": lambda row: str(row.epochs),
-        "paper, exaFLOPs": lambda row: Number(f"{row.paper:,}", row.paper),
-        "here, exaFLOPs": lambda row: Number(f"{row.ours:,.0f}", row.ours),
-        "here over paper": lambda row: Number(f"{row.ratio:.3f}", row.ratio),
-    }
-    table = table_of(rows, columns)
+    counted = Table6(tuple(count_table6()))
+    table, _ = counted.blocks()
+    rows = counted.rows
     worst = max(rows, key=lambda row: abs(row.ratio - 1))
     sentence = (
         f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "
