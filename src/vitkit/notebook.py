@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitkit.errors import in_python
 from vitkit.listener import SILENT, Listener, Measured, Progress, RelayingListener
 from vitkit.result import escape
 from vitkit.text import format_bytes, format_duration, visible
@@ -40,10 +41,10 @@ class NotebookListener(Listener):
         self.display = display
 
     def note(self, sentence: str) -> None:
-        print(visible(sentence))
+        print(visible(in_python(sentence)))
 
     def warn(self, sentence: str) -> None:
-        print(f"Warning: {visible(sentence)}")
+        print(f"Warning: {visible(in_python(sentence))}")
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         # At least 8, so that the lines of short summaries one after the other are aligned.

@@ -105,6 +105,6 @@ def test_fine_tuning_says_where_to_ask(
     options = ["--data", str(photos), "--steps", "2", "--threads", "1", "--out", str(tmp_path / "run")]
     assert run(["finetune", start, *options]) == 0
     shown = "".join(capsys.readouterr().out.split())
-    where = "".join(f"What to expect of it: vitkit advise {photos} {start}".split())
+    where = "".join(f"What its features tell: vitkit advise {photos} {start}".split())
     # A full stop behind it would be copied as a part of the path.
     assert where in shown and f"{where}." not in shown

@@ -55,7 +55,7 @@ def test_an_image_size_is_one_number_or_two_and_takes_no_names(
 
 @pytest.mark.parametrize("sizes", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
 def test_an_image_size_that_is_no_size_is_refused(sizes: list[str]) -> None:
-    with pytest.raises(WrongCommandLine, match="--image-size"):
+    with pytest.raises(WrongCommandLine, match="image_size"):
         parse(Options, ["m", "a.png", "--image-size", *sizes], "verb")
 
 
@@ -175,7 +175,7 @@ def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -
 
     assert called("x --splits.seed 3") == ("x", 1, Splits(seed=3), True)
     assert called("--batch-size 2 --data x") == ("x", 2, None, True)
-    with pytest.raises(JobError, match=r"^--batch-size is at least 1, found 0\.$") as error:
+    with pytest.raises(JobError, match=r"^batch_size is at least 1, found 0\.$") as error:
         called("x --batch-size 0")
     assert error.value.exit_code == 7
 

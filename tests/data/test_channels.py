@@ -142,7 +142,7 @@ def test_any_number_of_channels_is_moved_and_erased() -> None:
 def test_colour_operations_are_refused_for_other_channels() -> None:
     refuse_augmentation(Augmentation(rand_augment=2), 1)
     refuse_augmentation(Augmentation(), 5)
-    with pytest.raises(VitkitError, match=r"rand_augment.* 4 channels.*--rand-augment 0"):
+    with pytest.raises(VitkitError, match=r"rand_augment.* 4 channels.*rand_augment 0"):
         refuse_augmentation(Augmentation(rand_augment=2), 4)
 
 

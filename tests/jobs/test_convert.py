@@ -108,7 +108,7 @@ def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_model(random_model(PLAIN, gelu="erf"), tmp_path / "erf")
-    with pytest.raises(VitkitError, match=r"cannot store: GELU.*--accept-change"):
+    with pytest.raises(VitkitError, match=r"cannot store: GELU.*accept_change"):
         convert(tmp_path / "erf", tmp_path / "out.npz", to="official")
     assert not (tmp_path / "out.npz").exists()
     with caplog.at_level(logging.ERROR, "vitkit"):

@@ -68,7 +68,7 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(
 
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
-    with pytest.raises(vitkit.VitkitError, match=r"--exact.*leave one of the two out"):
+    with pytest.raises(vitkit.VitkitError, match=r"exact.*leave one of the two out"):
         vitkit.Predictor(nothing, engine="openvino", exact=True)
     with pytest.raises(
         vitkit.VitkitError, match="computes on the processor: expected the device auto or cpu"

@@ -166,7 +166,7 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
     assert (last.correct, last.top5_correct, last.top5_accuracy) == (0, 1, 1.0)
     assert last.top5_accuracy_interval == binomial_interval(1, 1)
     (tmp_path / "real.json").unlink()
-    with pytest.raises(VitkitError, match=r"Expected the labels in .*real\.json.*--labels"):
+    with pytest.raises(VitkitError, match=r"Expected the labels in .*real\.json.*labels"):
         vitkit.evaluate_protocol(checkpoint, images, "imagenet-real")
 
 
@@ -361,7 +361,7 @@ def test_lists_of_wordnet_ids_that_are_none_are_refused(checkpoint: Path, tmp_pa
             read_wnids(str(tmp_path / "wnids.txt"))
     (tmp_path / "wnids.txt").write_text("\n".join(WNIDS[:999]))
     picture(tmp_path / "set" / WNIDS[0] / "0.png", 0)
-    with pytest.raises(VitkitError, match=r"1,000 outputs, and --wnids lists 999"):
+    with pytest.raises(VitkitError, match=r"1,000 outputs, and wnids lists 999"):
         vitkit.evaluate_protocol(checkpoint, tmp_path / "set", "imagenet", wnids=tmp_path / "wnids.txt")
 
 

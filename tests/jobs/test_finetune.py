@@ -150,7 +150,7 @@ def test_a_head_of_other_classes_cannot_be_kept(
     [
         ({"model": "ViT-B/16"}, "so a run that begins from it trains the same model, found model"),
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
-        ({"architecture": Architecture(layer_scale=0.1)}, "Leave --layer-scale out"),
+        ({"architecture": Architecture(layer_scale=0.1)}, "Leave layer_scale out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
     ],
 )

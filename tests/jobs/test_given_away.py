@@ -93,7 +93,7 @@ def test_a_model_alone_asks_for_its_data_and_knows_it_again(
     for name in ("model.safetensors", "model.json"):
         shutil.copy(tuned / name, tmp_path)
     with pytest.raises(
-        VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with --data"
+        VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
     ):
         evaluate(tmp_path)
     assert (

@@ -210,7 +210,7 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
         (fewer, model, 3, "other images"),
         (photos, tmp_path / "other", 4, "another model\n  batch_size 3"),
     ):
-        with pytest.raises(VitkitError, match=rf"holds another table:\n  {word}\nGive another --out"):
+        with pytest.raises(VitkitError, match=rf"holds another table:\n  {word}\nGive another out"):
             vitkit.embed(start, data, out, batch_size=size)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")

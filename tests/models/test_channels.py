@@ -101,6 +101,6 @@ def test_there_is_no_rule_from_five_channels_to_four() -> None:
     config = replace(
         model_config("ViT-32x2x4/8", 5, (32, 32)), in_channels=5, image_mean=(0.5,) * 5, image_std=(0.5,) * 5
     )
-    with pytest.raises(VitkitError, match=r"5 channels.*--channels 5"):
+    with pytest.raises(VitkitError, match=r"5 channels.*channels 5"):
         with_channels(config, 4)
     assert with_channels(config, 5) is config

@@ -495,12 +495,6 @@ def test_classes_are_listed_from_the_worst_and_those_without_images_last() -> No
     assert [row[0] for row in table.rows] == ["b", "c", "a", "d"]
 
 
-def test_what_was_expected_stands_beside_what_came_out() -> None:
-    sentence = "Accuracy on the test images: expected 71 to 83 %, came out 78 %."
-    assert sentence in render_report(bare(expected=sentence))
-    assert "Accuracy on the test images" not in render_report(bare())
-
-
 @pytest.mark.parametrize(("images", "sentence"), [(200, "test: p below 0.001)"), (8, "test: p 0.0078)")])
 def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, sentence: str) -> None:
     """The model is always right, on two classes of equal size."""

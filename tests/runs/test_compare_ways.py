@@ -94,7 +94,7 @@ def test_a_run_is_compared_for_every_objective(
     if model.chosen.block == "modules" and name not in ("classification", "multi-label"):
         pytest.skip("the class token is read by classification alone, and no block is compiled here")
     with pytest.raises(
-        VitkitError, match=r"gives another result than the plain way: .* begin the run with --exact"
+        VitkitError, match=r"gives another result than the plain way: .* begin the run with exact"
     ):
         require_same_gradients(model, objective, batch(name), 10)
 
@@ -109,7 +109,7 @@ def test_the_error_names_the_way_the_difference_and_what_to_do(monkeypatch: pyte
         "The chosen way to compute this model (last_block class_token, pixels folded) gives another result "
         "than the plain way: the loss differs by 0.12 of its size, where rounding in float32 is below "
         "0.0001. Something in the model is computed in the plain way alone. Train in the plain way: begin "
-        "the run with --exact."
+        "the run with exact."
     )
 
 
@@ -188,7 +188,7 @@ def test_a_prediction_is_compared(way: Compute, monkeypatch: pytest.MonkeyPatch)
         )
     else:
         normalise(monkeypatch)
-    with pytest.raises(VitkitError, match=r"differs by .* Compute in the plain way: with --exact"):
+    with pytest.raises(VitkitError, match=r"differs by .* Compute in the plain way: with exact"):
         require_same_features(model)
 
 
@@ -260,7 +260,7 @@ def test_the_comparison_of_a_run_is_remembered(tmp_path: Path, monkeypatch: pyte
 def test_a_run_is_refused_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     normalise(monkeypatch)
-    with pytest.raises(VitkitError, match="begin the run with --exact"):
+    with pytest.raises(VitkitError, match="begin the run with exact"):
         short_run(tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     assert short_run(tmp_path / "exact", exact=True) == tmp_path / "exact"

@@ -71,9 +71,7 @@ def test_objective_and_task_belong_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_muon_is_not_divided_among_processes() -> None:
-    with pytest.raises(
-        VitkitError, match=r"muon updates whole matrices, of which --sharding fsdp gives each"
-    ):
+    with pytest.raises(VitkitError, match=r"muon updates whole matrices, of which sharding fsdp gives each"):
         Run(optimizer=OptimizerConfig(optimizer="muon"), training=TrainingConfig(sharding="fsdp"))
 
 

@@ -122,7 +122,7 @@ def test_both_find_a_rare_class_that_is_overlooked_without_them() -> None:
     ("options", "message"),
     [
         ({"logit_adjustment": -1.0}, "0 or more"),
-        ({"logit_adjustment": 1.0, "loss": "sigmoid"}, "--class-weights balanced"),
+        ({"logit_adjustment": 1.0, "loss": "sigmoid"}, "class_weights balanced"),
         ({"logit_adjustment": 1.0, "class_weights": "balanced"}, "choose one"),
     ],
 )

@@ -267,7 +267,7 @@ def test_out_of_memory_says_what_to_change(tmp_path: Path) -> None:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
 
     trainer.objective.forward = hungry
-    with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\..*--micro-batch-size 4"):
+    with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\..*micro_batch_size 4"):
         list(trainer.fit())
 
     def broken(model: Any, batch: Any, step: int, total_steps: int) -> Any:

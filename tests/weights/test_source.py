@@ -219,7 +219,7 @@ def test_what_is_no_checkpoint_is_said(ending: str, text: str, message: str, tmp
 
 def test_nothing_there(tmp_path: Path) -> None:
     refused(tmp_path / "none.npz", "No checkpoint at")
-    refused(tmp_path, "No weights in", "found nothing", "Images are given with --data")
+    refused(tmp_path, "No weights in", "found nothing", "Images are given with data")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     refused(tmp_path / "run", "No model.safetensors in", "vitkit train --resume")
     refused(Path("google/vit-base-patch16-224"), "On the hub it may be hf:google/vit-base-patch16-224")

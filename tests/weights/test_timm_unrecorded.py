@@ -86,7 +86,7 @@ def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
     tensors = {name: 0.3 * tensor for name, tensor in state(positions=positions).items()}
     torch.save(tensors, tmp_path / "vit.pth")
     if positions != 17:
-        with pytest.raises(VitkitError, match=r"--image-size HEIGHT WIDTH"):
+        with pytest.raises(VitkitError, match=r"image_size HEIGHT WIDTH"):
             load_model(tmp_path / "vit.pth", num_heads=4)
     loaded = load(tmp_path / "vit.pth", LoadOptions(num_heads=4, image_size=size))
     assert loaded.identity.config.image_size == size and not any(

@@ -12,13 +12,13 @@ from typing import cast
 from vitkit._version import __version__
 from vitkit.cli import streams
 from vitkit.config import nearest
-from vitkit.errors import VitkitError
+from vitkit.errors import VitkitError, in_shell
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import visible
 from vitkit.world import world_of_environment
 
 VERBS = {
-    "advise": ("what to expect of images and starts, before training", "vitkit.cli.advise"),
+    "advise": ("what starts tell of images, and what they cost to train", "vitkit.cli.advise"),
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "pretrain": ("train a model on images without labels", "vitkit.cli.pretrain"),
@@ -109,12 +109,14 @@ def run(arguments: list[str]) -> int:
 def _run(arguments: list[str], failed: Callable[..., int]) -> int:
     """Run a command; `failed(message, code=1)` prints what went wrong and returns the exit code."""
     try:
-        code = _command(arguments, failed)
+        with in_shell():
+            code = _command(arguments, failed)
         if sys.stdout is not None:
             sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
         return code
     except VitkitError as error:
-        return failed(str(error), error.exit_code)
+        with in_shell():
+            return failed(str(error), error.exit_code)
     except KeyboardInterrupt:
         return failed("interrupted", 130)
     except BrokenPipeError:

@@ -53,7 +53,7 @@ def where_to_ask(spec: str, start: str = "") -> str:
     """
     if not start:
         return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}"
-    return f"What to expect of it: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}"
+    return f"What its features tell: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}"
 
 
 def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) -> str:

@@ -108,6 +108,8 @@ class Converted(Result):
     """The properties that the format cannot store."""
     notes: tuple[str, ...] = ()
     """Remarks on the source, as `load_model` logs them."""
+    against: Library | None = None
+    """The other library of `beside_library`."""
     new_classes: int | None = None
     """The classes of a new head of zeros; None where the head stays."""
 
@@ -143,7 +145,7 @@ class Converted(Result):
         """Compare with another library's model, or name one: reading back compares vitkit with itself."""
         libraries = [name for name in get_args(Library) if name in (self.format, self.source.format)]
         if self.beside_library is not None:
-            return f"{libraries[0]}'s own model beside vitkit's: {self.beside_library}"
+            return f"{self.against}'s own model beside vitkit's: {self.beside_library}"
         if libraries:
             return f"this is vitkit beside itself, --against {libraries[0]} runs {libraries[0]}'s own model"
         return "this is vitkit beside itself, as --against knows no library of these formats"
@@ -249,6 +251,7 @@ def convert(
         beside_library=library_parity,
         lost=tuple(lost),
         notes=loaded.notes,
+        against=against,
         new_classes=(num_classes or before) if is_new else None,
     )
 

@@ -88,7 +88,7 @@ def _figures(value: float) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Costs(Result):
-    """What models need."""
+    """The parameters, FLOPs and memory of models."""
 
     models: tuple[Cost, ...]
     batch_size: int
@@ -105,14 +105,14 @@ class Costs(Result):
 
     def blocks(self) -> Sequence[Block]:
         """Return a single model in detail, several as a table, and what the numbers mean."""
-        blocks = [*(self._one(self.models[0]) if len(self.models) == 1 else self._several()), ABOUT]
+        blocks = [*(self._in_detail(self.models[0]) if len(self.models) == 1 else self._several()), ABOUT]
         blocks += filter(None, map(_pixels_left_out, self.models))
         if self.models[0].h100_days is not None:
             peak = f"{H100_FLOPS / 1e12:.0f} TFLOP/s"
             blocks.append(f"Days are an estimate: at {self.utilization:.0%} (assumed) of an H100's {peak}.")
         return blocks
 
-    def _one(self, cost: Cost) -> list[Block]:
+    def _in_detail(self, cost: Cost) -> list[Block]:
         parts = {
             "weights": "weights",
             "optimizer_state": f"state of {'AdamW' if self.optimizer == 'adamw' else 'SGD'}",

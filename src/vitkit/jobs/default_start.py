@@ -13,7 +13,7 @@ import torch
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_defaults import fit_images
+from vitkit.jobs.finetune_defaults import suit_images
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
@@ -218,7 +218,7 @@ def _measured(
     config = model_config(start.model, classes, side)
     base = recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
     base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
-    fitted = complete(fit_images(base, config, len(data.splits["train"]), run.optimizer.freeze))
+    fitted = complete(suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze))
     sized = model_config(start.model, classes, fitted.preprocessing.image_size)
     memory, free = step_memory(fitted, sized, device), free_memory(device)
     if free is not None and memory > free:

@@ -36,7 +36,7 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.processes import join_processes, lost_processes_explained, take_threads
+from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.trained_model import (
     is_training_data,
     name_other_images,
@@ -128,7 +128,7 @@ def evaluate(
     listener = hushed(listener, quiet)
     world, place = join_processes(listener.warn), kind_of(path)
     listener = listener if world.writes else SILENT  # process 0 speaks
-    take_threads(world)
+    divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
             ready = _load(place, **model)

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.default_start import choose_start
-from vitkit.jobs.finetune_defaults import fit_length, suit_start
+from vitkit.jobs.finetune_defaults import suit_length, suit_start
 from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import carry_out, set_threads
@@ -148,6 +148,6 @@ def _complete_run(
     run = with_options(suited.run, options)
     if not recipe and run.training != suited.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = fit_length(replace(suited.run, training=run.training), suited.num_images)
+        run = suit_length(replace(suited.run, training=run.training), suited.num_images)
         run = with_options(run, options)
     return run, suited

@@ -8,7 +8,7 @@ from typing import Literal
 
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import AUGMENTATION, fit_paper
+from vitkit.jobs.finetune_recipes import AUGMENTATION, suit_paper
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig
@@ -43,7 +43,7 @@ about 2 points then. With 100 images the ten validations of a run lay between 46
 weights of two fifths of the run were taken; 21 images chose at random, and 5 once chose the second step."""
 
 
-def fit_images(
+def suit_images(
     run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
 ) -> Run:
     """Fit a run to its number of training images; a recipe other than `paper` is left as it is.
@@ -55,11 +55,11 @@ def fit_images(
         freeze: "trunk" if the head alone learns.
     """
     if not run.recipe:
-        return fit_data(run, config, num_images, freeze)
-    return fit_paper(run, num_images) if run.recipe == "paper" else run
+        return suit_data(run, config, num_images, freeze)
+    return suit_paper(run, num_images) if run.recipe == "paper" else run
 
 
-def fit_data(
+def suit_data(
     run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
 ) -> Run:
     """Choose the options of fine-tuning for a number of training images, without a recipe.
@@ -85,10 +85,10 @@ def fit_data(
         ),
         training=TrainingConfig(epochs=epochs, batch_size=batch_size),
     )
-    return fit_length(run, num_images)
+    return suit_length(run, num_images)
 
 
-def fit_length(run: Run, num_images: int) -> Run:
+def suit_length(run: Run, num_images: int) -> Run:
     """Warm up in a twentieth of a run's steps, and validate ten times.
 
     An epoch of few images is a few steps: a validation and a checkpoint after each would write a ViT-B/16 of
@@ -145,7 +145,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
             f"{start.name} was trained on these images without their labels, the test images included: on "
             "new images it may do worse."
         )
-    run = fit_images(run, start.config, count, given.optimizer.freeze)
+    run = suit_images(run, start.config, count, given.optimizer.freeze)
     if not run.recipe and len(listed.splits.get("val", ())) < LEAST_VALIDATED:
         run = replace(run, training=replace(run.training, select="last"))
     return Opened(run, listed, start)

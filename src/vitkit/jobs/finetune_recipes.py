@@ -79,7 +79,7 @@ def paper() -> Run:
     return replace(finetune_as_in_paper(*_rule(0), val_fraction=0.1), splits=Splits())
 
 
-def fit_paper(run: Run, num_images: int) -> Run:
+def suit_paper(run: Run, num_images: int) -> Run:
     """Fit steps and warm-up of the recipe `paper` to a number of training images."""
     steps, rate, warmup = _rule(num_images)
     return replace(
@@ -121,7 +121,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         num_images: training images.
         papers: the paper's run; left out, the recipe `paper`, or any number of steps in Table 4.
     """
-    there = papers or fit_paper(paper(), num_images)
+    there = papers or suit_paper(paper(), num_images)
     height, width = run.preprocessing.image_size
     own, theirs, objective = run.optimizer, there.optimizer, run.objective
     if not isinstance(objective, ClassificationConfig):

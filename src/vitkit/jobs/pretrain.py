@@ -71,7 +71,7 @@ def pretrain(
     run = with_options(opened.run, given)
     if given:
         count = len(list_images(run, opened).splits["train"])
-        run = fit_batch_and_length(run, opened.run, names_of(given), count)
+        run = suit_batch_and_length(run, opened.run, names_of(given), count)
     if not then:
         return carry_out(job, run, given, opened)
     if job.is_series or job.from_scratch or job.dry_run:
@@ -141,7 +141,7 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
     return Opened(run, images)
 
 
-def fit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:
+def suit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:
     """Fit learning rate and warm-up to another batch and another length, unless they are given.
 
     Args:

@@ -40,10 +40,10 @@ from vitkit.runs.outlook import (
 from vitkit.runs.plan import Opened, Plan, plan_run
 from vitkit.runs.processes import (
     begin_steps,
+    divide_threads,
     invite,
     join_processes,
     lost_processes_explained,
-    take_threads,
 )
 from vitkit.runs.records import DIVERGED, keep_divergence
 from vitkit.runs.start import find_start, load_start
@@ -110,7 +110,7 @@ def train_run(
 
 def _prepare_process(threads: int | None, world: World) -> None:
     """Set the threads of this process, and have it keep the memory that a step frees for the next one."""
-    take_threads(world, threads)
+    divide_threads(world, threads)
     keep_freed_memory()
 
 

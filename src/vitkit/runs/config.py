@@ -41,7 +41,7 @@ from vitkit.training.config import (
 )
 
 WHICH_IMAGES = (
-    "Which images? Give data (--data): digits (built in), a folder of class folders or a .zip or .tar of "
+    "Which images? Give --data: digits (built in), a folder of class folders or a .zip or .tar of "
     "one, a .csv of paths and labels, or a folder of .parquet files."
 )
 """The error of a run without images."""

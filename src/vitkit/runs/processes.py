@@ -147,7 +147,7 @@ def lost_processes_explained(world: World) -> Iterator[None]:
         ) from error
 
 
-def take_threads(world: World, threads: int | None = None) -> None:
+def divide_threads(world: World, threads: int | None = None) -> None:
     """Set the threads of this process.
 
     Args:

@@ -102,8 +102,8 @@ def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "header", "splits", "message"),
     [
-        ("a.png,cat\nb.png,dog", "path,labels", WHOLE, "leave out --task multi-label"),
-        ('a.png,"cat,dog"\nb.png,dog', "path,labels", WHOLE, "--splits.label-separator ','"),
+        ("a.png,cat\nb.png,dog", "path,labels", WHOLE, "leave out task multi-label"),
+        ('a.png,"cat,dog"\nb.png,dog', "path,labels", WHOLE, "splits_label_separator ','"),
         ("a.png,cat;dog\nb.png,cat|bird", "path,labels", WHOLE, "hold both ';' and '|'"),
         ("a.png,cat;dog\n./a.png,cat", "path,labels", WHOLE, "listed twice, in lines 2 and 3"),
         (
@@ -130,7 +130,7 @@ def test_doubtful_tables_are_refused(
 
 def test_a_separator_needs_the_task(tmp_path: Path) -> None:
     path = table(tmp_path, "a.png,cat\nb.png,dog", "path,label")
-    with pytest.raises(VitkitError, match="--task multi-label"):
+    with pytest.raises(VitkitError, match="task multi-label"):
         open_data(str(path), MARKED)
     with pytest.raises(VitkitError, match="label_separator"):
         Splits(label_separator="")
@@ -140,10 +140,10 @@ def test_a_separator_needs_the_task(tmp_path: Path) -> None:
 
 def test_several_labels_without_the_task_are_pointed_to_it(tmp_path: Path) -> None:
     path = table(tmp_path, "a.png,cat;dog\nb.png,dog")
-    with pytest.raises(VitkitError, match=r"found path, labels\. .* give --task multi-label"):
+    with pytest.raises(VitkitError, match=r"found path, labels\. .* give task multi-label"):
         open_data(str(path))
     files: dict[str, str | None] = {"images/a.png": None, "labels/a.txt": "cat\ndog"}
-    with pytest.raises(VitkitError, match="text files of labels, give --task multi-label"):
+    with pytest.raises(VitkitError, match="text files of labels, give task multi-label"):
         open_data(str(plant(tmp_path / "files", files)))
 
 
@@ -214,7 +214,7 @@ def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> No
         ({"a.png": None}, "none of 1 image has a text file"),
         ({"a.png": None, "a.txt": "0 0.5 0.5 0.25 0.125\n"}, "holds boxes"),
         ({"val/a.png": None, "val/a.txt": "cat\ndog"}, "no images to train on"),
-        ({"a.png": None, "a.txt": "cat", "b.png": None, "b.txt": "dog"}, "leave out --task multi-label"),
+        ({"a.png": None, "a.txt": "cat", "b.png": None, "b.txt": "dog"}, "leave out task multi-label"),
     ],
 )
 def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str | None], message: str) -> None:

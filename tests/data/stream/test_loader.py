@@ -123,7 +123,7 @@ def test_the_quota_of_bad_files() -> None:
     with pytest.raises(VitkitError, match=r"3 of 40 training files .* 2 allowed") as caught:
         list(train_loader(Noise(40, bad=bad), quota=0.05).batches(0, 5))
     assert "noise 1: broken on purpose" in str(caught.value)
-    assert "vitkit data check" in str(caught.value) and "--bad-quota" in str(caught.value)
+    assert "vitkit data check" in str(caught.value) and "bad_quota" in str(caught.value)
     with pytest.raises(VitkitError) as caught:
         list(train_loader(Noise(40, bad=frozenset(range(20))), 40, quota=0).batches(0, 1))
     assert str(caught.value).count("broken on purpose") == 5

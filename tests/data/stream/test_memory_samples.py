@@ -75,7 +75,7 @@ class Enormous(Noise):
 
 
 def test_memory_that_is_not_there() -> None:
-    with pytest.raises(VitkitError, match=r"not enough memory for .* Give a lower --memory-gib"):
+    with pytest.raises(VitkitError, match=r"not enough memory for .* Give a lower memory_gib"):
         keep_in_memory(Enormous(2), 10**18)
 
 

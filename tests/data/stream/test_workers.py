@@ -39,7 +39,7 @@ class Deadly(Noise):
 
 def test_a_dying_worker_is_named() -> None:
     with pytest.raises(
-        VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*by SIGKILL.*--workers"
+        VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*by SIGKILL.*workers"
     ):
         list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
 
@@ -81,7 +81,7 @@ class Endless(Noise):
 def test_a_hanging_worker_and_its_image_are_named() -> None:
     batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2, worker_timeout=2)
     with pytest.raises(
-        VitkitError, match=r"Batch 2 did not come within .* process \d+ .* image noise 5\. .*--worker-timeout"
+        VitkitError, match=r"Batch 2 did not come within .* process \d+ .* image noise 5\. .*worker_timeout"
     ):
         list(batches)
     assert not multiprocessing.active_children()

@@ -383,7 +383,7 @@ def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> N
 def test_models_that_know_no_images_need_some(tmp_path: Path) -> None:
     made = vitkit.create_model("ViT-16x1x1/4", 10, 8)
     model = vitkit.save_model(made, tmp_path / "model")
-    with pytest.raises(VitkitError, match="give images to test on with --data"):
+    with pytest.raises(VitkitError, match="give images to test on with data"):
         compared(model, model, tmp_path / "out")
     comparison, _ = compared(model, model, tmp_path / "out", data="digits", split="train[:10%]")
     assert not comparison.has_flips and comparison.images == 180

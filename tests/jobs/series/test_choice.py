@@ -103,5 +103,5 @@ def test_runs_that_diverged_are_said_where_no_run_has_a_score() -> None:
 
 
 def test_held_out_images_without_labels_are_not_called_divergence() -> None:
-    with pytest.raises(VitkitError, match=r"have no labels to score by: give a higher --splits.val-fraction"):
+    with pytest.raises(VitkitError, match=r"have no labels to score by: give a higher splits_val_fraction"):
         choose_rate(swept((0.1, None, None), (0.2, None, None)))

@@ -109,7 +109,7 @@ def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp
     assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
     load_model(final)
     assert torch.__version__ in vitkit.write_report(final).read_text()
-    with pytest.raises(VitkitError, match="Leave --start-from out"):
+    with pytest.raises(VitkitError, match="Leave start_from out"):
         find_start(StartConfig(str(final), start_from="best"))
 
 

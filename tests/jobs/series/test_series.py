@@ -131,10 +131,10 @@ def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
     out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
-    with pytest.raises(VitkitError, match="--runs 2 -> 3"):
+    with pytest.raises(VitkitError, match="runs 2 -> 3"):
         train_series(SMALL, out, SeriesOptions(runs=3))
     longer = replace(SMALL, training=replace(SMALL.training, steps=5))
-    with pytest.raises(VitkitError, match=r"--steps 4 -> 5"):
+    with pytest.raises(VitkitError, match=r"steps 4 -> 5"):
         train_series(longer, out, SeriesOptions(runs=2))
     with pytest.raises(VitkitError, match="is there already and holds no run"):
         training.train_run(SMALL, out)
@@ -216,7 +216,7 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
         ({"runs": 10**30}, "runs is at least 1 and at most 1,000, found 1000000000000"),
         ({"sweep_rates": (0.1, 0.0)}, "sweep_rates are above 0, found 0"),
         ({"sweep_rates": (0.1, 0.1)}, "has a rate twice"),
-        ({"sweep_data": "photos"}, "sweep_data has the images of a sweep: give --sweep as well"),
+        ({"sweep_data": "photos"}, "sweep_data has the images of a sweep: give sweep as well"),
         ({"cross_validate": 1}, "folds from 2, found 1"),
         ({"cross_validate": 3, "runs": 2}, "give one of the two"),
         ({"cross_validate": 3, "sweep": True}, "has seen the test images of all folds but one"),
@@ -238,7 +238,7 @@ def test_what_a_run_refuses_is_refused_before_a_folder_is_made(tmp_path: Path) -
 
 def test_series_that_the_images_do_not_allow_are_refused_at_once(tmp_path: Path) -> None:
     patient = replace(SMALL, training=replace(SMALL.training, patience=2))
-    with pytest.raises(VitkitError, match="leave --patience out"):
+    with pytest.raises(VitkitError, match="leave patience out"):
         train_series(patient, tmp_path / "sweep", SWEEP)
     own = replace(SMALL, data=str(photos(tmp_path / "data", "train", "test")))
     with pytest.raises(VitkitError, match="has a test split of its own"):
@@ -278,7 +278,7 @@ def test_a_sweep_may_have_images_of_its_own(tmp_path: Path, pretended: Pretended
     assert [Path(made.data).name for made in pretended.runs] == ["tried", "tried", "all"]
     assert counts(out / "rate-0.02") == {"train": 30, "val": 30}
     assert counts(out / "final") == {"train": 30, "test": 30}
-    with pytest.raises(VitkitError, match=r"--sweep-data '.*tried' -> '.*other'"):
+    with pytest.raises(VitkitError, match=r"sweep_data '.*tried' -> '.*other'"):
         train_series(run, out, replace(SWEEP, sweep_data=str(other)))
     (other / "train/dark").rename(other / "train/black")
     (other / "val/dark").rename(other / "val/black")

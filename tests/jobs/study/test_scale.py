@@ -182,9 +182,9 @@ def test_too_few_images_for_the_smallest_point_are_refused(tmp_path: Path, paced
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"splits": replace(SMALL.splits, subset="0.5")}, "leave --subset out"),
-        ({"splits": replace(SMALL.splits, test_fraction=0.0)}, "give --splits.test-fraction"),
-        ({"training": TrainingConfig(minutes=1)}, "give --budget, the time of all points"),
+        ({"splits": replace(SMALL.splits, subset="0.5")}, "leave subset out"),
+        ({"splits": replace(SMALL.splits, test_fraction=0.0)}, "give splits_test_fraction"),
+        ({"training": TrainingConfig(minutes=1)}, "give budget, the time of all points"),
     ],
 )
 def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -199,8 +199,8 @@ def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, An
         ({"seeds": 0}, "seeds is from 1"),
         ({"budget": "soon"}, "budget is a time such as 45m, 2h or 1h30m, found 'soon'"),
         ({"budget": "0m"}, "budget is a time"),
-        ({"along": "size", "start": "runs/x"}, "leave --start out"),
-        ({"along": "steps", "hold": "epochs"}, "hold epochs is for --along data"),
+        ({"along": "size", "start": "runs/x"}, "leave start out"),
+        ({"along": "steps", "hold": "epochs"}, "hold epochs is for along data"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -308,7 +308,7 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
     assert first.steps > job.FEWEST_STEPS
     monkeypatch.setattr(job, "measure_paces", None)  # whoever measured again would fail
     assert run_scale(options(tmp_path / "law", budget="36s", recipe=run)) == first
-    with pytest.raises(VitkitError, match="--budget '36s' -> left out"):
+    with pytest.raises(VitkitError, match="budget '36s' -> left out"):
         run_scale(options(tmp_path / "law", recipe=run))
 
 
@@ -316,9 +316,7 @@ def test_points_that_were_changed_are_refused(copied: Path) -> None:
     record = json.loads((copied / "study.json").read_text())
     record["arms"][5]["run"]["splits"]["subset"] = "[:100]"
     (copied / "study.json").write_text(json.dumps(record))
-    with pytest.raises(
-        VitkitError, match=r"(?s)holds another study:.*--splits.subset '\[:100\]' -> left out"
-    ):
+    with pytest.raises(VitkitError, match=r"(?s)holds another study:.*splits_subset '\[:100\]' -> left out"):
         run_scale(options(copied))
 
 

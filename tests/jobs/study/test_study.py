@@ -116,9 +116,9 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
     longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
     twice = tuple(replace(arm, series=SeriesOptions(runs=2)) for arm in ARMS)
     for made, said in (
-        (study(grid=True), "--grid False -> True"),
-        (study(*longer, grid=False), "--steps 2 -> 5"),
-        (study(*twice, grid=False), "--seeds 1 -> 2"),
+        (study(grid=True), "grid False -> True"),
+        (study(*longer, grid=False), "steps 2 -> 5"),
+        (study(*twice, grid=False), "seeds 1 -> 2"),
         (study(ARMS[0], grid=False), "arms: base, mean -> base"),
     ):
         with pytest.raises(VitkitError, match="holds another study") as caught:
@@ -148,7 +148,7 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
     record = json.loads((first / "study.json").read_text())
     assert record["arms"][1]["run"]["start"]["start"] == "base/final"
     first.rename(second)
-    with pytest.raises(VitkitError, match="--seeds 2 -> 3"):  # all else is compared as before
+    with pytest.raises(VitkitError, match="seeds 2 -> 3"):  # all else is compared as before
         complete(begun_from_base(second, runs=3), second)
     assert all(series.ended for series in complete(begun_from_base(second), second))
     assert {arm.run.start.start for arm in read_study(second).arms} == {"", str(second / "base/final")}
@@ -185,7 +185,7 @@ def test_a_record_whose_arm_was_edited_is_refused(tmp_path: Path) -> None:
     record = json.loads((out / "study.json").read_text())
     record["arms"][1]["run"]["architecture"]["pool"] = "max"
     (out / "study.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=re.escape("--pool 'max' -> 'mean'")):
+    with pytest.raises(VitkitError, match=re.escape("pool 'max' -> 'mean'")):
         complete(study(), out)
 
 

@@ -47,11 +47,11 @@ def test_finished_tasks_and_rates_are_not_repeated(
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"steps": 5}, "--steps 4 -> 5"),
-        ({"seed": 1}, "--seed 0 -> 1"),
-        ({"image_size": 12}, r"--image-size \[8, 8\] -> \[12, 12\]"),
-        ({"protocol": "finetune"}, "--protocol 'paper' -> 'finetune'"),
-        ({"sweep": True}, "--sweep False -> True"),
+        ({"steps": 5}, "steps 4 -> 5"),
+        ({"seed": 1}, "seed 0 -> 1"),
+        ({"image_size": 12}, r"image_size \[8, 8\] -> \[12, 12\]"),
+        ({"protocol": "finetune"}, "protocol 'paper' -> 'finetune'"),
+        ({"sweep": True}, "sweep False -> True"),
     ],
 )
 def test_other_options_are_refused(
@@ -79,7 +79,7 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     assert vtab(tmp_path / "start", tmp_path / "root", **options) == first
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
     said = refusal(tmp_path / "start", tmp_path / "root", **options)
-    assert "holds another study" in said and "\n  --weights-of-start '" in said
+    assert "holds another study" in said and "\n  weights_of_start '" in said
 
 
 def ends(out: Path) -> dict[str, bytes]:

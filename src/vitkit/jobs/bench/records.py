@@ -82,7 +82,7 @@ class Memory(BatchRecord):
     room: int
     """Bytes that the largest batch may take."""
     largest_batch: int
-    """By the memory estimate; 0 where not even one image fits."""
+    """The estimate of training; 0 where not even one image fits."""
 
 
 @dataclass(frozen=True, repr=False)

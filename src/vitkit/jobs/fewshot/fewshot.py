@@ -46,7 +46,7 @@ from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
-from vitkit.runs.processes import await_message, join_processes, lost_processes_explained, take_threads
+from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import join_names, pluralize, without_places
@@ -407,7 +407,7 @@ def fewshot(
     listener = hushed(listener, quiet)
     world = join_processes(listener.warn)
     listener = listener if world.writes else SILENT  # process 0 alone shows messages
-    take_threads(world)
+    divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
             place = find_device(device)

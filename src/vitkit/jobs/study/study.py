@@ -34,7 +34,7 @@ from vitkit.runs.folder import Owner
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, plan_run, with_absolute_paths
-from vitkit.runs.processes import take_threads
+from vitkit.runs.processes import divide_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
@@ -142,7 +142,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
         options: of the study.
         opened: images that were listed already.
     """
-    take_threads(ALONE, options.threads)  # as in training: the speed depends on them
+    divide_threads(ALONE, options.threads)  # as in training: the speed depends on them
     timed: list[tuple[Run, Pace]] = []
     paces = {}
     for name, run in runs.items():
