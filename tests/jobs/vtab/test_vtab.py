@@ -84,7 +84,7 @@ def test_a_rate_that_diverges_is_passed_over(start: Path, root: Path, tmp_path: 
     assert "training diverged. Step " in said
     said = refusal(start, root, out=tmp_path / "none", rates=(1e38, 1e37), **options)
     assert said.startswith("clevr_count: None of the learning rates 1e+37, 1e+38 led to a model")
-    assert said.endswith("Give lower ones with --rates and another --out.")
+    assert said.endswith("Give lower ones with rates and another out.")
 
 
 def test_the_command_prints_all_numbers_as_json(

@@ -323,7 +323,7 @@ class _Pool:
         elif message.startswith("Caught ") or getattr(error, "errno", None) not in gone:
             return None  # an exception that the worker raised and sent: a bug, not its death
         # A broken connection may be noticed a moment before its process has an exit code.
-        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
+        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=10.0)
         codes = ((process.pid, process.exitcode) for process in self.processes)
         ends = [f"{pid} by {signal.Signals(-code).name}" for pid, code in codes if code and code < 0]
         return (

@@ -204,7 +204,7 @@ def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None
                     arm.run, arm.series, device=options.device, threads=options.threads, opened=opened
                 )
             except VitkitError as error:
-                error.args = (f"{arm.label}: {_with_own_option(str(error))}",)
+                error.args = (f"{arm.label}: {_with_own_option(error.args[0])}",)
                 raise
             progress(number)
 
@@ -346,7 +346,7 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions, comm
         where = f"in {place}; what is done is kept"
         raise InterruptedTraining(where, "the same command", stop.signal_number) from None
     except VitkitError as error:
-        error.args = (f"{arm.label}: {_with_own_option(str(error))}",)
+        error.args = (f"{arm.label}: {_with_own_option(error.args[0])}",)
         raise
     series = read_series(own)
     for member in series.rates:
