@@ -179,7 +179,7 @@ def test_models_know_no_machine() -> None:
     instruction_sets = re.compile(r"avx|amx_|triton|get_capabilities")
     for path in (SOURCE / "models").rglob("*.py"):
         assert not instruction_sets.search(path.read_text()), path
-    other_ways = re.compile(r"chosen|compiled|class_token_suffices")
+    other_ways = re.compile(r"chosen|compiled|CLASS_TOKEN")
     for name in ("vit", "parts", "stem", "pool"):
         assert not other_ways.search((SOURCE / "models" / f"{name}.py").read_text()), name
 

@@ -17,7 +17,7 @@ from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.measure import forward_macs
+from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
 from vitkit.runs.config import Run
 from vitkit.training.config import ClassificationConfig
@@ -117,7 +117,7 @@ def test_the_bit_recipe_costs_about_what_the_convolutional_one_does() -> None:
     for name in ("small-images-conv", "small-images-bit"):
         run = recipe(name)
         config = run.architecture.build_config(run.model, 10, run.preprocessing)
-        flops[name] = forward_macs(config)
+        flops[name] = forward_flops(config)
     assert isinstance(config, ResNetConfig) and config.width == 512
     assert 0.5 < flops["small-images-bit"] / flops["small-images-conv"] < 2
 

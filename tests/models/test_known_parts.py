@@ -205,7 +205,7 @@ def test_the_rule_for_configurations_is_that_for_parts(variant: str) -> None:
     assert model.chosen == Compute(
         "float32",
         attention="explicit" if fast.EXPLICIT_ATTENTION.computes(config) else "fused",
-        last_block="class_token" if fast.class_token_suffices(config) else "every_token",
+        last_block="class_token" if fast.CLASS_TOKEN.computes(config) else "every_token",
         gelu="compiled" if gelu and fast.COMPILED_GELU.computes(config) else "pytorch",
         pixels="folded" if fast.FOLDED_PIXELS.computes(config) else "normalized",
         block="compiled" if block and fast.block_can_be_compiled(config) else "modules",

@@ -1,14 +1,13 @@
 """Models with new weights: the one place where a model is composed of its parts."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.stem import ConvStem
@@ -16,8 +15,11 @@ from vitkit.models.vit import ViT, encoder_block
 from vitkit.models.zoo import ModelConfig, model_config
 
 
-def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> ViT:
-    """Compose a ViT of the parts that its configuration names, with new weights."""
+def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
+    """Build the model of a configuration, with new weights, composed of the parts that it names."""
+    match config:
+        case ResNetConfig():
+            return ResNet(config, generator)
     stem: ResNetStem | ConvStem | None = None
     blocks = None
     if config.backbone is not None:
@@ -31,18 +33,6 @@ def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> Vi
             AxialBlock(config.grid, encoder_block(config), encoder_block(config)) for _ in range(config.depth)
         ]
     return ViT(config, stem, blocks, generator)
-
-
-BUILDERS: dict[str, Callable[[Any, torch.Generator | None], ImageModel]] = {
-    ViTConfig.family: build_vit,
-    ResNetConfig.family: ResNet,
-}
-"""The functions that build a model with new weights, by the name of its family."""
-
-
-def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
-    """Build the model of a configuration, with new weights, composed of its parts."""
-    return BUILDERS[config.family](config, generator)
 
 
 Model = TypeVar("Model", bound=ImageModel)

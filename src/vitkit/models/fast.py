@@ -235,11 +235,6 @@ def can_compile(block: Block) -> bool:
     return COMPILED_BLOCK.knows(block) and block.mlp.gelu == "tanh"
 
 
-def can_activate(mlp: MLP) -> bool:
-    """Whether a compiled GELU computes the activation of an MLP."""
-    return COMPILED_GELU.knows(mlp) and mlp.gelu == "tanh"
-
-
 def compute_as(
     model: ImageModel,
     chosen: Compute,
@@ -266,7 +261,11 @@ def compute_as(
     ways: dict[str, tuple[Way, Sequence[nn.Module], Callable[[Any], bool]]] = {
         "attention": (EXPLICIT_ATTENTION, attentions, EXPLICIT_ATTENTION.knows),
         "last_block": (CLASS_TOKEN, [model], can_shorten),
-        "gelu": (COMPILED_GELU, mlps if gelu is not None else [], can_activate),
+        "gelu": (
+            COMPILED_GELU,
+            mlps if gelu is not None else [],
+            lambda mlp: COMPILED_GELU.knows(mlp) and mlp.gelu == "tanh",
+        ),
         "pixels": (FOLDED_PIXELS, [model], can_fold_pixels),
         "block": (COMPILED_BLOCK, blocks if compiles else [], can_compile),
     }
@@ -371,11 +370,6 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
     attention, mlp = block.attention, block.mlp
     layers: tuple[Any, ...] = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
-
-
-def class_token_suffices(config: ViTConfig) -> bool:
-    """Whether the last block of a model may compute its class token alone."""
-    return CLASS_TOKEN.computes(config)
 
 
 def block_can_be_compiled(config: ViTConfig) -> bool:

@@ -117,14 +117,6 @@ class ImageModel(nn.Module):
             levels = torch.tensor([255 * value for value in values]).view(-1, 1, 1)
             self.register_buffer(name, levels, persistent=False)
 
-    def draw_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights, unless the model is built without memory to receive a checkpoint's.
-
-        Not only to save time: arithmetic on the meta device makes PyTorch import its compiler.
-        """
-        if not next(self.parameters()).is_meta:
-            self.init_weights(generator)
-
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights, as the original of the family does."""
         raise NotImplementedError
@@ -248,11 +240,6 @@ class ImageModel(nn.Module):
         if taps is not None:
             taps["logits"] = logits
         return logits
-
-
-def make_head(width: int, num_classes: int) -> nn.Linear | nn.Identity:
-    """Make a linear classifier; for 0 classes an identity, so that the logits are the features."""
-    return nn.Linear(width, num_classes) if num_classes else nn.Identity()
 
 
 def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None) -> None:

@@ -62,7 +62,7 @@ class Way:
         """Whether it computes all that the configuration of a model asks for."""
         table = {**FIELDS, **self.values}
         return all(
-            own.name in table and _is_among(getattr(config, own.name), table[own.name])
+            own.name in table and (table[own.name] is ANY or getattr(config, own.name) in table[own.name])
             for own in fields(config)
         )
 
@@ -94,6 +94,7 @@ class Way:
         )
 
 
+@dataclass
 class Watch:
     """Keeps an answer about a part and its children until something is put into one of them.
 
@@ -102,11 +103,10 @@ class Watch:
     with its last name.
     """
 
-    def __init__(self) -> None:
-        self.state: list[object] | None = None
-        self.answer = False
-        self.sized: list[dict[str, Any]] = []
-        self.held: list[dict[str, Any]] = []
+    state: list[object] | None = None
+    answer: bool = False
+    sized: list[dict[str, Any]] = field(default_factory=list)
+    held: list[dict[str, Any]] = field(default_factory=list)
 
     def ask(self, question: Callable[[], bool], part: nn.Module, children: Collection[nn.Module]) -> bool:
         """Give the answer to a question, which is always the same one, about a part and some children."""
@@ -126,10 +126,6 @@ class Watch:
 
     def __reduce__(self) -> tuple[type["Watch"], tuple[()]]:
         return Watch, ()
-
-
-def _is_among(value: object, values: Collection[object] | None) -> bool:
-    return values is ANY or (values is not None and value in values)
 
 
 def plain_class(part: nn.Module) -> type[nn.Module]:

@@ -74,8 +74,9 @@ def parameters(config: ModelConfig) -> int:
 # FLOPs.
 
 
-def forward_macs(config: ModelConfig, *, head: bool = False, padding: bool = False) -> int:
-    """Count the multiply-accumulates of one forward pass of one image.
+def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = False) -> int:
+    """Count the floating-point operations of one forward pass of one image: two for each
+    multiply-accumulate.
 
     Args:
         config: of any model of the zoo's grammar.
@@ -92,12 +93,7 @@ def forward_macs(config: ModelConfig, *, head: bool = False, padding: bool = Fal
         # Without pooling every token has logits of its own.
         rows = 1 if config.num_tokens is None or model.config.pools else config.num_tokens
         macs += rows * _weights(model.head, getattr(model, "pre_logits", None))
-    return macs
-
-
-def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = False) -> int:
-    """Count the floating-point operations of one forward pass of one image: twice the MACs."""
-    return 2 * forward_macs(config, head=head, padding=padding)
+    return 2 * macs
 
 
 def training_flops(config: ModelConfig, images: int = 1, *, head: bool = False, padding: bool = False) -> int:
@@ -207,7 +203,7 @@ def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: b
     """Count the pairs of an output and a weight of the kernel that lies on the input, along one axis.
 
     Rows and columns are independent: the pairs of both axes are multiplied. `symmetric` and `padding` are as
-    for `StdConv2d` and `forward_macs`.
+    for `StdConv2d` and `forward_flops`.
     """
     outputs = -(-size // stride)
     if padding:

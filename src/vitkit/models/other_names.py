@@ -47,8 +47,5 @@ def name_here(name: str) -> str | None:
 
 def same_letters(name: str, names: Sequence[str]) -> list[str]:
     """List the names of `names` that differ from `name` in case and punctuation alone."""
-
-    def letters(text: str) -> str:
-        return re.sub("[^a-z0-9+]", "", text.lower())
-
-    return [other for other in names if letters(other) == letters(name)]
+    meant, *others = (re.sub("[^a-z0-9+]", "", text.lower()) for text in (name, *names))
+    return [other for other, letters in zip(names, others, strict=True) if letters == meant]

@@ -29,7 +29,7 @@ from vitkit.models.config.resnet_config import (
 from vitkit.models.config.resnet_config import (
     ResNetConfig as ResNetConfig,
 )
-from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
+from vitkit.models.image_model import ImageModel, Taps, lecun_normal
 
 
 class StdConv2d(nn.Module):
@@ -320,8 +320,9 @@ class ResNet(ImageModel):
         size = halve(halve(config.image_size))  # the root and its max-pooling have a stride of 2 each
         self.stages = _stages(unit_shapes(config, size), unit)
         self.norm = nn.GroupNorm(config.groups, config.width, config.norm_eps)
-        self.head = make_head(config.width, config.num_classes)
-        self.draw_weights(generator)
+        self.head = nn.Linear(config.width, config.num_classes) if config.num_classes else nn.Identity()
+        if not self.norm.weight.is_meta:  # see `ViT`
+            self.init_weights(generator)
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:

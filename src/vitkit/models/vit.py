@@ -24,7 +24,6 @@ from vitkit.models.image_model import (
     ImageModel,
     Taps,
     lecun_normal,
-    make_head,
 )
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
 from vitkit.models.pool import Pooling, make_pooling
@@ -89,8 +88,10 @@ class ViT(ImageModel):
         self.pooling = make_pooling(config)
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
-        self.head = make_head(size or width, config.num_classes)
-        self.draw_weights(generator)
+        self.head = nn.Linear(size or width, config.num_classes) if config.num_classes else nn.Identity()
+        # Nothing is drawn on the meta device: arithmetic there makes PyTorch import its compiler, for seconds.
+        if not self.norm.weight.is_meta:
+            self.init_weights(generator)
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:

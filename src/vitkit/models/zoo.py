@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
+from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import STEM_GROUP, VIT5_ROTARY, ViTConfig
 from vitkit.models.other_names import name_here, same_letters
@@ -204,7 +205,7 @@ def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int
     Raises:
         VitkitError: the name is not of the grammar; the error suggests another.
     """
-    size, name = _pair(image_size), zoo_name(name)
+    size, name = height_and_width(image_size), zoo_name(name)
     # Before any digits are read: Python refuses to make a number of thousands of them.
     if len(name) > 200:
         raise VitkitError(f"No model is named '{name[:50]}...' ({len(name):,} characters).")
@@ -232,12 +233,12 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         shape = Shape(width, depth, int(custom[4] or 4 * width), num_heads)
     else:
         shape = SIZES[match["size"]]
-    patch = _pair(tuple(int(side) for side in match["patch"].split("x")))
-    backbone = None
+    height, *width = (int(side) for side in match["patch"].split("x"))
+    patch, backbone = (height, *(width or [height])), None
     if match["trunk"]:
         backbone, patch = _hybrid(name, match["trunk"], float(match["width"] or 1), patch)
     config = ViTConfig(
-        image_size=_pair(image_size),
+        image_size=height_and_width(image_size),
         patch_size=patch,
         **shape._asdict(),
         num_classes=num_classes,
@@ -245,8 +246,16 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         pool="mean" if match["axial"] else "token",
         attention="axial" if match["axial"] else "full",
     )
-    config = replace(config, **{**(VIT5 if match["five"] else {}), **_options(name, match["options"])})
-    if "conv" in match["options"].split("-"):
+    changes, options = dict(VIT5 if match["five"] else {}), match["options"].split("-")[1:]
+    for option in options:
+        registers = re.fullmatch(r"reg(\d+)", option)
+        if not registers and option not in OPTIONS:
+            raise VitkitError(
+                f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
+            )
+        changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[option]
+    config = replace(config, **changes)
+    if "conv" in options:
         config = replace(config, stem_channels=_stem_channels(name, config))
     return config
 
@@ -398,21 +407,3 @@ def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
             f"half, quarter and so on is a multiple of {STEM_GROUP}; or give the channels (stem_channels)."
         )
     return channels
-
-
-def _options(name: str, written: str) -> dict[str, Any]:
-    """Give the fields of the configuration that the options after a name change."""
-    changes: dict[str, Any] = {}
-    for option in filter(None, written.split("-")):
-        registers = re.fullmatch(r"reg(\d+)", option)
-        if not registers and option not in OPTIONS:
-            raise VitkitError(
-                f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
-            )
-        changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[option]
-    return changes
-
-
-def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
-    """Give `(height, width)` of one number, or of one or two in a tuple."""
-    return (size, size) if isinstance(size, int) else (size[0], size[-1])

@@ -285,7 +285,7 @@ def choose_compute(
     return Compute(
         precision,
         attention="explicit" if explicit else "fused",
-        last_block="class_token" if fast.class_token_suffices(vit) else "every_token",
+        last_block="class_token" if fast.CLASS_TOKEN.computes(vit) else "every_token",
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and fast.FOLDED_PIXELS.computes(vit) else "normalized",
         block="compiled" if block else "modules",

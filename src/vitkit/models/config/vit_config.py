@@ -70,13 +70,6 @@ class RotaryConfig:
     """The base of the frequencies of registers, which then stand in a square grid of their own; None: no
     register is turned."""
 
-    def __post_init__(self) -> None:
-        for temperature in (self.temperature, self.register_temperature):
-            if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
-                raise VitkitError(f"The temperature of rotary positions is above 0, found {temperature}.")
-        if self.reference_grid is not None and min(self.reference_grid) < 1:
-            raise VitkitError(f"reference_grid is two numbers of at least 1, found {self.reference_grid}.")
-
 
 EVA02_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, reference_grid=(16, 16))
 """Rotary positions of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
@@ -171,20 +164,8 @@ class ViTConfig:
     def __post_init__(self) -> None:
         require_finite(self)
         check_images(self)
-        self._check_layers()
-        self._check_stem()
-        self._check_tokens()
-        self._check_combinations()
-
-    def _check_layers(self) -> None:
-        """Refuse sizes and rates that no layer can have."""
-        for name, most in (
-            ("width", LARGEST),
-            ("depth", DEEPEST),
-            ("num_heads", LARGEST),
-            ("mlp_dim", LARGEST),
-        ):
-            value = getattr(self, name)
+        for name in ("width", "depth", "num_heads", "mlp_dim"):
+            value, most = getattr(self, name), DEEPEST if name == "depth" else LARGEST
             if value < 1:
                 raise VitkitError(f"A ViT needs {name} of at least 1, found {value}.")
             if value > most:
@@ -200,16 +181,19 @@ class ViTConfig:
         for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a fraction from 0 to below 1, found {getattr(self, name)}.")
+        if self.stem_channels:
+            self._check_stem()
+        elif self.stem_strides:
+            raise VitkitError(
+                f"stem_strides belong to stem_channels, found {self.stem_strides} and no channels: give "
+                "both or neither."
+            )
+        if self.rotary is not None:
+            self._check_rotary(self.rotary)
+        self._check_tokens()
 
     def _check_stem(self) -> None:
         """Refuse convolutions that cannot make patches."""
-        if not self.stem_channels:
-            if self.stem_strides:
-                raise VitkitError(
-                    f"stem_strides belong to stem_channels, found {self.stem_strides} and no channels: give "
-                    "both or neither."
-                )
-            return
         if self.backbone is not None:
             raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
         if any(not 1 <= channels <= LARGEST or channels % STEM_GROUP for channels in self.stem_channels):
@@ -240,7 +224,8 @@ class ViTConfig:
             )
 
     def _check_tokens(self) -> None:
-        """Refuse images that make no tokens, or more than any memory holds."""
+        """Refuse images that make no tokens or more than any memory holds, and parts that do not go
+        together."""
         if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
             raise VitkitError(
                 f"Images of {format_size(self.image_size)} hold no patch of "
@@ -258,24 +243,10 @@ class ViTConfig:
                 f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
                 "numbers: choose a larger patch or smaller images."
             )
-
-    def _check_combinations(self) -> None:
-        """Refuse parts that do not go together."""
         if self.position_at != "stem" and self.position in ("relative", "none"):
             raise VitkitError(
                 f"'{self.position}' positions are not added to tokens: position_at says 'stem' for them, "
                 f"found '{self.position_at}'."
-            )
-        if self.rotary is not None and self.head_dim % 4:
-            raise VitkitError(
-                f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
-                "numbers are no multiple of 4."
-            )
-        turned = self.rotary is not None and self.rotary.register_temperature is not None
-        if turned and math.isqrt(self.register_tokens) ** 2 != self.register_tokens:
-            raise VitkitError(
-                "Registers with rotary positions stand in a square grid: register_tokens is 0, 1, 4, 9 and "
-                f"so on, found {self.register_tokens}."
             )
         if self.extra_class_token and self.pool == "token":
             raise VitkitError("pool 'token' has a class token already: leave out extra_class_token.")
@@ -290,6 +261,25 @@ class ViTConfig:
             raise VitkitError(
                 "Axial attention goes along rows and columns: no class or register token has a place there "
                 "(choose pool 'mean' or 'map'), and no relative position."
+            )
+
+    def _check_rotary(self, rotary: RotaryConfig) -> None:
+        """Refuse rotary positions that do not fit the heads or the registers."""
+        for temperature in (rotary.temperature, rotary.register_temperature):
+            if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
+                raise VitkitError(f"The temperature of rotary positions is above 0, found {temperature}.")
+        if rotary.reference_grid is not None and min(rotary.reference_grid) < 1:
+            raise VitkitError(f"reference_grid is two numbers of at least 1, found {rotary.reference_grid}.")
+        if self.head_dim % 4:
+            raise VitkitError(
+                f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
+                "numbers are no multiple of 4."
+            )
+        registers = max(self.register_tokens, 0)
+        if rotary.register_temperature is not None and math.isqrt(registers) ** 2 != registers:
+            raise VitkitError(
+                "Registers with rotary positions stand in a square grid: register_tokens is 0, 1, 4, 9 and "
+                f"so on, found {self.register_tokens}."
             )
 
     @property
