@@ -76,7 +76,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     wrap([sources], "_list", "list", lambda spec, *rest, **more: spec)
     wrap([repeats, sources], "find_repeats", "search", lambda parts, decoded: "")
     wrap([loading], "open_source", "open", lambda path: Path(path).resolve())
-    wrap([loading], "translate", "read", lambda opened, translation: opened.path.resolve())
+    wrap([loading.OpenCheckpoint], "read", "read", lambda opened: opened.files[0].resolve())
     wrap([checkpoint], "load_weights", "read", lambda folder: folder.resolve())
     wrap([ViT], "__init__", "build", lambda model, config, *rest, **more: _part_or_whole(config))
     # Begun without what other tests keep; it keeps in the same way.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn, cast, get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import pytest
@@ -27,9 +27,8 @@ from vitkit.weights import loading
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
 from vitkit.weights.formats.recognise import find_format
-from vitkit.weights.loading import load, names_that_are_not_finite
+from vitkit.weights.loading import find_doubts, load
 from vitkit.weights.saving import save_model
-from vitkit.weights.table import Hints
 
 # Notes
 
@@ -102,7 +101,7 @@ def test_weights_that_are_changed_between_description_and_reading_are_refused(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     save_model(random_model(TINY), tmp_path / "model")
-    opened = loading.OpenCheckpoint(tmp_path / "model")
+    opened = loading.OpenCheckpoint(tmp_path / "model", LoadOptions())
     assert opened.files == (tmp_path / "model" / "model.safetensors",)
     change(opened.files[0])
     with pytest.raises(VitkitError, match=r"model was changed while it was looked at"):
@@ -139,23 +138,29 @@ def test_a_head_that_is_replaced_is_not_doubted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["model.npz", "run/model.npz"])
-def test_the_file_is_named_whatever_folder_it_lies_in(path: str) -> None:
+def test_the_file_is_named_whatever_folder_it_lies_in(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The parent of a file in the working folder is ".", which stands in most messages; "run" in some."""
 
     def refuse(*_: object) -> NoReturn:
         raise VitkitError("A trunk of 999 layers cannot be built. Take another file.")
 
-    format, source = cast("Any", SimpleNamespace(read=refuse)), cast("Any", SimpleNamespace(path=Path(path)))
+    monkeypatch.chdir(tmp_path)
+    Path(path).parent.mkdir(exist_ok=True)
+    np.savez(path, x=np.ones(1))
+    monkeypatch.setattr(loading, "recognise", lambda source: SimpleNamespace(read=refuse))
     with pytest.raises(VitkitError, match=f"^{path}: A trunk"):
-        loading._read_description(format, source, Hints())
+        load(path)
 
 
 def test_finite_numbers_whose_sum_is_infinite_are_finite() -> None:
     largest = torch.finfo(torch.float32).max
     tensors = {"large": torch.full((4,), largest), "half": torch.full((100,), 60_000.0).half()}
-    assert names_that_are_not_finite(tensors) == []
+    assert find_doubts(tensors) == []
     tensors["opposite"] = torch.tensor([float("inf"), float("-inf")])
-    assert names_that_are_not_finite(tensors) == ["opposite"]
+    [doubt] = find_doubts(tensors)
+    assert "1 of its 3 tensors hold NaN or infinity (opposite)" in doubt
 
 
 # Types

@@ -11,7 +11,7 @@ from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
 from vitkit.models.channels_config import with_image_size
 from vitkit.models.config.compute_config import Phase, Precision
-from vitkit.models.config.image_config import Size
+from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.models.measure import (
     InferenceMemory,
     TrainingMemory,
@@ -254,7 +254,7 @@ def configuration(name: str, options: LoadOptions) -> ModelConfig:
     Raises:
         VitkitError: it is neither a name nor a checkpoint, or sizes do not fit.
     """
-    size, classes = options.size, options.num_classes
+    size, classes = height_and_width(options.image_size), options.num_classes
     if not is_checkpoint(name):
         if options.num_heads is not None:
             raise VitkitError(

@@ -17,6 +17,7 @@ from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refus
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import BuiltModel, LoadingOptions
 from vitkit.models.config.compute_config import Phase, Precision
+from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.folder import Place, kind_of
 from vitkit.text import join_names
 from vitkit.weights.format_names import LoadOptions
@@ -188,10 +189,15 @@ def _from_folder(
 ) -> Ready:
     """Load the folder of an export, which fixes the engine, the precision and the image size."""
     model, record = serve_folder(folder, thread_count())
+    size = record.config.image_size
     for name, option, exported in (
         ("engine", engine or record.engine, record.engine),
         ("precision", record.precision if precision == "auto" else precision, record.precision),
-        ("image size", options.size or record.config.image_size, record.config.image_size),
+        (
+            "image size",
+            height_and_width(options.image_size) or record.config.image_size,
+            record.config.image_size,
+        ),
         ("number of heads", options.num_heads, None),
         ("grid of positions", options.position_interpolation, None),
     ):

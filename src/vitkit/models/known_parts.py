@@ -62,7 +62,7 @@ class Way:
         """Whether it computes all that the configuration of a model asks for."""
         table = {**FIELDS, **self.values}
         return all(
-            own.name in table and (table[own.name] is ANY or getattr(config, own.name) in table[own.name])
+            (values := table.get(own.name, ())) is None or getattr(config, own.name) in values  # None: ANY
             for own in fields(config)
         )
 

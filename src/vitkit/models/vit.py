@@ -89,7 +89,7 @@ class ViT(ImageModel):
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = nn.Linear(size or width, config.num_classes) if config.num_classes else nn.Identity()
-        # Nothing is drawn on the meta device: arithmetic there makes PyTorch import its compiler, for seconds.
+        # None on the meta device, where arithmetic makes PyTorch import its compiler, for seconds.
         if not self.norm.weight.is_meta:
             self.init_weights(generator)
 

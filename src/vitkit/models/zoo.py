@@ -233,8 +233,8 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         shape = Shape(width, depth, int(custom[4] or 4 * width), num_heads)
     else:
         shape = SIZES[match["size"]]
-    height, *width = (int(side) for side in match["patch"].split("x"))
-    patch, backbone = (height, *(width or [height])), None
+    sides = [int(side) for side in match["patch"].split("x")]
+    patch, backbone = (sides[0], sides[-1]), None
     if match["trunk"]:
         backbone, patch = _hybrid(name, match["trunk"], float(match["width"] or 1), patch)
     config = ViTConfig(

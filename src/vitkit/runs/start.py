@@ -108,7 +108,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         return Start(
             options.start, stopped.which, name, config, card, "vitkit", (), file, stopped.sha256, stopped.read
         )
-    opened = OpenCheckpoint(options.start, options.num_heads)
+    opened = OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
     identity = opened.identity
     return Start(
         options.start,
@@ -272,6 +272,7 @@ def _fit_tensors(run: Run, start: Start, config: ModelConfig, model: ImageModel)
     """Read the weights of a start, and fit them to the channels, pixels, head and image size of the run."""
     options = run.start
     return fit_weights(
+        start.name,
         start.config,
         start.card,
         start.read(),

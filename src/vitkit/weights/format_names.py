@@ -48,9 +48,3 @@ class LoadOptions:
     image_std: tuple[float, ...] | None = None
     channels: int | None = None
     """Channels of the images; left out, the weights'. `vitkit.models.channels` fits the filters."""
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """`(height, width)`; None for the size of the weights."""
-        side = self.image_size
-        return (side, side) if isinstance(side, int) else side

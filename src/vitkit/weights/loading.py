@@ -7,8 +7,8 @@ weights or card for that are called `fit_...`; functions that change the configu
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,19 +21,20 @@ from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.channels import fit_filters
 from vitkit.models.channels_config import with_channels, with_image_size
+from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.text import format_size
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.download import fetch_any
-from vitkit.weights.files.source import Source, open_source
+from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, LoadOptions
 from vitkit.weights.formats import native
 from vitkit.weights.formats.recognise import named_prefix, recognise
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
-from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation
+from vitkit.weights.table import Hints, Row
 
 _log = logging.getLogger("vitkit")
 NAMES_SHOWN = 5
@@ -84,8 +85,8 @@ class Fitted:
     card: ModelCard
     notes: tuple[str, ...]
     model: ImageModel | None
-    """The model that was given to `fit_weights`, else the model without memory that was built to resize
-    positions, else None."""
+    """The model that was given to `fit_weights`, else one of `config` that was built without memory, else
+    None."""
 
 
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
@@ -100,49 +101,10 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
         VitkitError: as `vitkit.load_model`.
     """
     options = options or LoadOptions()
-    with _opened(path, Hints(options.size, options.num_heads)) as (source, identity, translation):
-        _refuse_other_classes(path, identity, options)  # before gigabytes are read
-        tensors = translate(source, translation)
-    return fit_model(path, identity, tensors, options)
-
-
-class OpenCheckpoint:
-    """A checkpoint that is described first, and whose weights are read later from the file that was verified.
-
-    It stays open in between. A file that is written to or replaced meanwhile is refused, as it is not the one
-    whose checksum was compared.
-    """
-
-    def __init__(self, path: str | Path, num_heads: int | None = None) -> None:
-        """Open and describe a checkpoint.
-
-        Raises:
-            VitkitError: as `vitkit.load_model`.
-        """
-        self._path, self._open = path, ExitStack()
-        opened = self._open.enter_context(_opened(path, Hints(None, num_heads)))
-        self._source, self.identity, self._translation = opened
-
-    def read(self) -> dict[str, Tensor]:
-        """Read the tensors under vitkit's names, every tensor accounted for, and close the file.
-
-        Raises:
-            VitkitError: as `vitkit.load_model`; or the file was changed since it was opened.
-        """
-        with self._open:
-            tensors = translate(self._source, self._translation)
-            if not self._source.is_unchanged():
-                raise VitkitError(
-                    f"{self._path} was changed while it was looked at. Give the same command again when it "
-                    "is whole."
-                )
-        build_checked(self.identity.config, tensors, str(self._path))
-        return tensors
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Return the files of its weights, an index of shards first."""
-        return self._source.files
+    with OpenCheckpoint(path, options) as opened:
+        _refuse_other_classes(path, opened.identity, options)  # before gigabytes are read
+        tensors = opened.read()
+    return fit_model(path, opened.identity, tensors, options)
 
 
 def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
@@ -155,9 +117,8 @@ def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
     Raises:
         VitkitError: as `vitkit.load_model`.
     """
-    hints = Hints() if options is None else Hints(options.size, options.num_heads)
-    with _opened(path, hints) as (_source, identity, _translation):
-        return identity
+    with OpenCheckpoint(path, options or LoadOptions()) as opened:
+        return opened.identity
 
 
 def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> None:
@@ -168,30 +129,56 @@ def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Seq
         _log.warning("%s: %s", path, note)
 
 
-@contextmanager
-def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
-    """Open a checkpoint and read its description; its tensors can be read within."""
-    fetched = fetch_any(path)
-    # The user's image size goes before the size in the list of published checkpoints.
-    hints = replace(hints, image_size=hints.image_size or fetched.image_size)
-    with open_source(fetched.path) as source:
-        checkpoint_format = recognise(source)
-        if checkpoint_format is None:
-            first = ", ".join(sorted(source.shapes)[:3])
-            raise VitkitError(
-                f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                f"{named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
-            )
-        translation = _read_description(checkpoint_format, source, hints)
-        heads = translation.config.num_heads
-        # A model with the wrong heads computes without complaint, and its answers are worth nothing.
-        if hints.num_heads not in (None, heads):
-            raise VitkitError(
-                f"{source.path} says that it has {heads} attention heads, not {hints.num_heads}: leave out "
-                "num_heads (--num-heads)."
-            )
-        card = translation.card
-        notes = list(source.notes)
+class OpenCheckpoint(ExitStack):
+    """A checkpoint that is described first, and whose weights are read later from the file that was verified.
+
+    It stays open in between. A file that is written to or replaced meanwhile is refused, as it is not the one
+    whose checksum was compared.
+    """
+
+    def __init__(self, path: str | Path, options: LoadOptions) -> None:
+        """Open and describe a checkpoint.
+
+        Args:
+            path: as for `load`.
+            options: image size and number of heads, where the file does not record them.
+
+        Raises:
+            VitkitError: as `vitkit.load_model`.
+        """
+        super().__init__()
+        fetched, self._path = fetch_any(path), path
+        # The user's image size goes before the size in the list of published checkpoints.
+        hints = Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
+        with ExitStack() as stack:  # closed again where the file has no description
+            source = self._source = stack.enter_context(open_source(fetched.path))
+            self.files = source.files
+            """The files of its weights, an index of shards first."""
+            checkpoint_format = recognise(source)
+            if checkpoint_format is None:
+                first = ", ".join(sorted(source.shapes)[:3])
+                raise VitkitError(
+                    f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
+                    f"{named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
+                )
+            try:
+                translation = self._translation = checkpoint_format.read(source, hints)
+            except VitkitError as error:
+                # The configuration may be another file beside it, which the error then names.
+                named = Path(str(error).partition(": ")[0])
+                beside = named.parent == source.path.parent and named.is_file()
+                if beside or str(error).startswith(str(source.path)):
+                    raise
+                raise VitkitError(f"{source.path}: {error}") from error
+            heads = translation.config.num_heads
+            # A model with the wrong heads computes without complaint, and its answers are worth nothing.
+            if hints.num_heads not in (None, heads):
+                raise VitkitError(
+                    f"{source.path} says that it has {heads} attention heads, not {hints.num_heads}: leave "
+                    "out num_heads (--num-heads)."
+                )
+            self.enter_context(stack.pop_all())
+        card, notes = translation.card, list(source.notes)
         if hides_published(path):
             notes.append(
                 "this file or folder has the name of a published checkpoint and is used in its place; for "
@@ -200,20 +187,16 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
         # A model of vitkit has its name and origin in `model.json`. Of any other, the origin is made here.
         if checkpoint_format is not native.CHECKPOINT_FORMAT:
             notes += card.origin.get("notes", [])
-            origin = {
-                "file": source.path.name,
-                "dialect": checkpoint_format.name,
-                **fetched.origin,
-                **card.origin,
-            }
+            made = {"file": source.path.name, "dialect": checkpoint_format.name}
+            origin = {**made, **fetched.origin, **card.origin}
             card = replace(card, name=card.name or name_of(translation.config), origin=origin)
         elif "source" not in card.origin:  # the address it was fetched from, unless a source is recorded
             card = replace(card, origin={**card.origin, **fetched.origin})
         left_out: dict[str, list[str]] = {}
         for key, reason in translation.ignored.items():
-            if key in source:
+            if key in source.shapes:
                 left_out.setdefault(reason, []).append(key)
-        identity = Identity(
+        self.identity = Identity(
             source.path,
             checkpoint_format.name,
             translation.config,
@@ -222,53 +205,55 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             tuple(notes),
             translation.checksum,
         )
-        yield source, identity, translation
 
+    def read(self) -> dict[str, Tensor]:
+        """Read the tensors under vitkit's names, one at a time, so that no two sets of weights are held, and
+        close the file.
 
-def _read_description(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> Translation:
-    """Read a file's description; an error in its configuration is raised with the file's path before it."""
-    try:
-        return checkpoint_format.read(source, hints)
-    except NotRecordedError:  # it begins with the path already
-        raise
-    except VitkitError as error:
-        # The configuration may be another file beside it, which the error then names.
-        named = Path(str(error).partition(": ")[0])
-        beside = named.parent == source.path.parent and named.is_file()
-        if beside or str(error).startswith(str(source.path)):
-            raise
-        raise VitkitError(f"{source.path}: {error}") from error
-
-
-def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
-    """Read the tensors of a file under vitkit's names, one at a time, so that no two sets of weights are
-    held.
-
-    Raises:
-        VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them; or a
-            tensor holds anything but floating-point numbers of 16 to 64 bits.
-    """
-    source = translation.source or source
-    names = [name for row in translation.rows for name in row.theirs]
-    missing = [f"  {name}: missing" for name in names if name not in source]
-    accounted = {*names, *translation.ignored}
-    unexpected = [
-        f"  {name}: unexpected, {tuple(shape)}"
-        for name, shape in source.shapes.items()
-        if name not in accounted
-    ]
-    if missing or unexpected:
+        Raises:
+            VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them;
+                or a tensor holds anything but floating-point numbers of 16 to 64 bits; or the file was
+                changed since it was opened.
+        """
+        source, rows = self._translation.source or self._source, self._translation.rows
+        names = [name for row in rows for name in row.theirs]
+        missing = [f"  {name}: missing" for name in names if name not in source.shapes]
+        accounted = {*names, *self._translation.ignored}
+        unexpected = [
+            f"  {name}: unexpected, {tuple(shape)}"
+            for name, shape in source.shapes.items()
+            if name not in accounted
+        ]
+        if missing or unexpected:
+            raise VitkitError(
+                f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
+                f"{len(names)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
+            )
+        # float32 is the type in which the originals compute.
+        dtype = None if self._translation.as_stored else torch.float32
+        with self:
+            tensors = {row.ours: _read_row(source, row, dtype) for row in rows}
+            with suppress(FileNotFoundError):
+                if file_states(self.files) == self._source.states:
+                    return tensors
         raise VitkitError(
-            f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
-            f"{len(names)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
+            f"{self._path} was changed while it was looked at. Give the same command again when it is whole."
         )
-    dtype = None if translation.as_stored else torch.float32  # the type in which the originals compute
-    return {row.ours: _read_row(source, row, dtype) for row in translation.rows}
 
 
 def _read_row(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
-    """Read the tensors of one row and make the parameter of them."""
-    tensors = [_read_weights_of(source, name) for name in row.theirs]
+    """Read the tensors of one row, whose numbers are weights, and make the parameter of them."""
+    tensors = []
+    for name in row.theirs:
+        tensor = source.read(name)
+        if tensor.dtype not in WEIGHT_TYPES:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise VitkitError(
+                f"{source.path}: {name}: expected floating-point weights of 16 to 64 bits, found {kind}. If "
+                "the model is quantised, dequantise it with the program that quantised it, and save it as "
+                "float32."
+            )
+        tensors.append(tensor)
     try:
         tensor = row.read(tensors)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -281,18 +266,6 @@ def _read_row(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
     # What an archive stores begins at any byte. Most rows turn or join what they read, which copies it; what
     # is used as it stands has to begin at a multiple of its numbers' size, as compiled code expects.
     return tensor if tensor.data_ptr() % tensor.element_size() == 0 else tensor.clone()
-
-
-def _read_weights_of(source: Source, name: str) -> Tensor:
-    """Read one tensor whose numbers are weights."""
-    tensor = source.read(name)
-    if tensor.dtype not in WEIGHT_TYPES:
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise VitkitError(
-            f"{source.path}: {name}: expected floating-point weights of 16 to 64 bits, found {kind}. If the "
-            "model is quantised, dequantise it with the program that quantised it, and save it as float32."
-        )
-    return tensor
 
 
 def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
@@ -311,7 +284,7 @@ def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: st
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     actual = {key: tuple(value.shape) for key, value in tensors.items()}
     lines = [
-        f"  {key}: expected {_shape(expected.get(key))}, found {_shape(actual.get(key))}"
+        f"  {key}: expected {expected.get(key, 'nothing')}, found {actual.get(key, 'nothing')}"
         for key in sorted(expected.keys() | actual.keys())
         if expected.get(key) != actual.get(key)
     ]
@@ -320,16 +293,10 @@ def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: st
     return model
 
 
-def _table(lines: Iterable[str]) -> str:
+def _table(lines: Sequence[str]) -> str:
     """Join the lines of an error, cut short after `LINES_SHOWN`."""
-    lines = list(lines)
-    return "\n".join(
-        lines[:LINES_SHOWN] + ([f"  and {len(lines) - LINES_SHOWN} more"] if len(lines) > LINES_SHOWN else [])
-    )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "nothing" if shape is None else str(shape)
+    more = [f"  and {len(lines) - LINES_SHOWN} more"] if len(lines) > LINES_SHOWN else []
+    return "\n".join([*lines[:LINES_SHOWN], *more])
 
 
 def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[str]:
@@ -338,7 +305,15 @@ def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[
     A head that another will replace is not checked.
     """
     tensors = tensors if keeps_head else _without_head(tensors)
-    broken, doubts = names_that_are_not_finite(tensors), []
+    # A sum shows NaN and infinity in one pass over the memory: in float32 at least, for in 16 bits it
+    # overflows soon. It may overflow all the same, so only suspects are looked at number by number.
+    broken = [
+        name
+        for name, tensor in tensors.items()
+        if not tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).isfinite()
+        and not tensor.isfinite().all()
+    ]
+    doubts = []
     if broken:
         shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
         doubts.append(
@@ -350,20 +325,6 @@ def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[
     if keeps_head and "head.weight" in tensors and not tensors["head.weight"].any():
         doubts.append("its head is all zeros: it was never trained, and all classes look alike")
     return doubts
-
-
-def names_that_are_not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the tensors that hold NaN or infinity.
-
-    A sum shows them in one pass over the memory: in float32 at least, for in 16 bits it overflows soon. It
-    may overflow all the same, so only suspects are looked at number by number.
-    """
-    return [
-        name
-        for name, tensor in tensors.items()
-        if not tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).isfinite()
-        and not tensor.isfinite().all()
-    ]
 
 
 def fit_model(
@@ -382,11 +343,8 @@ def fit_model(
             the options.
     """
     _refuse_other_classes(path, identity, options)
-    # Before anything is fitted: a new head or resized positions would hide what is wrong with the file.
-    model = build_checked(identity.config, tensors, str(path))
-    fitted = fit_weights(identity.config, identity.card, tensors, options)
-    if fitted.config != identity.config:  # else the model that was checked takes the weights
-        model = fitted.model or build_empty(lambda: build_model(fitted.config))
+    fitted = fit_weights(str(path), identity.config, identity.card, tensors, options)
+    model = fitted.model or build_empty(lambda: build_model(fitted.config))
     fill(model, fitted.tensors)
     model.card = fitted.card
     return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
@@ -402,6 +360,7 @@ def _refuse_other_classes(path: str | Path, identity: Identity, options: LoadOpt
 
 
 def fit_weights(
+    source: str,
     config: ModelConfig,
     card: ModelCard,
     tensors: dict[str, Tensor],
@@ -411,14 +370,18 @@ def fit_weights(
     """Fit weights to other channels, pixel statistics, another head and another image size, where given.
 
     Args:
+        source: the checkpoint's name, for errors.
         config, card, tensors: of the checkpoint, as they stand in it.
         options: the same as for `load`.
         model: takes the weights; left out, it is built without memory where positions are resized.
 
     Raises:
-        VitkitError: the weights cannot be fitted to these channels, statistics or this image size.
+        VitkitError: they are not the weights of such a model, or cannot be fitted to these channels,
+            statistics or this image size.
     """
-    head, num_classes, size = options.head, options.num_classes, options.size
+    # Before anything is fitted: a new head or resized positions would hide what is wrong with the file.
+    before, checked = config, build_checked(config, tensors, source)
+    head, num_classes, size = options.head, options.num_classes, height_and_width(options.image_size)
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
@@ -435,7 +398,12 @@ def fit_weights(
         *find_doubts(tensors, keeps_head=not is_new),
     ]
     if is_new:
-        config, tensors = _fit_head(config, tensors, num_classes)
+        # A linear layer of zeros replaces the head, and the tanh layer before it (paper 3.1 and 3.2).
+        config, tensors = config.with_new_head(num_classes), _without_head(tensors)
+        if num_classes:
+            example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
+            tensors["head.weight"] = example.new_zeros(num_classes, config.width)
+            tensors["head.bias"] = example.new_zeros(num_classes)
         # The recorded classes, loss and data belong to the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
     if options.position_interpolation is not None:
@@ -449,7 +417,7 @@ def fit_weights(
     # A card without a preprocessing stays without one: `preprocessing_of` then gives the authors'.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=preprocessing)
-    return Fitted(config, tensors, card, tuple(notes), model)
+    return Fitted(config, tensors, card, tuple(notes), model or (checked if config == before else None))
 
 
 def fit_statistics(
@@ -467,19 +435,6 @@ def fit_statistics(
         left = tuple(assumption for assumption in card.assumed if assumption.what != "pixel statistics")
         card = replace(card, assumed=left)
     return config, card
-
-
-def _fit_head(
-    config: ModelConfig, tensors: dict[str, Tensor], num_classes: int
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Replace the head, and the tanh layer before it, by a linear layer of zeros (paper 3.1 and 3.2)."""
-    config = config.with_new_head(num_classes)
-    trunk = _without_head(tensors)
-    if num_classes:
-        example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
-        trunk["head.weight"] = example.new_zeros(num_classes, config.width)
-        trunk["head.bias"] = example.new_zeros(num_classes)
-    return config, trunk
 
 
 def _without_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

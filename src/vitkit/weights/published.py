@@ -10,7 +10,7 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -198,26 +198,12 @@ def is_address(path: str | Path) -> bool:
 def _table() -> tuple[PublishedStart, ...]:
     """Read `published.csv`, once."""
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(_start(row) for row in csv.DictReader(file))
-
-
-def _start(row: dict[str, str]) -> PublishedStart:
-    columns = [row[field.name] for field in fields(PublishedStart)]
-    name, model, training, data, size, classes, parameters, mib, licence, source, addresses, *pins = columns
-    return PublishedStart(
-        name,
-        model,
-        training,
-        data,
-        int(size),
-        int(classes),
-        int(parameters),
-        int(mib) if mib else None,
-        licence,
-        tuple(source.split()),
-        tuple(addresses.split()),
-        *pins,
-    )
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    for row in rows:
+        row |= {key: tuple(row[key].split()) for key in ("source", "addresses")}
+        numbers = ("image_size", "classes", "parameters", "original_mib")
+        row |= {key: int(row[key]) if row[key] else None for key in numbers}
+    return tuple(PublishedStart(**row) for row in rows)
 
 
 def _with_values(

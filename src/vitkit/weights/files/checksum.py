@@ -17,8 +17,6 @@ import xxhash
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
 
-READ_SIZE = 1 << 20  # bytes of a file that are hashed at a time
-
 
 @dataclass(frozen=True)
 class Checksum:
@@ -62,7 +60,9 @@ def verify(path: Path, expected: Checksum) -> None:
     actual = f"{size:,} bytes"
     recorded = f"{expected.bytes:,} bytes"
     if size == expected.bytes:
-        digest = _xxh3(path)
+        # Mapping the file would be no faster, and would crash if it became shorter.
+        with path.open("rb", buffering=0) as file:
+            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         if digest == expected.xxh3_128:
             return
         actual, recorded = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
@@ -73,13 +73,3 @@ def verify(path: Path, expected: Checksum) -> None:
         "its last checkpoint. Elsewhere, fetch or copy both files again. If you replaced it on purpose, "
         'remove the key "weights" from model.json.'
     )
-
-
-def _xxh3(path: Path) -> str:
-    """Hash a file piece by piece. Mapping it would be no faster, and would crash if it became shorter."""
-    digest = xxhash.xxh3_128()
-    piece = memoryview(bytearray(READ_SIZE))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(piece):
-            digest.update(piece[:count])
-    return digest.hexdigest()

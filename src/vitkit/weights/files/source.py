@@ -7,9 +7,10 @@ bytes that are there before memory is set aside.
 
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,8 +75,6 @@ class Source:
     read: Callable[[str], Tensor]
     """One tensor by name, writable, in memory of its own or mapped from the file (changes stay in memory,
     and its first number may be at any byte); bfloat16 and float16 as they are."""
-    settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """JSON files beside the weights, by file name."""
     notes: list[str] = field(default_factory=list)
     """Notes for the user, each a clause after the file's path: readers add to them, loading shows them."""
     files: tuple[Path, ...] = ()
@@ -83,22 +82,20 @@ class Source:
     states: tuple[FileState, ...] = ()
     """The state of each of these files when it was opened."""
 
-    def is_unchanged(self) -> bool:
-        """Whether the files are still there as they were opened."""
-        try:
-            return file_states(self.files) == self.states
-        except OSError:
-            return False
-
-    @property
+    @cached_property
     def config(self) -> dict[str, Any]:
         """`config.json`, of Hugging Face and timm; empty where there is none."""
-        return self.settings.get("config.json", {})
+        return self._read_beside("config.json")
 
-    @property
+    @cached_property
     def preprocessor(self) -> dict[str, Any]:
         """`preprocessor_config.json`, of Hugging Face; empty where there is none."""
-        return self.settings.get("preprocessor_config.json", {})
+        return self._read_beside("preprocessor_config.json")
+
+    def _read_beside(self, name: str) -> dict[str, Any]:
+        """Read a JSON file at its use, so that a damaged one that a format does not need harms nothing."""
+        file = self.path.with_name(name)
+        return read_json_object(file) if file.exists() else {}
 
     def __contains__(self, key: str) -> bool:
         return key in self.shapes
@@ -106,34 +103,7 @@ class Source:
     def renamed(self, names: Mapping[str, str]) -> "Source":
         """Return the same tensors under other names: `names` maps each new name to the old one."""
         shapes = {new: self.shapes[old] for new, old in names.items()}
-        return Source(self.path, shapes, lambda key: self.read(names[key]), self.settings, self.notes)
-
-
-class SettingsFiles(Mapping[str, dict[str, Any]]):
-    """The JSON files of `SETTINGS` in a folder, by name. Each is read at its first use, so that a damaged
-    file that a format does not need harms nothing.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._names = [name for name in SETTINGS if (folder / name).exists()]
-        self._read: dict[str, dict[str, Any]] = {}
-
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._read:
-            self._read[name] = read_json_object(self._folder / name)
-        return self._read[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names  # without reading it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        return Source(self.path, shapes, lambda key: self.read(names[key]), self.notes)
 
 
 @contextmanager
@@ -147,10 +117,13 @@ def open_source(path: Path) -> Iterator[Source]:
         VitkitError: there is no such file; or it is no checkpoint, is damaged, or claims impossible sizes.
     """
     if path.is_dir():
-        path = path / _name_weights(path)
+        names = [entry.name for entry in path.iterdir()]
+        chosen = choose_weights(names)
+        if chosen is None:
+            raise _no_weights(path, names)
+        path = path / chosen
     if not path.exists():
         raise missing_checkpoint(path)
-    settings = SettingsFiles(path.parent)
     notes: list[str] = []
     with ExitStack() as stack:
         if path.name.endswith(".index.json"):
@@ -162,7 +135,7 @@ def open_source(path: Path) -> Iterator[Source]:
                 f"{path} is no checkpoint: expected a run folder, a folder of timm or Hugging Face, or "
                 f"a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
             )
-        yield Source(path, shapes, read, settings, notes, files, file_states(files))
+        yield Source(path, shapes, read, notes, files, file_states(files))
 
 
 def choose_weights(names: Iterable[str]) -> str | None:
@@ -240,28 +213,20 @@ def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     return from_json(kind, present, where)
 
 
-def _name_weights(folder: Path) -> str:
-    """Name the weight file of a folder.
-
-    Raises:
-        VitkitError: there is none, or several have an equal claim.
-    """
-    names = [entry.name for entry in folder.iterdir()]
-    chosen = choose_weights(names)
-    if chosen is not None:
-        return chosen
+def _no_weights(folder: Path, names: Sequence[str]) -> VitkitError:
+    """Make the error for a folder in which no weights are, or in which several have an equal claim."""
     several = weight_names(names)
     if several:
-        raise VitkitError(
+        return VitkitError(
             f"{folder} holds several files of weights and none of the usual names ({', '.join(WEIGHTS)}): "
             f"give the path of a file, one of {', '.join(several[:8])}."
         )
     if "checkpoints" in names:
-        raise VitkitError(
+        return VitkitError(
             f"No model.safetensors in {folder}: this run has not finished. Continue it with "
             f"vitkit train --resume {folder}"
         )
-    raise VitkitError(
+    return VitkitError(
         f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
         f"{', '.join(sorted(names)[:5]) or 'nothing'}. Images are given with --data, or after the model."
     )

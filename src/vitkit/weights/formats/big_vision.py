@@ -197,7 +197,7 @@ def _unstacked(source: Source) -> Source:
         name, i = places[key]
         return stacked(name)[i].clone()  # or every block would hold on to the whole stack
 
-    return Source(source.path, shapes, read, source.settings, source.notes)
+    return Source(source.path, shapes, read, source.notes)
 
 
 def _by_array(rows: list[table.Row]) -> list[table.Row]:

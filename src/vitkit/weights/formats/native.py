@@ -14,7 +14,7 @@ from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
 from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import Source, read_json_object
 from vitkit.weights.model_card import describe, read_description
 
 
@@ -24,7 +24,7 @@ def recognises(source: Source) -> bool:
     A file with such tensors and no `model.json` is refused by `read`, which says what is missing.
     """
     ours = {name for family in FAMILIES.values() for name in family.first_filters}
-    described = "model.json" in source.settings and source.path.name == "model.safetensors"
+    described = source.path.name == "model.safetensors" and source.path.with_name("model.json").exists()
     return described or bool(ours & source.shapes.keys())
 
 
@@ -36,12 +36,12 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             another file of weights than this one.
     """
     description = source.path.with_name("model.json")
-    data = source.settings.get("model.json")
-    if data is None:
+    if not description.exists():
         raise VitkitError(
             f"No model.json beside the weights in {description.parent}: it holds architecture and class "
             "names."
         )
+    data = read_json_object(description)
     config, card = read_description(data, description)
     checksum = None
     if source.path.suffix == ".safetensors":
@@ -51,7 +51,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         source.notes.append(
             "model.json holds the checksum of a .safetensors file, not of this one: not checked"
         )
-    rows = [table.renamed(key, key) for key in source.shapes]
+    rows = [table.Row(key, (key,)) for key in source.shapes]
     return table.Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 

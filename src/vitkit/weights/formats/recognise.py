@@ -7,17 +7,10 @@ from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.weights import table
 from vitkit.weights.files.source import Source
-from vitkit.weights.format_names import MODULES
+from vitkit.weights.format_names import MODULES, Format
 
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
-
-
-def _import_format(module: str) -> table.CheckpointFormat:
-    checkpoint_format: table.CheckpointFormat = import_module(
-        f"vitkit.weights.formats.{module}"
-    ).CHECKPOINT_FORMAT
-    return checkpoint_format
 
 
 def recognise(source: Source) -> table.CheckpointFormat | None:
@@ -25,20 +18,20 @@ def recognise(source: Source) -> table.CheckpointFormat | None:
 
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
     """
-    formats = (_import_format(module) for module in MODULES.values())
-    return next((candidate for candidate in formats if candidate.recognises(source)), None)
+    return next((candidate for candidate in map(find_format, MODULES) if candidate.recognises(source)), None)
 
 
-def find_format(format: str) -> table.CheckpointFormat:
+def find_format(format: Format) -> table.CheckpointFormat:
     """Find the format of a name.
 
     Raises:
         VitkitError: no format has this name; the nearest name is suggested.
     """
-    module = next((module for name, module in MODULES.items() if name == format), None)
-    if module is None:
+    if format not in MODULES:
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
-    return _import_format(module)
+    module = import_module(f"vitkit.weights.formats.{MODULES[format]}")
+    checkpoint_format: table.CheckpointFormat = module.CHECKPOINT_FORMAT
+    return checkpoint_format
 
 
 def named_prefix(source: Source) -> str:

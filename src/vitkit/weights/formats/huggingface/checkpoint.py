@@ -23,7 +23,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
 from vitkit.weights.formats.huggingface.settings import (
     BIT_NORM_EPS,
@@ -35,7 +35,6 @@ from vitkit.weights.formats.huggingface.settings import (
     compact_size,
     read_pixels,
     read_rule,
-    settings_of,
     size_of,
     write_processor,
 )
@@ -128,7 +127,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
 
 
 def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
-    settings = settings_of(ViTSettings, source, "config.json")
+    settings = read_fields(ViTSettings, source.config, str(source.path.with_name("config.json")))
     shapes = source.shapes
     prefix = prefix_of(source, "embeddings.cls_token")
     classes = table.first_axis(source, "classifier.weight", 2)
@@ -205,7 +204,7 @@ def _unused(prefix: str, classes: int) -> dict[str, str]:
 
 
 def read_bit(source: Source, hints: table.Hints) -> table.Translation:
-    settings = settings_of(BitSettings, source, "config.json")
+    settings = read_fields(BitSettings, source.config, str(source.path.with_name("config.json")))
     prefix = prefix_of(source, "embedder.convolution.weight")
     stages = len(settings.depths)
     if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
@@ -116,7 +116,7 @@ def processor_of(source: Source) -> Processor:
     A size of one number is written out, as that processor understands it.
     """
     file = "preprocessor_config.json"
-    fields = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
+    fields = {key: value for key, value in source.preprocessor.items() if value is not None}
     named = fields.get("image_processor_type") or fields.get("feature_extractor_type") or ""
     if not isinstance(named, str):
         raise VitkitError(
@@ -128,18 +128,6 @@ def processor_of(source: Source) -> Processor:
     if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
         fields["size"] = {"shortest_edge": fields["size"]}
     return read_fields(Processor, fields, str(source.path.with_name(file)))
-
-
-T = TypeVar("T")
-
-
-def settings_of(kind: type[T], source: Source, file: str) -> T:
-    """Read the fields of the dataclass `kind`; null means the same as a missing field.
-
-    Raises:
-        VitkitError: a value of another type, or a number above `LARGEST`.
-    """
-    return read_fields(kind, source.settings.get(file, {}), str(source.path.with_name(file)))
 
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
