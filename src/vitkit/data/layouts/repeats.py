@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from vitkit.durable import hash_file
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import pluralize
 
+if TYPE_CHECKING:
+    from vitkit.data.sources import Samples
+
 DECODED_BELOW = 128 << 20
 """Bytes of encoded images up to which pixels are compared."""
 MOST_DECODED = 10_000
@@ -27,16 +30,6 @@ The 60,000 images of CIFAR-10 took 36 s to decode and 5 s to compare by bytes.""
 COMPARED_BELOW = 200_000
 """Images up to which they are compared at all: opening more files takes minutes."""
 _END = 4096  # bytes of a file's end, which differs more than its head with the camera's settings
-
-
-class Images(Protocol):
-    """Images by number: a split, or the files of a listing."""
-
-    def __len__(self) -> int: ...
-
-    def file(self, index: int) -> bytes | Path: ...
-
-    def decode(self, index: int) -> NDArray[np.uint8]: ...
 
 
 def pixel_digest(pixels: NDArray[np.uint8]) -> bytes:
@@ -49,7 +42,7 @@ Digests = dict[bytes | Path, bytes | None]
 """Hashes of the pixels of images that were decoded to be compared, by path or by the hash of their bytes."""
 
 
-def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDArray[np.int64] | None:
+def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> NDArray[np.int64] | None:
     """Number images so that equal images have the same number.
 
     Args:
@@ -66,7 +59,16 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
     sizes = [_size(_file(part, index)) for part, index in images]
     if len(images) <= MOST_DECODED and sum(size for size in sizes if size > 0) <= DECODED_BELOW:
         decoded = {} if decoded is None else decoded
-        digests = [_pixels_or_bytes(part, index, decoded) for part, index in images]
+        digests = list[bytes | None]()
+        for part, index in images:
+            file = _file(part, index)
+            key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
+            if key not in decoded:
+                try:
+                    decoded[key] = pixel_digest(part.decode(index))
+                except DecodeError:
+                    decoded[key] = _bytes_digest(file)
+            digests.append(decoded[key])
     else:
         digests = _bytes_digests(images, sizes)
     first: dict[bytes, int] = {}
@@ -76,7 +78,7 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
 
 
 def repeats_of_training(
-    splits: Mapping[str, Images],
+    splits: Mapping[str, "Samples"],
     others: Sequence[str],
     same: Mapping[str, NDArray[np.int64]] | None = None,
     decoded: Digests | None = None,
@@ -111,7 +113,7 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
     return f"{begin} in {where} too, pixel for pixel"
 
 
-def _file(part: Images, index: int) -> bytes | Path:
+def _file(part: "Samples", index: int) -> bytes | Path:
     """Return an encoded image; where it is damaged in an archive or a table, a name that no file can have."""
     try:
         return part.file(index)
@@ -129,18 +131,7 @@ def _size(file: bytes | Path) -> int:
         return -1
 
 
-def _pixels_or_bytes(part: Images, index: int, decoded: Digests) -> bytes | None:
-    file = _file(part, index)
-    key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
-    if key not in decoded:
-        try:
-            decoded[key] = pixel_digest(part.decode(index))
-        except DecodeError:
-            decoded[key] = _bytes_digest(file)
-    return decoded[key]
-
-
-def _bytes_digests(images: Sequence[tuple[Images, int]], sizes: Sequence[int]) -> list[bytes | None]:
+def _bytes_digests(images: Sequence[tuple["Samples", int]], sizes: Sequence[int]) -> list[bytes | None]:
     """Hash the encoded images that agree with another one in size and last bytes; None for the others."""
     of_size = Counter(sizes)
     ends = [
