@@ -371,13 +371,14 @@ def orientation_of(image: Image.Image) -> tuple[bool, int]:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         turned, stored = True, image.tag_v2.get(_ORIENTATION)
     else:
-        turned, stored = False, _exif_orientation(image.info.get("exif"))
+        exif = image.info.get("exif")
+        turned, stored = False, _exif_orientation(exif) if isinstance(exif, bytes) else 1
     return turned, stored if isinstance(stored, int) and 1 <= stored <= 8 else 1
 
 
-def _exif_orientation(exif: object) -> int | None:
+def _exif_orientation(exif: bytes) -> int | None:
     """Read the orientation in the first directory of an EXIF block (EXIF 2.3, section 4.6.2)."""
-    block = exif.removeprefix(b"Exif\0\0") if isinstance(exif, bytes) else b""
+    block = exif.removeprefix(b"Exif\0\0")
     order = {b"II": "<", b"MM": ">"}.get(block[:2])
     if order is None:
         return None

@@ -6,6 +6,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.listing import Targets
 from vitkit.data.sources import Samples
 from vitkit.errors import DecodeError, VitkitError
 
@@ -25,7 +26,7 @@ class MemorySamples:
         bad: dict[int, str],
         channels: int = 3,
     ) -> None:
-        self.labels, self.targets = samples.labels, samples.targets
+        self.samples, self.labels = samples, samples.labels
         self.key, self.file, self.header = samples.key, samples.file, samples.header
         # One flat array for all images, because they differ in size: a million small arrays of their own
         # would take more memory than their pixels.
@@ -34,6 +35,10 @@ class MemorySamples:
         self.sizes = sizes  # (N, 2) height and width; 0 where the file could not be read
         self.bad = bad  # index -> reason
         self.channels = channels
+
+    @property
+    def targets(self) -> Targets:
+        return self.samples.targets
 
     def __len__(self) -> int:
         return len(self.labels)
