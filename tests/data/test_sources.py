@@ -42,7 +42,7 @@ def test_digits() -> None:
     for index in (0, 1, 1796):
         expected = np.round(images[index].reshape(8, 8, 1) * 255 / 16).repeat(3, axis=2)
         np.testing.assert_array_equal(train.decode(index), expected)
-        assert train.size(index) == (8, 8)
+        assert train.header(index).size == (8, 8)
 
 
 @pytest.mark.timeout(600)

@@ -74,7 +74,7 @@ def sample_sizes(samples: Samples) -> list[tuple[int, int]]:
     sizes = []
     for index in np.unique(np.linspace(0, len(samples) - 1, LOOKED_AT).astype(np.int64)).tolist():
         try:
-            sizes.append(samples.size(index))
+            sizes.append(samples.header(index).size)
         except DecodeError:
             continue
     return sizes

@@ -7,6 +7,7 @@ by Pillow, as in timm (`data/auto_augment.py`) and torchvision (`transforms/auto
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -258,27 +259,27 @@ def _mean_colour(picture: Image.Image) -> tuple[int, ...]:
     return tuple(int(level) for level in pixels.mean(0).round())
 
 
-def _rotated(picture: Image.Image, strength: float) -> Image.Image:
-    return picture.rotate(MOST_DEGREES * strength, Image.Resampling.BILINEAR, fillcolor=_mean_colour(picture))
-
-
-def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
-    return lambda picture, strength: kind(picture).enhance(1 + MOST_CHANGE * strength)
+def _enhance(
+    kind: Callable[[Image.Image], ImageEnhance._Enhance], picture: Image.Image, strength: float
+) -> Image.Image:
+    return kind(picture).enhance(1 + MOST_CHANGE * strength)
 
 
 OPERATIONS: Mapping[str, Operation] = {
     "identity": lambda picture, _: picture,
     "auto_contrast": lambda picture, _: ImageOps.autocontrast(picture),
     "equalize": lambda picture, _: ImageOps.equalize(picture),
-    "rotate": _rotated,
+    "rotate": lambda picture, strength: picture.rotate(
+        MOST_DEGREES * strength, Image.Resampling.BILINEAR, fillcolor=_mean_colour(picture)
+    ),
     "solarize": lambda picture, strength: ImageOps.solarize(picture, round(256 * (1 - abs(strength)))),
-    "colour": _enhanced(ImageEnhance.Color),
+    "colour": partial(_enhance, ImageEnhance.Color),
     "posterize": lambda picture, strength: ImageOps.posterize(
         picture, 8 - round((8 - LEAST_BITS) * abs(strength))
     ),
-    "contrast": _enhanced(ImageEnhance.Contrast),
-    "brightness": _enhanced(ImageEnhance.Brightness),
-    "sharpness": _enhanced(ImageEnhance.Sharpness),
+    "contrast": partial(_enhance, ImageEnhance.Contrast),
+    "brightness": partial(_enhance, ImageEnhance.Brightness),
+    "sharpness": partial(_enhance, ImageEnhance.Sharpness),
     "shear_x": lambda picture, strength: _affine(picture, (1.0, MOST_SHEAR * strength, 0.0, 0.0, 1.0, 0.0)),
     "shear_y": lambda picture, strength: _affine(picture, (1.0, 0.0, 0.0, MOST_SHEAR * strength, 1.0, 0.0)),
     "translate_x": lambda image, strength: _affine(

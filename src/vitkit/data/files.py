@@ -15,13 +15,13 @@ class UnreadableFileError(VitkitError):
     """A file cannot be read. The message is the reason alone: the caller knows the file."""
 
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @contextmanager
@@ -54,13 +54,20 @@ def read_unchanged_file(path: Path, limit: int) -> bytes:
                 raise UnreadableFileError(
                     f"the file has {before.st_size:,} bytes, more than the {limit:,} allowed"
                 )
-            data = _read(descriptor, before.st_size + 1)
+            data = os.read(descriptor, before.st_size + 1)
+            while len(data) <= before.st_size and (
+                more := os.read(descriptor, before.st_size + 1 - len(data))
+            ):
+                data += more
             after = os.fstat(descriptor)
+        except MemoryError:
+            raise UnreadableFileError(
+                f"there is not enough memory to read its {before.st_size:,} bytes"
+            ) from None
         finally:
             os.close(descriptor)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(
-        data
-    ) != after.st_size:
+    same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    if not same or len(data) != after.st_size:
         raise UnreadableFileError(
             f"the file changed while it was read: {before.st_size:,} bytes at first, {len(data):,} read"
         )
@@ -77,24 +84,13 @@ def _open(path: Path) -> tuple[int, os.stat_result]:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "something else")
-            raise UnreadableFileError(f"{kind}, not a regular file")
+        kind = stat.S_IFMT(status.st_mode)
+        if kind != stat.S_IFREG:
+            raise UnreadableFileError(f"{_KINDS.get(kind, 'something else')}, not a regular file")
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor, status
-
-
-def _read(descriptor: int, count: int) -> bytes:
-    """Read the next `count` bytes, or all there are."""
-    try:
-        data = os.read(descriptor, count)
-        while len(data) < count and (more := os.read(descriptor, count - len(data))):
-            data += more
-    except MemoryError:
-        raise UnreadableFileError(f"there is not enough memory to read its {count - 1:,} bytes") from None
-    return data
 
 
 @contextmanager

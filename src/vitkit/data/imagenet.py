@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import durable
-from vitkit.data.config import DecodeRule
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.folders import image_files, list_folders
-from vitkit.data.listing import Files, Labels, Paths
+from vitkit.data.listing import Files, Paths
 from vitkit.data.paths import expand_home
 from vitkit.data.sources import FileSamples
 from vitkit.errors import DecodeError, VitkitError
@@ -50,14 +49,11 @@ class LabelledImages:
         return frozenset(label for group in self.members[image] for label in self.accepted[group])
 
 
+@dataclass(eq=False)
 class WithoutBorder(FileSamples):
     """Images whose border, so many pixels at each side, is cut off when they are decoded."""
 
-    def __init__(
-        self, files: Files, numbers: NDArray[np.int64], labels: Labels, rule: DecodeRule, border: int
-    ) -> None:
-        super().__init__(files, numbers, labels, rule)
-        self.border = border
+    border: int = 0
 
     def decode(self, index: int) -> NDArray[np.uint8]:
         image, border = super().decode(index), self.border

@@ -66,9 +66,6 @@ class Samples(Protocol):
     def header(self, index: int) -> Header:
         """Read format, colour mode and size, without decoding. Raises DecodeError."""
 
-    def size(self, index: int) -> tuple[int, int]:
-        """Read (height, width) from the header. Raises DecodeError."""
-
 
 @dataclass(frozen=True)
 class ImageData:
@@ -172,7 +169,7 @@ def open_data(
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
-    name, listing = _list(spec, splits, multi_label, class_names is not None, labelled)
+    short_name, listing = _list(spec, splits, multi_label, class_names is not None, labelled)
     problems = list(listing.problems)
     if not labelled:
         listing = _without_labels(listing)
@@ -186,13 +183,23 @@ def open_data(
         )
     if class_names is None and "train" not in listing.splits:
         problems.append(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
-    _check_names(spec, listing.class_names)
+    # Labels are matched by name and written as text.
+    twice = sorted({name for name in listing.class_names if listing.class_names.count(name) > 1})
+    if twice:
+        raise VitkitError(
+            f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
+        )
+    for name in listing.class_names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise VitkitError(f"{spec}: {_why_no_text(name)}") from None
     if splits.group is not None and listing.groups is None:
         raise VitkitError(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
             f"folders; this is {listing.kind}. Leave it out, or list the images in a .csv."
         )
-    listed = ListedData(name, spec, listing, rule)
+    listed = ListedData(short_name, spec, listing, rule)
     if problems:
         raise UnfitDataError(problems, listed)
     return listed.cut(splits)
@@ -206,14 +213,6 @@ class PixelCache:
     """Bytes that are left for further images; below 0, no image is kept."""
     pixels: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
     """`(H, W, C)` by the number of the file."""
-
-    def keep(self, number: int, image: NDArray[np.uint8]) -> None:
-        """Keep a decoded image, unless there are too many."""
-        self.room -= image.nbytes
-        if self.room < 0:  # a part of a split saves little, and may be in the way of another split
-            self.pixels.clear()
-        else:
-            self.pixels[number] = image
 
 
 @dataclass(frozen=True)
@@ -287,39 +286,45 @@ class ListedData:
     @cached_property
     def _repeats(self) -> NDArray[np.int64] | None:
         """The number of the first equal image of each training image; compared once, for all cuts."""
-        train = _ComparedSamples(self.listing.files, *self.listing.splits["train"], self.rule, self.cache)
+        numbers, labels = self.listing.splits["train"]
+        train = FileSamples(self.listing.files, numbers, labels, self.rule, self.cache, compared=True)
         return find_repeats([train], self.decoded)
 
 
 def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
-    """List the data of `spec` and name it; with `partial`, classes may be missing."""
+    """List the data of `spec` and name it; with `partial`, classes may be missing. The first layout wins."""
     if spec == "digits":
         if multi_label:
             raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
         return "digits", _list_digits()
-    path = existing_path(spec)
+    path, group = existing_path(spec), splits.group
+    ending = path.suffix.lower()
     try:
-        task = path.parent if list_of(path) else path  # a list of a task is named as the task
+        stage = list_of(path)
+        task = path if stage is None else path.parent  # a list of a task is named as the task
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
-            return name, _list_sets(path, splits.label_separator, splits.group)
-        return name, _list_path(path, partial, splits.group, labelled)
+            return name, _list_sets(path, splits.label_separator, group)
+        if ending == ".csv":
+            return name, list_csv(path, group, labelled)
+        if ending == ".parquet" and stage is None:
+            return name, list_parquet(path.parent, [path], group=group, labelled=labelled)
+        if ending == ".parquet":
+            return name, list_split_parquets(path.parent, _parquet_files(path.parent), stage, group)
+        if stage is not None or holds_lists(path):
+            return name, list_split_lists(task, stage)
+        if path.name.lower().endswith(ARCHIVE_ENDINGS):
+            return name, list_archive(path, partial, group, labelled)
+        if not path.is_dir():
+            raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
+        parquets = _parquet_files(path)
+        if not parquets:
+            return name, list_folders(path, partial, group) if labelled else list_images(path)
+        if holds_split_parquets(parquets):
+            return name, list_split_parquets(path, parquets, group=group)
+        return name, list_parquet(path, parquets, group=group, labelled=labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
-
-
-def _check_names(spec: str, names: Sequence[str]) -> None:
-    """Refuse class names that are equal or not UTF-8: labels are matched by name and written as text."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise VitkitError(
-            f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
-        )
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise VitkitError(f"{spec}: {_why_no_text(name)}") from None
 
 
 def _why_no_text(name: str) -> str:
@@ -338,22 +343,17 @@ def _why_no_text(name: str) -> str:
     return f"the class name {shown} is no valid UTF-8. Rename it."
 
 
+@dataclass(eq=False)
 class FileSamples:
     """The images of one split: numbers of files, and their labels."""
 
-    def __init__(
-        self,
-        files: Files,
-        numbers: NDArray[np.int64],
-        labels: Labels,
-        rule: DecodeRule,
-        cache: PixelCache | None = None,
-    ) -> None:
-        self.files = files
-        self.numbers = numbers
-        self.labels = labels
-        self.rule = rule
-        self.cache = cache or PixelCache()
+    files: Files
+    numbers: NDArray[np.int64]
+    labels: Labels
+    rule: DecodeRule
+    cache: PixelCache = field(default_factory=PixelCache)
+    compared: bool = False
+    """Whether images are decoded to be compared with one another, and kept for who reads them next."""
 
     @property
     def targets(self) -> Targets:
@@ -361,7 +361,7 @@ class FileSamples:
 
     def take(self, rows: NDArray[np.int64]) -> "FileSamples":
         """Give some of the images: `rows` are their indices."""
-        return FileSamples(self.files, self.numbers[rows], self.labels[rows], self.rule, self.cache)
+        return replace(self, numbers=self.numbers[rows], labels=self.labels[rows])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -373,24 +373,20 @@ class FileSamples:
         return self.files.file(int(self.numbers[index]))
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        # Handed out once, so that an image is not held twice.
-        image = self.cache.pixels.pop(int(self.numbers[index]), None)
-        return decode(self.file(index), self.rule) if image is None else image
+        number = int(self.numbers[index])
+        image = self.cache.pixels.pop(number, None)  # handed out once, so that an image is not held twice
+        if image is None:
+            image = decode(self.files.file(number), self.rule)
+        if self.compared:
+            self.cache.room -= image.nbytes
+            if self.cache.room >= 0:
+                self.cache.pixels[number] = image
+            else:  # a part of a split saves little, and may be in the way of another split
+                self.cache.pixels.clear()
+        return image
 
     def header(self, index: int) -> Header:
         return header(self.file(index), self.rule)
-
-    def size(self, index: int) -> tuple[int, int]:
-        return self.header(index).size
-
-
-class _ComparedSamples(FileSamples):
-    """Images that are decoded to be compared with one another."""
-
-    def decode(self, index: int) -> NDArray[np.uint8]:
-        image = super().decode(index)
-        self.cache.keep(int(self.numbers[index]), image)
-        return image
 
 
 _PART_STREAM = 2**32
@@ -402,28 +398,6 @@ def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
     """Choose the images of a part of a split; returns their indices, ascending."""
     first, last = part.of(len(labels))
     return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
-
-
-def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> Listing:
-    if path.suffix.lower() == ".csv":
-        return list_csv(path, group, labelled)
-    stage = list_of(path)
-    if path.suffix.lower() == ".parquet":
-        if stage is not None:
-            return list_split_parquets(path.parent, _parquet_files(path.parent), stage, group)
-        return list_parquet(path.parent, [path], group=group, labelled=labelled)
-    if stage is not None or holds_lists(path):
-        return list_split_lists(path if stage is None else path.parent, stage)
-    if path.name.lower().endswith(ARCHIVE_ENDINGS):
-        return list_archive(path, partial, group, labelled)
-    if not path.is_dir():
-        raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
-    parquets = _parquet_files(path)
-    if holds_split_parquets(parquets):
-        return list_split_parquets(path, parquets, group=group)
-    if parquets:
-        return list_parquet(path, parquets, group=group, labelled=labelled)
-    return list_folders(path, partial, group) if labelled else list_images(path)
 
 
 def _list_sets(path: Path, separator: str | None, group: str | None) -> Listing:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
-from vitkit.data.layouts.repeats import Images, repeats_of_training
+from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -235,7 +235,7 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
     return data, split
 
 
-def find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
+def find_among_others(model: Described, others: Samples, listener: Listener) -> NDArray[np.int64] | None:
     """Return the rows of data that are training images of a model; None if they cannot be compared."""
     try:
         trained = open_model_data(model).splits["train"]
@@ -366,7 +366,7 @@ def evaluate_protocol(
     rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     unlabelled = np.zeros(len(images.numbers), np.int64)
-    samples = WithoutBorder(images.files, images.numbers, unlabelled, rule.decode, rules.border)
+    samples = WithoutBorder(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
     rejects: dict[str, str] = {}
     batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
     with listener.progress(f"evaluating {protocol}", len(samples)) as progress:

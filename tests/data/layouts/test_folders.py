@@ -138,7 +138,7 @@ def test_unreadable_images_are_listed_and_fail_when_decoded(tmp_path: Path) -> N
     with pytest.raises(DecodeError, match="empty"):
         train.decode(1)
     with pytest.raises(DecodeError, match="empty"):
-        train.size(1)
+        train.header(1)
 
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ Shapes: H x W pixels of C channels.
 """
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,36 +69,36 @@ def fill_levels(levels: NDArray[np.uint8], values: NDArray[np.generic]) -> None:
 class ArrayFile:
     """An image file that holds an array, whose header was read and agrees with the file's length."""
 
-    values: NDArray[np.generic]
+    format: str
+    shape: tuple[int, int, int]
     """(H, W, C)"""
-    format: str = "NPY"
+    kind: np.dtype[Any]
+    parts: Callable[[], Iterable[tuple[int, int, NDArray[Any]]]]
+    """A function that reads the array in parts: first row, first channel and values (rows, W, channels)."""
+    decoding_bytes: int
+    """Bytes of memory that decoding takes beside the file."""
 
     @property
     def size(self) -> tuple[int, int]:
         """(width, height), in Pillow's order."""
-        return self.values.shape[1], self.values.shape[0]
+        return self.shape[1], self.shape[0]
 
     @property
     def mode(self) -> str:
-        return f"{self.values.dtype.name} x {self.values.shape[2]}"
-
-    @property
-    def decoding_bytes(self) -> int:
-        """Bytes of memory that decoding takes beside the file: levels, and a strip of floats."""
-        repeated = 4 if self.values.shape[2] == 1 else 1
-        return repeated * self.values.size + STRIP_BYTES
+        return f"{self.kind.name} x {self.shape[2]}"
 
     def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
         """Decode to (H, W, channels); grey, a single channel, is repeated where the rule has 3 or 4.
 
         Raises:
-            DecodeError: another number of channels, or values out of range.
+            DecodeError: another number of channels, values out of range, or a damaged part.
         """
-        channels = self.values.shape[2]
+        channels = self.shape[2]
         if channels != rule.channels and not (channels == 1 and rule.channels in (3, 4)):
-            raise DecodeError(_other_channels(self.values.shape, rule.channels))
-        levels = np.empty((*self.values.shape[:2], rule.channels), np.uint8)
-        fill_levels(levels[:, :, :channels], self.values)
+            raise DecodeError(_other_channels(self.shape, rule.channels))
+        levels = np.empty((*self.shape[:2], rule.channels), np.uint8)
+        for top, first, values in self.parts():
+            fill_levels(levels[top : top + len(values), :, first : first + values.shape[2]], values)
         if channels != rule.channels:  # of grey, which is opaque
             levels[:, :, 1:3], levels[:, :, 3:] = levels[:, :, :1], 255
         return levels
@@ -134,7 +136,11 @@ def read_array(data: bytes) -> ArrayFile:
         )
     flat = np.frombuffer(data, kind, offset=start + length)
     values = flat.reshape(shape, order="F" if header["columns_first"] == "True" else "C")
-    return ArrayFile(values if values.ndim == 3 else values[:, :, None])
+    values = values if values.ndim == 3 else values[:, :, None]
+    height, width, channels = values.shape
+    # Levels, which are repeated for grey, and a strip of floats.
+    needed = (4 if channels == 1 else channels) * height * width + STRIP_BYTES
+    return ArrayFile("NPY", (height, width, channels), kind, lambda: [(0, 0, values)], needed)
 
 
 def _other_channels(shape: tuple[int, ...], expected: int) -> str:

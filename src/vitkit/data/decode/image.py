@@ -39,7 +39,7 @@ from vitkit.data.decode.arrays import MAGIC, ArrayFile, read_array
 from vitkit.data.decode.converting import STRIP_PIXELS, make_converter, strips
 from vitkit.data.decode.jpeg import decoded_quickly
 from vitkit.data.decode.memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
-from vitkit.data.decode.stacks import SamplesFile, read_pages, read_samples
+from vitkit.data.decode.stacks import read_pages, read_samples
 from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.errors import DecodeError
 
@@ -162,7 +162,7 @@ def decode(
     large, of another type.
     """
     with _opened(file, rule) as (image, stream, _):
-        if isinstance(image, ArrayFile | SamplesFile):
+        if isinstance(image, ArrayFile):
             return image.pixels(rule)
         if shrinking is not None and image.format == "JPEG":
             width, height = image.size
@@ -194,7 +194,7 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     """
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
-        if isinstance(image, ArrayFile | SamplesFile):
+        if isinstance(image, ArrayFile):
             return Header(image.format, image.mode, (height, width), needed)
         turned, turn = orientation_of(image)
         # A reader that turns the image gives the size after the turn, even where the rule wants none.
@@ -211,7 +211,7 @@ def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int
 @contextmanager
 def _opened(
     file: bytes | Path, rule: DecodeRule
-) -> Iterator[tuple[Image.Image | ArrayFile | SamplesFile, io.BytesIO, int]]:
+) -> Iterator[tuple[Image.Image | ArrayFile, io.BytesIO, int]]:
     """Open an image with the reader that its first bytes ask for, and check its size and memory.
 
     Yields the image, the stream it is read from, and the bytes of memory that decoding takes.
@@ -230,30 +230,34 @@ def _opened(
     # Inside a PNG only the animation chunk has a check that warns.
     talkative = name in _TALKATIVE or (name == "PNG" and b"acTL" in data)
     with _failures_explained(name), _silent() if talkative else nullcontext():
-        array = _array(name, data, rule)
-        if array is not None:
-            _check_size(*array.size, rule)
-            needed = file_bytes + array.decoding_bytes
-            _check_memory(array, needed, rule)
-            yield array, io.BytesIO(), needed
-            return
-        buffered = name == "JPEG" and _needs_coefficients(data)
+        scans, buffered = jpeg_scans(data) if name == "JPEG" else (0, False)
+        if scans > MAX_JPEG_SCANS:
+            raise DecodeError(
+                f"a progressive JPEG of more than {MAX_JPEG_SCANS} scans, each of which takes as long as a "
+                "whole image: no camera or program writes that. Save it again as a plain JPEG"
+            )
+        image: Image.Image | ArrayFile | None = read_array(data) if name == "NPY" else None
+        if name == "TIFF" and rule.channels not in (1, 3):
+            image = read_samples(data, rule)
         stream = io.BytesIO(data)
         del data  # so that closing the stream frees the bytes
-        with _FORMATS[name](stream, b"") as image:
-            _check_size(*image.size, rule)
-            needed = decoding_bytes(image, file_bytes, buffered)
-            # It counts pixels of three bytes.
-            needed += max(0, rule.channels - 3) * image.size[0] * image.size[1]
-            _check_memory(image, needed, rule)
-            yield image, stream, needed
-
-
-def _array(name: str, data: bytes, rule: DecodeRule) -> ArrayFile | SamplesFile | None:
-    """Read a file that is an array; None where Pillow has to read it."""
-    if name == "NPY":
-        return read_array(data)
-    return read_samples(data, rule) if name == "TIFF" and rule.channels not in (1, 3) else None
+        if image is None:
+            image = _FORMATS[name](stream, b"")
+        width, height = image.size
+        _check_size(width, height, rule)
+        if isinstance(image, ArrayFile):
+            needed = file_bytes + image.decoding_bytes
+        else:  # which are bounded for pixels of three bytes
+            needed = decoding_bytes(image, file_bytes, buffered) + max(0, rule.channels - 3) * width * height
+        if needed > rule.max_bytes:
+            # The message gives the smallest max_pixels whose `max_bytes` is enough, by its formula backwards.
+            raise DecodeError(
+                f"decoding this {image.format} file of {width} x {height} pixels would take "
+                f"{needed / 1e6:,.0f} MB of memory, more than the {rule.max_bytes / 1e6:,.0f} MB that "
+                f"max_pixels = {rule.max_pixels:,} allows. It fits with max_pixels = "
+                f"{-(-(needed - OVERHEAD_BYTES) // BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
+            )
+        yield image, stream, needed
 
 
 @contextmanager
@@ -279,17 +283,6 @@ def _failures_explained(format_name: str) -> Iterator[None]:
         raise DecodeError(f"damaged {format_name} file: {error or type(error).__name__}") from error
 
 
-def _needs_coefficients(data: bytes) -> bool:
-    """Whether a JPEG is decoded in passes over the whole image. Raises DecodeError for too many of them."""
-    scans, buffered = jpeg_scans(data)
-    if scans > MAX_JPEG_SCANS:
-        raise DecodeError(
-            f"a progressive JPEG of more than {MAX_JPEG_SCANS} scans, each of which takes as long as a whole "
-            "image: no camera or program writes that. Save it again as a plain JPEG"
-        )
-    return buffered
-
-
 def _recognise(data: bytes) -> str:
     """Return the name of the format by its first bytes."""
     if not data:
@@ -297,8 +290,13 @@ def _recognise(data: bytes) -> str:
     start = data[:16]  # as many as `Image.open` gives the accept functions
     if start.startswith(MAGIC):
         return "NPY"
-    if _is_heif(data):
-        return "HEIF"
+    if data[4:8] == b"ftyp":
+        # The compatible brands stand from byte 16 to the end of the box, which may claim any length. AVIF, a
+        # box of the same kind, has brands of its own.
+        brands = {data[place : place + 4] for place in range(16, min(int.from_bytes(data[:4]), 256), 4)}
+        any_codec = data[8:12] in (b"mif1", b"msf1")
+        if data[8:12] in _HEIF_BRANDS or (any_codec and not {b"avif", b"avis"} & brands):
+            return "HEIF"
     for name in (name for name in _FORMATS if name in Image.OPEN):  # the reader of HEIF is no part of Pillow
         accept = Image.OPEN[name][1]
         # An accept function answers with a sentence when Pillow was built without the codec.
@@ -315,17 +313,6 @@ def _recognise(data: bytes) -> str:
     raise DecodeError(f"not an image of a format that is read here ({', '.join((*_FORMATS, 'NPY'))})")
 
 
-def _is_heif(data: bytes) -> bool:
-    """Whether a file holds HEVC images, by the brands in its first box, which AVIF has too."""
-    if data[4:8] != b"ftyp":
-        return False
-    # The compatible brands stand from byte 16 to the end of the box, which may claim any length.
-    brands = [data[place : place + 4] for place in range(16, min(int.from_bytes(data[:4]), 256), 4)]
-    return data[8:12] in _HEIF_BRANDS or (
-        data[8:12] in (b"mif1", b"msf1") and not {b"avif", b"avis"} & {*brands}
-    )
-
-
 def _check_size(width: int, height: int, rule: DecodeRule) -> None:
     if width < 1 or height < 1:
         raise DecodeError(f"the header gives an empty image of {width} x {height} pixels")
@@ -333,18 +320,6 @@ def _check_size(width: int, height: int, rule: DecodeRule) -> None:
         raise DecodeError(
             f"{width} x {height} = {width * height:,} pixels, more than the limit of {rule.max_pixels:,} "
             "(--max-pixels)"
-        )
-
-
-def _check_memory(image: Image.Image | ArrayFile | SamplesFile, needed: int, rule: DecodeRule) -> None:
-    if needed > rule.max_bytes:
-        # The message gives the smallest max_pixels whose `max_bytes` is enough, by its formula backwards.
-        width, height = image.size
-        raise DecodeError(
-            f"decoding this {image.format} file of {width} x {height} pixels would take "
-            f"{needed / 1e6:,.0f} MB of memory, more than the {rule.max_bytes / 1e6:,.0f} MB that "
-            f"max_pixels = {rule.max_pixels:,} allows. It fits with max_pixels = "
-            f"{-(-(needed - OVERHEAD_BYTES) // BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
         )
 
 
@@ -360,7 +335,8 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         width, height = size
         quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
         if quick is not None:
-            quick = from_rgb(quick, rule.channels)
+            if rule.channels != 3:
+                quick = from_rgb(quick, rule.channels)
             return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
     stack = read_pages(image, rule.channels) if image.format == "TIFF" else None
     if stack is None:
@@ -393,18 +369,15 @@ def orientation_of(image: Image.Image) -> tuple[bool, int]:
     An orientation that stands in XMP alone is not read.
     """
     if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return True, _plausible(image.tag_v2.get(_ORIENTATION))
-    exif = image.info.get("exif")
-    return False, _plausible(_exif_tag(exif, _ORIENTATION)) if isinstance(exif, bytes) else 1
+        turned, stored = True, image.tag_v2.get(_ORIENTATION)
+    else:
+        exif = image.info.get("exif")
+        turned, stored = False, _exif_orientation(exif) if isinstance(exif, bytes) else 1
+    return turned, stored if isinstance(stored, int) and 1 <= stored <= 8 else 1
 
 
-def _plausible(orientation: object) -> int:
-    """Give an orientation that EXIF knows; 1, upright as stored, in place of anything else."""
-    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-
-
-def _exif_tag(exif: bytes, tag: int) -> int | None:
-    """Read one 16-bit tag of the first directory of an EXIF block (EXIF 2.3, section 4.6.2)."""
+def _exif_orientation(exif: bytes) -> int | None:
+    """Read the orientation in the first directory of an EXIF block (EXIF 2.3, section 4.6.2)."""
     block = exif.removeprefix(b"Exif\0\0")
     order = {b"II": "<", b"MM": ">"}.get(block[:2])
     if order is None:
@@ -414,7 +387,8 @@ def _exif_tag(exif: bytes, tag: int) -> int | None:
         (entries,) = struct.unpack_from(order + "H", block, directory)
         for entry in range(entries):
             number, kind, count, value = struct.unpack_from(order + "HHIH", block, directory + 2 + 12 * entry)
-            if (number, kind, count) == (tag, 3, 1):  # kind 3: one 16-bit number, stored in the entry itself
+            # Kind 3: one 16-bit number, stored in the entry itself.
+            if (number, kind, count) == (_ORIENTATION, 3, 1):
                 return int(value)
     except struct.error:  # cut short: as if there were none
         return None

@@ -24,6 +24,9 @@ _BESIDE_THE_IMAGE = {
     "GIF": 3.0,
 }
 
+_STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
+"""Bytes that Pillow uses for a pixel of a colour mode; 4 of any other: colours of three bytes take four."""
+
 MAX_JPEG_SCANS = 100
 """Real progressive JPEGs have about ten scans; each costs a pass over all of the image, in a few bytes."""
 
@@ -43,7 +46,7 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
         buffered: whether it is a JPEG whose coefficients are all in memory before the first pixel is made.
     """
     pixels = image.size[0] * image.size[1]
-    stored = _stored_bytes(image.mode)
+    stored = _STORED_BYTES.get(image.mode, 4)
     if image.format == "JPEG":
         reader = _jpeg_coefficients(image) if buffered else 0.0
     elif image.format == "JPEG2000":
@@ -60,13 +63,6 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
     return round(max(beside + pixels * (stored + reader), pixels * (stored + 3)))
 
 
-def _stored_bytes(mode: str) -> int:
-    """Return the bytes that Pillow uses for a pixel: colours of three bytes take four."""
-    if mode in ("1", "L", "P"):
-        return 1
-    return 2 if mode.startswith("I;16") else 4
-
-
 def _jpeg_coefficients(image: Image.Image) -> float:
     """Count the bytes per pixel of the coefficients, 16 bits each, with the subsampling of each component."""
     factors = [(max(1, layer[1]), max(1, layer[2])) for layer in cast("Any", image).layer]
@@ -78,7 +74,7 @@ def _tiff_bytes(image: Image.Image) -> float:
     """Count the bytes per pixel that libtiff takes for a strip or a tile, or that turning the image takes."""
     tags = cast("Any", image).tag_v2
     width, height = image.size
-    turning = float(_stored_bytes(image.mode)) if tags.get(0x0112, 1) != 1 else 0.0
+    turning = float(_STORED_BYTES.get(image.mode, 4)) if tags.get(0x0112, 1) != 1 else 0.0
     compression = tags.get(259, 1)
     bits = tags.get(258, (8,))
     if compression == 1:

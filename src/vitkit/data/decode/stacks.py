@@ -10,7 +10,7 @@ Shapes: H x W pixels of C channels.
 import io
 import math
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, TiffImagePlugin
 
 from vitkit.data.config import DecodeRule
-from vitkit.data.decode.arrays import STRIP_BYTES, fill_levels
+from vitkit.data.decode.arrays import STRIP_BYTES, ArrayFile, fill_levels
 from vitkit.data.decode.converting import strips
 from vitkit.errors import DecodeError
 
@@ -29,74 +29,10 @@ _EXTRA, _FORMAT, _TILE = 338, 339, 322
 _DEFLATE = (8, 32946)  # the numbers of deflate as a compression: Adobe's, and an older one
 
 
-def has_samples(tags: Any, channels: int) -> bool:
-    """Whether a TIFF file has so many samples a pixel, each of them a channel.
+def read_samples(data: bytes, rule: DecodeRule) -> ArrayFile | None:
+    """Read the tags of a TIFF file of as many samples a pixel as the rule has channels; None for any other.
 
     Four samples that are red, green and blue with an alpha, or CMYK, are left to Pillow.
-    """
-    if tags.get(_SAMPLES, 1) != channels or channels in (1, 3):
-        return False
-    colours, extra = tags.get(_COLOURS), tags.get(_EXTRA, ())
-    return channels != 4 or colours in (0, 1) or (colours == 2 and extra == (0,))
-
-
-@dataclass(frozen=True)
-class SamplesFile:
-    """A TIFF file of several samples a pixel, whose tags were read; `pixels` decodes the strips."""
-
-    data: bytes
-    tags: Any
-    kind: np.dtype[Any]
-    shape: tuple[int, int, int]
-    """(H, W, C)"""
-    rows: int
-    """Rows of a strip; the last one may have fewer."""
-    format: str = "TIFF"
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(width, height), in Pillow's order."""
-        return self.shape[1], self.shape[0]
-
-    @property
-    def mode(self) -> str:
-        return f"{self.kind.name} x {self.shape[2]}"
-
-    @property
-    def planes(self) -> int:
-        """Planes that are stored one after the other: one for each channel, or a single one."""
-        return self.shape[2] if self.tags.get(_PLANES, 1) == 2 else 1
-
-    @property
-    def decoding_bytes(self) -> int:
-        """Bytes of memory that decoding takes beside the file: levels, and a strip, as it is unpacked."""
-        height, width, channels = self.shape
-        strip = self.rows * width * (channels // self.planes) * self.kind.itemsize
-        # zlib joins its pieces into a copy, and undoing the predictor takes another.
-        return height * width * channels + 3 * strip + STRIP_BYTES
-
-    def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
-        """Decode to (H, W, C), with the channels of the rule.
-
-        Raises:
-            DecodeError: a strip is damaged or stored in a way that is not read here, or values out of range.
-        """
-        height, _, channels = self.shape
-        together = channels // self.planes
-        levels = np.empty(self.shape, np.uint8)
-        stored = zip(self.tags[_OFFSETS], self.tags[_COUNTS], strict=True)
-        for first in range(0, channels, together):
-            for top in range(0, height, self.rows):
-                part = levels[top : top + self.rows, :, first : first + together]
-                offset, count = next(stored)
-                fill_levels(
-                    part, _strip(self.data[offset : offset + count], self.tags, self.kind, part.shape)
-                )
-        return levels
-
-
-def read_samples(data: bytes, rule: DecodeRule) -> SamplesFile | None:
-    """Read the tags of a TIFF file of as many samples a pixel as the rule has channels; None for any other.
 
     Raises:
         DecodeError: it is stored in a way that is not read here, or damaged.
@@ -106,32 +42,43 @@ def read_samples(data: bytes, rule: DecodeRule) -> SamplesFile | None:
     stream = io.BytesIO(data)
     stream.seek(tags.next)
     tags.load(stream)
-    if not has_samples(tags, rule.channels):
+    channels, colours = rule.channels, tags.get(_COLOURS)
+    no_colours = colours in (0, 1) or (colours == 2 and tags.get(_EXTRA, ()) == (0,))
+    if tags.get(_SAMPLES, 1) != channels or (channels == 4 and not no_colours):
         return None
-    width, height, channels = tags[_WIDTH], tags[_HEIGHT], rule.channels
-    kind = _type(tags, data)
+    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_FORMAT, (1,)))
+    letter = {(8, 1): "u1", (16, 1): "u2", (32, 3): "f4"}.get((max(bits), max(formats)))
+    if letter is None or len(bits) > 1 or len(formats) > 1:
+        raise DecodeError(f"samples of {max(bits)} bits: save them as uint8, uint16, or float32 from 0 to 1")
+    kind = np.dtype((">" if data[:2] == b"MM" else "<") + letter)
     if tags.get(_ORIENTATION, 1) != 1 or _TILE in tags or tags.get(_COMPRESSION, 1) not in (1, *_DEFLATE):
         raise DecodeError(
             f"a TIFF of {channels} samples in tiles, turned, or of a compression other than deflate: save it "
             "in strips without compression, as one grey page for each channel, or as .npy"
         )
+    width, height = tags[_WIDTH], tags[_HEIGHT]
     rows = tags.get(_ROWS, height)
     if not all(isinstance(side, int) and side >= 1 for side in (width, height, rows)):
         raise DecodeError(f"a TIFF of {width} x {height} pixels in strips of {rows} rows: expected 1 or more")
-    file = SamplesFile(data, tags, kind, (height, width, channels), min(rows, height))
-    count, expected = len(tags[_OFFSETS]), file.planes * -(-height // file.rows)
+    rows = min(rows, height)  # the last strip may have fewer
+    planes = channels if tags.get(_PLANES, 1) == 2 else 1  # one after the other
+    count, expected = len(tags[_OFFSETS]), planes * -(-height // rows)
     if not count == len(tags[_COUNTS]) == expected:
         raise DecodeError(f"{count:,} strips, expected {expected:,}: the file is damaged")
-    return file
+    together = channels // planes
 
+    def read_strips() -> Iterator[tuple[int, int, NDArray[Any]]]:
+        stored = zip(tags[_OFFSETS], tags[_COUNTS], strict=True)
+        for first in range(0, channels, together):
+            for top in range(0, height, rows):
+                offset, length = next(stored)
+                shape = (min(rows, height - top), width, together)
+                yield top, first, _strip(data[offset : offset + length], tags, kind, shape)
 
-def _type(tags: Any, data: bytes) -> np.dtype[Any]:
-    """Return the type of the samples: unsigned of 8 or 16 bits, or floats of 32."""
-    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_FORMAT, (1,)))
-    letter = {(8, 1): "u1", (16, 1): "u2", (32, 3): "f4"}.get((max(bits), max(formats)))
-    if letter is None or len(bits) > 1 or len(formats) > 1:
-        raise DecodeError(f"samples of {max(bits)} bits: save them as uint8, uint16, or float32 from 0 to 1")
-    return np.dtype((">" if data[:2] == b"MM" else "<") + letter)
+    # zlib joins the pieces of a strip into a copy, and undoing the predictor takes another.
+    strip_bytes = 3 * rows * width * together * kind.itemsize
+    needed = height * width * channels + strip_bytes + STRIP_BYTES
+    return ArrayFile("TIFF", (height, width, channels), kind, read_strips, needed)
 
 
 def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,26 +114,6 @@ class _ArchiveFiles:
         return self.archive
 
 
-class _ClassesOfNames(ClassImages):
-    """The images of each class folder in an archive, by the names of its members."""
-
-    def __init__(self, root: Path, names: Sequence[str]) -> None:
-        super().__init__(root)
-        files: dict[str, list[str]] = {}
-        for name in names:
-            folder, slash, file = name.partition("/")
-            if slash:
-                files.setdefault(folder, []).append(file)
-            else:
-                self.loose += is_image(name)
-        fits: Callable[[str], bool] = is_image
-        if not any(fits(file) for members in files.values() for file in members):
-            fits = is_array  # arrays are the images where there are none, as in a folder
-        for folder in sorted(files):
-            self.images[folder] = sorted(file for file in files[folder] if fits(file))
-            self.other += len(files[folder]) - len(self.images[folder])
-
-
 def list_archive(path: Path, partial: bool, group: str | None = None, labelled: bool = True) -> Listing:
     """List the images in an archive of class folders, in the order in which the folder would be listed.
 
@@ -172,8 +152,15 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     scans: dict[str, ClassImages] = {}
     for split, root in roots.items():
         above = "" if root == path else f"{root.name}/"
-        below = [name.removeprefix(above) for name in by_name if name.startswith(above)]
-        scans[split] = _ClassesOfNames(root, below)
+        scan, files = ClassImages(root), dict[str, list[str]]()
+        for name in (name.removeprefix(above) for name in by_name if name.startswith(above)):
+            folder, slash, file = name.partition("/")
+            if slash:
+                files.setdefault(folder, []).append(file)
+            else:
+                scan.loose += is_image(name)
+        scan.take(files)
+        scans[split] = scan
     next(iter(scans.values())).hidden = len(members) - len(shown)
     listing = list_classes(path, f"{ending} of class folders", scans, not_splits, files_of, partial, group)
     return replace(listing, notes=(*listing.notes, *notes))

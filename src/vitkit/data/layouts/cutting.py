@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
 from vitkit.data.layouts.label_sets import count_labels
-from vitkit.data.layouts.stratify import draws, stratify, stratify_label_sets
+from vitkit.data.layouts.stratify import draws, stratify
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -55,7 +55,12 @@ def with_missing_splits(
         VitkitError: folds are given, and the data has a test split already, or fewer images than folds.
     """
     listed = dict(listing.splits)
-    notes = _torn_groups(listing)
+    notes = list[str]()
+    if listing.groups is not None and len(listed) > 1:
+        by_split = [set(listing.groups[numbers].tolist()) for numbers, _ in listed.values()]
+        torn = sum(sum(group in groups for groups in by_split) > 1 for group in set().union(*by_split))
+        if torn:
+            notes.append(f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own.")
     fold_of: NDArray[np.int64] | None = None
     if "train" not in listed:
         return Cut(listed, notes)
@@ -72,8 +77,7 @@ def with_missing_splits(
         compared = search()
         if compared is not None:
             same["train"] = compared
-            notes += _contradictions(listing, compared)
-        groups, more = _groups_to_keep(listing, splits, compared, total)
+        groups, more = _groups_to_keep(listing, splits, compared)
         notes += more
     for split, fraction in fractions.items():
         numbers, labels = listed["train"]
@@ -102,50 +106,34 @@ def with_missing_splits(
     return Cut(listed, notes, fold_of, same)
 
 
-def _contradictions(listing: Listing, same: NDArray[np.int64]) -> list[str]:
-    """Name the equal training images that have different labels, if any; `same` is as `search` gives it."""
-    numbers, labels = listing.splits["train"]
-    differs = (labels != labels[same]).reshape(len(labels), -1).any(axis=1)
-    groups = [
-        " = ".join(listing.files.key(int(number)) for number in numbers[same == first])
-        for first in np.unique(same[differs])
-    ]
-    if not groups:
-        return []
-    images = pluralize(len(groups), "image has", "images have")
-    return [
-        f"{images} different labels under several names, so that some are wrong: {join_names(groups, 5)}."
-    ]
-
-
-def _torn_groups(listing: Listing) -> list[str]:
-    """Say how many groups are in several splits of the data's own, if any."""
-    if listing.groups is None or len(listing.splits) < 2:
-        return []
-    by_split = [set(listing.groups[numbers].tolist()) for numbers, _ in listing.splits.values()]
-    torn = sum(sum(group in groups for groups in by_split) > 1 for group in set().union(*by_split))
-    return (
-        [f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own."] if torn else []
-    )
-
-
 def _groups_to_keep(
-    listing: Listing, splits: Splits, same: NDArray[np.int64] | None, count: int
+    listing: Listing, splits: Splits, same: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
     """Return the group of each image to cut from, (N,), and notes for the user; None without groups.
 
     Args:
         listing, splits: as for `with_missing_splits`.
         same: `(N,)`, the position of the first equal training image; None where they were not compared.
-        count: N, the number of training images.
     """
-    groups, notes = None, []
+    (numbers, labels), groups, notes = listing.splits["train"], None, list[str]()
+    if same is not None:
+        differs = (labels != labels[same]).reshape(len(labels), -1).any(axis=1)
+        contradictions = [
+            " = ".join(listing.files.key(int(number)) for number in numbers[same == first])
+            for first in np.unique(same[differs])
+        ]
+        if contradictions:
+            images = pluralize(len(contradictions), "image has", "images have")
+            notes.append(
+                f"{images} different labels under several names, so that some are wrong: "
+                f"{join_names(contradictions, 5)}."
+            )
     if listing.groups is not None:
-        groups = listing.groups[listing.splits["train"][0]]
+        groups = listing.groups[numbers]
         number = pluralize(len(np.unique(groups)), "group")
         notes.append(f"Splits keep groups together: {number} by {splits.group}.")
     if same is None:
-        notes.append(f"{count:,} images are too many to look for repeated ones.")
+        notes.append(f"{len(labels):,} images are too many to look for repeated ones.")
     elif repeated := len(same) - len(np.unique(same)):
         repeats = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
         notes.append(f"{repeats} kept in the same split.")
@@ -202,20 +190,18 @@ def cut_images(
     Returns:
         `(N,)`, True for the images that are cut. An image of every class is not cut.
     """
-    if groups is None:
-        return _cut_single(labels, count, seed, stream)
-    _, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    alone = sizes[number] == 1
-    if alone.all():
-        return _cut_single(labels, count, seed, stream)
+    number = np.arange(len(labels))
+    if groups is not None:
+        number = np.unique(groups, return_inverse=True)[1]
+    alone = np.bincount(number)[number] == 1
     cut = np.zeros(len(labels), dtype=bool)
-    together = np.flatnonzero(~alone)
-    target = count * len(together) / len(labels)
-    cut[together] = _cut_groups(labels, number, together, target, seed, stream)
-    single = np.flatnonzero(alone)
-    missing = count - int(cut.sum())
-    if len(single) and missing > 0:
-        cut[single] = _cut_single(labels[single], min(missing, len(single)), seed, stream)
+    together, single = np.flatnonzero(~alone), np.flatnonzero(alone)
+    if len(together):
+        target = count * len(together) / len(labels)
+        cut[together] = _cut_groups(labels, number, together, target, seed, stream)
+    missing = min(count - int(cut.sum()), len(single))
+    if missing > 0:
+        cut[single] = stratify(labels[single], missing, seed, stream)
     return cut
 
 
@@ -319,12 +305,6 @@ def _deal(
         have[fold, classes] += counts
         load[fold] += size
     return fold_of, have
-
-
-def _cut_single(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    if labels.ndim == 2:
-        return stratify_label_sets(labels.astype(bool), count, seed, stream)
-    return stratify(labels.astype(np.int64), count, seed, stream)
 
 
 def _cut_groups(

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -38,10 +40,9 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
         partial: whether the classes are a trained model's, so that some of them, or train/, may be missing.
         group: the level of folders below the class folders that keeps images together: "1", "2".
     """
-    with os.scandir(root) as entries:
-        folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
-    roots, not_splits = split_roots(root, folders)
-    scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
+    folders = next(os.walk(root, onerror=_refuse))[1]
+    roots, not_splits = split_roots(root, sorted(name for name in folders if not is_ignored(name)))
+    scans = {split: _scan_class_folders(folder) for split, folder in roots.items()}
     kind, files = "folder of class folders", lambda paths: Paths(root, paths)
     return list_classes(root, kind, scans, not_splits, files, partial, group)
 
@@ -157,17 +158,32 @@ def _group_of(folder: Path, file: str, level: str) -> str:
     return "/".join(folders[: int(level)])
 
 
+@dataclass
 class ClassImages:
     """The images of each class of one split, by paths below its class folder, and the files passed over."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.images: dict[str, list[str]] = {}
-        self.hidden = 0  # files and folders
-        self.other = 0  # files in class folders that are no images
-        self.loose = 0  # images outside of class folders
-        self.upward: list[str] = []  # links to a folder above
-        self.results: list[str] = []  # folders of features or predictions
+    root: Path
+    images: dict[str, list[str]] = field(default_factory=dict)
+    hidden: int = 0
+    """Files and folders."""
+    other: int = 0
+    """Files in class folders that are no images."""
+    loose: int = 0
+    """Images outside of class folders."""
+    upward: list[str] = field(default_factory=list)
+    """Links to a folder above."""
+    results: list[str] = field(default_factory=list)
+    """Folders of features or predictions."""
+
+    def take(self, files: Mapping[str, list[str]]) -> None:
+        """Take the images of class folders, given all files in them.
+
+        Arrays beside images are masks, say; where there are no images, the arrays are the images.
+        """
+        fits = is_image if any(is_image(file) for inside in files.values() for file in inside) else is_array
+        for name in sorted(files):
+            self.images[name] = sorted(filter(fits, files[name]))
+            self.other += len(files[name]) - len(self.images[name])
 
     def notes(self) -> Iterator[str]:
         if self.hidden:
@@ -184,62 +200,43 @@ class ClassImages:
             yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
 
 
-class _ClassFolders(ClassImages):
-    """The images of each class folder on the disk."""
+def _scan_class_folders(root: Path) -> ClassImages:
+    """Find the images of each class folder on the disk.
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        # Arrays beside images are masks, say; where there are no images, the arrays are the images.
-        arrays: dict[str, list[str]] = {}
-        where = root.resolve()
-        above = frozenset(map(_identity, (where, *where.parents)))
-        with os.scandir(root) as entries:
-            ordered = sorted(entries, key=lambda entry: entry.name)
-        for entry in ordered:
-            if is_ignored(entry.name):
-                self.hidden += 1
-            elif _is_folder(entry):
-                if _identity(root / entry.name) in above:
-                    self.upward.append(entry.name)
-                else:
-                    files = sorted(self._below(root / entry.name, f"{entry.name}/", "", above))
-                    if not files and any(name.startswith(f"{entry.name}/") for name in self.results):
-                        continue  # the folder features/ that `vitkit embed` makes
-                    self.images[entry.name] = [file for file in files if not is_array(file)]
-                    arrays[entry.name] = [file for file in files if is_array(file)]
-            elif is_image(entry.name):
-                self.loose += 1
-        if any(self.images.values()):
-            self.other += sum(map(len, arrays.values()))
-        elif any(arrays.values()):
-            self.images = arrays
-
-    def _below(
-        self, folder: Path, name: str, prefix: str, above: frozenset[tuple[int, int]]
-    ) -> Iterator[str]:
-        """Yield the paths of images and arrays relative to the class folder.
-
-        Links to folders are followed, but not those to a folder above, whose images would come twice or
-        under another class.
-        """
-        identity = _identity(folder)
-        if identity in above:
-            self.upward.append((name + prefix).rstrip("/"))
-            return
-        if (folder / PARTS_RECORD).exists():
-            self.results.append(name + prefix)
-            return
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if is_ignored(entry.name):
-                    self.hidden += 1
-                elif _is_folder(entry):
-                    below = f"{prefix}{entry.name}/"
-                    yield from self._below(folder / entry.name, name, below, above | {identity})
-                elif is_image(entry.name) or is_array(entry.name):
-                    yield prefix + entry.name
-                else:
-                    self.other += 1
+    Links to folders are followed, but not those to a folder above, whose images would come twice or under
+    another class.
+    """
+    scan, files = ClassImages(root), dict[str, list[str]]()
+    above = {root: frozenset(map(_identity, root.resolve().parents))}
+    for place, folders, names in os.walk(root, followlinks=True, onerror=_refuse):
+        folder, below = Path(place), os.path.relpath(place, root)
+        chain = above.pop(folder) | {_identity(folder)}
+        if below != "." and PARTS_RECORD in names:
+            scan.results.append(f"{below}/")
+            folders.clear()
+            continue
+        inside = [name for name in names if not is_ignored(name)]
+        entered = sorted(name for name in folders if not is_ignored(name))
+        scan.hidden += len(names) - len(inside) + len(folders) - len(entered)
+        folders.clear()
+        for name in entered:
+            if _identity(folder / name) in chain:
+                scan.upward.append(os.path.normpath(f"{below}/{name}"))
+            else:
+                folders.append(name)
+                above[folder / name] = chain
+        if below == ".":
+            files = {name: [] for name in folders}
+            scan.loose += sum(map(is_image, inside))
+            continue
+        class_name, _, prefix = f"{below}/".partition("/")
+        fitting = [f"{prefix}{name}" for name in inside if is_image(name) or is_array(name)]
+        files[class_name] += fitting
+        scan.other += len(inside) - len(fitting)
+    # The folder features/ that `vitkit embed` makes is no class without images.
+    above_results = {result.partition("/")[0] for result in scan.results}
+    scan.take({name: inside for name, inside in files.items() if inside or name not in above_results})
+    return scan
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -247,12 +244,9 @@ def _identity(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder or a link to one; a link to itself is neither."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
+def _refuse(error: OSError) -> NoReturn:
+    """Raise the error of a folder that cannot be listed, which `os.walk` would pass over."""
+    raise error
 
 
 def image_files(root: Path) -> list[Path]:

@@ -9,15 +9,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.data.files import regular_file
 from vitkit.durable import hash_file
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import pluralize
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import Samples
 
 DECODED_BELOW = 128 << 20
 """Bytes of encoded images up to which pixels are compared."""
@@ -29,27 +32,17 @@ COMPARED_BELOW = 200_000
 _END = 4096  # bytes of a file's end, which differs more than its head with the camera's settings
 
 
-class Images(Protocol):
-    """Images by number: a split, or the files of a listing."""
-
-    def __len__(self) -> int: ...
-
-    def file(self, index: int) -> bytes | Path: ...
-
-    def decode(self, index: int) -> NDArray[np.uint8]: ...
-
-
 def pixel_digest(pixels: NDArray[np.uint8]) -> bytes:
     """Hash a decoded image `(H, W, 3)`; images of equal size and pixels have equal hashes."""
     height, width = pixels.shape[:2]
     return hashlib.sha256(f"{height} {width} ".encode() + pixels.tobytes()).digest()
 
 
-Digests = dict[bytes | Path, bytes | None]
+Digests = dict[bytes | Path, bytes]
 """Hashes of the pixels of images that were decoded to be compared, by path or by the hash of their bytes."""
 
 
-def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDArray[np.int64] | None:
+def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> NDArray[np.int64] | None:
     """Number images so that equal images have the same number.
 
     Args:
@@ -63,10 +56,19 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
     if sum(map(len, parts)) > COMPARED_BELOW:
         return None
     images = [(part, index) for part in parts for index in range(len(part))]
-    sizes = [_size(_file(part, index)) for part, index in images]
+    sizes = [_size(part, index) for part, index in images]
     if len(images) <= MOST_DECODED and sum(size for size in sizes if size > 0) <= DECODED_BELOW:
         decoded = {} if decoded is None else decoded
-        digests = [_pixels_or_bytes(part, index, decoded) for part, index in images]
+        digests = list[bytes | None]()
+        for part, index in images:
+            try:
+                file = part.file(index)
+                key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
+                if key not in decoded:
+                    decoded[key] = pixel_digest(part.decode(index))
+                digests.append(decoded[key])
+            except DecodeError:  # it equals only files of the same bytes
+                digests.append(_bytes_digest(part, index))
     else:
         digests = _bytes_digests(images, sizes)
     first: dict[bytes, int] = {}
@@ -76,7 +78,7 @@ def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDA
 
 
 def repeats_of_training(
-    splits: Mapping[str, Images],
+    splits: Mapping[str, "Samples"],
     others: Sequence[str],
     same: Mapping[str, NDArray[np.int64]] | None = None,
     decoded: Digests | None = None,
@@ -111,66 +113,46 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
     return f"{begin} in {where} too, pixel for pixel"
 
 
-def _file(part: Images, index: int) -> bytes | Path:
-    """Return an encoded image; where it is damaged in an archive or a table, a name that no file can have."""
+def _size(part: "Samples", index: int) -> int:
+    """Return the length of an encoded image in bytes; -1 where there is no such file, or it is damaged."""
     try:
-        return part.file(index)
-    except DecodeError:
-        return Path("\0")
-
-
-def _size(file: bytes | Path) -> int:
-    """Return the length of an encoded image in bytes; -1 where there is no such file."""
-    if isinstance(file, bytes):
-        return len(file)
-    try:
-        return file.stat().st_size
-    except (OSError, ValueError):  # the second for a name that no file can have
+        file = part.file(index)
+        return len(file) if isinstance(file, bytes) else file.stat().st_size
+    except (DecodeError, OSError, ValueError):  # the last for a name that no file can have
         return -1
 
 
-def _pixels_or_bytes(part: Images, index: int, decoded: Digests) -> bytes | None:
-    file = _file(part, index)
-    key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
-    if key not in decoded:
-        try:
-            decoded[key] = pixel_digest(part.decode(index))
-        except DecodeError:
-            decoded[key] = _bytes_digest(file)
-    return decoded[key]
-
-
-def _bytes_digests(images: Sequence[tuple[Images, int]], sizes: Sequence[int]) -> list[bytes | None]:
+def _bytes_digests(images: Sequence[tuple["Samples", int]], sizes: Sequence[int]) -> list[bytes | None]:
     """Hash the encoded images that agree with another one in size and last bytes; None for the others."""
     of_size = Counter(sizes)
     ends = [
-        (size, _end(_file(part, index))) if size >= 0 and of_size[size] > 1 else None
+        (size, _end(part, index)) if size >= 0 and of_size[size] > 1 else None
         for (part, index), size in zip(images, sizes, strict=True)
     ]
     alike = Counter(ends)
     return [
-        _bytes_digest(_file(part, index)) if end is not None and alike[end] > 1 else None
+        _bytes_digest(part, index) if end is not None and alike[end] > 1 else None
         for (part, index), end in zip(images, ends, strict=True)
     ]
 
 
-def _end(file: bytes | Path) -> bytes:
-    """Return the last bytes of an encoded image; nothing of a file that cannot be read."""
-    if isinstance(file, bytes):
-        return file[-_END:]
+def _end(part: "Samples", index: int) -> bytes:
+    """Return the last bytes of an encoded image; nothing of one that cannot be read."""
     try:
+        file = part.file(index)
+        if isinstance(file, bytes):
+            return file[-_END:]
         with regular_file(file) as stream:
             stream.seek(max(0, file.stat().st_size - _END))
             return stream.read(_END)
-    except (OSError, UnreadableFileError):
+    except (OSError, VitkitError):
         return b""
 
 
-def _bytes_digest(file: bytes | Path) -> bytes | None:
+def _bytes_digest(part: "Samples", index: int) -> bytes | None:
     """Hash an encoded image; None where it cannot be read."""
-    if isinstance(file, bytes):
-        return hashlib.sha256(file).digest()
     try:
-        return bytes.fromhex(hash_file(file)[1])
+        file = part.file(index)
+        return hashlib.sha256(file).digest() if isinstance(file, bytes) else bytes.fromhex(hash_file(file)[1])
     except (OSError, ValueError, VitkitError):
         return None

@@ -40,8 +40,10 @@ def list_of(path: Path) -> str | None:
     A test.txt or test.parquet is a list only beside a training list. The name of a text file must be that of
     a list; the name of a Parquet file begins with it.
     """
+    if path.is_dir():
+        return None
     name, kind = _list_name(path), path.suffix.lower()
-    if name is None or path.is_dir():
+    if name is None:
         return None
     if kind == ".txt":
         return name if path.name == f"{name}.txt" and holds_lists(path.parent) else None

@@ -14,20 +14,24 @@ FEW = 3
 """In `stratify_label_sets`, images of a label from which on one is cut, as long as the cut has room."""
 
 
-def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    """Choose `count` samples to cut, where each has one label.
+def stratify(
+    labels: NDArray[np.int64] | NDArray[np.bool_], count: int, seed: int, stream: int
+) -> NDArray[np.bool_]:
+    """Choose `count` samples to cut; `stratify_label_sets` says how where samples have several labels.
 
     The samples are distributed among the classes by largest remainder. At least one sample of each class is
     not cut, even if fewer than `count` are cut for it.
 
     Args:
-        labels: `(N,)` class numbers.
+        labels: `(N,)` class numbers, or `(N, K)` bool.
         count: samples to cut.
         seed, stream: key of the draws; streams of a seed are independent.
 
     Returns:
         `(N,)`, True for the samples that are cut.
     """
+    if labels.ndim == 2:
+        return stratify_label_sets(labels.astype(bool), count, seed, stream)
     sizes = np.unique(labels, return_counts=True)[1]
     exact = count * sizes / len(labels)
     cuts = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)

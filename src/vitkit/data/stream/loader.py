@@ -196,11 +196,13 @@ class _TrainBatches:
     def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
         """Decode the image that a view shows; at a smaller scale where the view allows it."""
         assert self.augmentation is not None
-        in_memory = isinstance(self.samples, MemorySamples)
-        if not self.augmentation.jpeg_scaling or (in_memory and drawn.draw(*self.samples.size(index)) == 1):
-            image = self.samples.decode(index)
+        samples, scaled = self.samples, self.augmentation.jpeg_scaling
+        if scaled and isinstance(samples, MemorySamples):
+            scaled = drawn.draw(*samples.size(index)) != 1
+        if scaled:
+            image = decode(samples.file(index), self.preprocessing.decode, drawn.draw)
         else:
-            image = decode(self.samples.file(index), self.preprocessing.decode, drawn.draw)
+            image = samples.decode(index)
         if drawn.size is None:
             drawn.draw(*image.shape[:2])
         return image

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.decode.image import Header
-from vitkit.data.listing import Labels, Targets
+from vitkit.data.listing import Targets
 from vitkit.data.sources import Samples
 from vitkit.errors import DecodeError, VitkitError
 
@@ -28,7 +26,8 @@ class MemorySamples:
         bad: dict[int, str],
         channels: int = 3,
     ) -> None:
-        self.samples = samples
+        self.samples, self.labels = samples, samples.labels
+        self.key, self.file, self.header = samples.key, samples.file, samples.header
         # One flat array for all images, because they differ in size: a million small arrays of their own
         # would take more memory than their pixels.
         self.pixels = pixels  # (sum of H * W * C,)
@@ -38,21 +37,11 @@ class MemorySamples:
         self.channels = channels
 
     @property
-    def labels(self) -> Labels:
-        return self.samples.labels
-
-    @property
     def targets(self) -> Targets:
         return self.samples.targets
 
     def __len__(self) -> int:
-        return len(self.samples)
-
-    def key(self, index: int) -> str:
-        return self.samples.key(index)
-
-    def file(self, index: int) -> bytes | Path:
-        return self.samples.file(index)
+        return len(self.labels)
 
     def decode(self, index: int) -> NDArray[np.uint8]:
         height, width = self.size(index)
@@ -61,10 +50,8 @@ class MemorySamples:
             height, width, self.channels
         )
 
-    def header(self, index: int) -> Header:
-        return self.samples.header(index)
-
     def size(self, index: int) -> tuple[int, int]:
+        """Return (height, width) of the pixels. Raises DecodeError."""
         if index in self.bad:
             raise DecodeError(self.bad[index])
         height, width = self.sizes[index].tolist()
@@ -98,7 +85,7 @@ def keep_in_memory(
     bad, needed = dict[int, str](), 0
     for index in range(total):
         try:
-            sizes[index] = samples.size(index)
+            sizes[index] = samples.header(index).size
         except DecodeError as error:
             bad[index] = str(error)
         if header_progress is not None:

@@ -13,11 +13,11 @@ import multiprocessing.connection
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,9 +82,12 @@ def compute_ahead(work: Work, numbers: range, workers: int, seconds: float) -> G
     Raises:
         VitkitError: a worker died, hangs, or lacks memory, shared memory or open files.
     """
-    with _workers(work, numbers, min(workers, len(numbers)), seconds) as pool:
+    pool = _Pool(work, numbers, min(workers, len(numbers)), seconds)
+    try:
         for number in numbers:
             yield pool.result(number)
+    finally:
+        pool.end()
 
 
 @dataclass(frozen=True)
@@ -128,73 +131,6 @@ def _begin(worker: int) -> None:
 
 
 @contextmanager
-def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterator["_Pool"]:
-    """Start worker processes, from which batches are taken in the block; they have ended when it ends."""
-    try:
-        board = multiprocessing.RawArray("q", 2 * workers)
-        with warnings.catch_warnings():
-            # More workers than cores are the user's choice; PyTorch's warning would show lines of its code.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            # batch_size=None: an item of the data set is a whole batch, so that a worker sends one message
-            # a batch and not one an image. The sampler gives the numbers, in order, to the workers in turn.
-            loader = DataLoader(
-                _Task(work, board),
-                batch_size=None,
-                sampler=numbers,
-                num_workers=workers,
-                collate_fn=_as_it_is,
-                worker_init_fn=_begin,
-                timeout=POLL_SECONDS,  # `_Pool._arrived` waits again until the watch gives up
-            )
-            # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that just started.
-            with _former_child_handler(), stop_signals_blocked():
-                arriving: Any = iter(loader)
-    except OSError as error:
-        raise VitkitError(
-            f"The {workers} processes that load images could not be started: {error.strerror or error}. "
-            "Use fewer --workers (0 works without any)."
-        ) from error
-    processes = list(arriving._workers)  # PyTorch has no public name for them
-    exiting = threading.Event()
-
-    def end_at_exit() -> None:
-        exiting.set()
-        _kill(processes)
-
-    # At exit Python sends its child processes SIGTERM, which workers ignore, and would wait for ever.
-    atexit.register(end_at_exit)
-    watch = _Watch(processes, seconds)
-    try:
-        yield _Pool(work, board, numbers, arriving, processes, watch)
-    finally:
-        watch.end()
-        # At the end of the interpreter no thread can be started, and `end_at_exit` has killed the workers.
-        if not exiting.is_set():
-            atexit.unregister(end_at_exit)
-            _end(arriving, processes)
-
-
-def _end(arriving: Any, processes: Sequence[multiprocessing.Process]) -> None:
-    """Let each worker end its batch, and kill those that do not."""
-    patience = threading.Timer(GRACE_SECONDS, _kill, [processes])
-    patience.daemon = True
-    patience.start()
-    try:
-        arriving._shutdown_workers()  # waits 5 s for each, then sends SIGTERM, which they ignore
-    finally:
-        patience.cancel()
-        _kill(processes)
-        for process in processes:
-            process.join(GRACE_SECONDS)
-
-
-def _kill(processes: Sequence[multiprocessing.Process]) -> None:
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-
-
-@contextmanager
 def _former_child_handler() -> Iterator[None]:
     """Start the loader so that a dead worker raises only while we wait for a batch.
 
@@ -211,42 +147,6 @@ def _former_child_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
-class _Watch:
-    """A thread that kills the workers when a batch takes too long, so that waiting for it fails.
-
-    It counts its own short sleeps and looks at no clock, so that a program that was stopped for a night does
-    not find, in the morning, that its workers took too long.
-    """
-
-    def __init__(self, processes: Sequence[multiprocessing.Process], seconds: float) -> None:
-        self.processes, self.seconds = processes, seconds
-        self.awaited: int | None = None  # number of the batch that is waited for
-        self.waited = 0.0  # seconds so far, for the same batch
-        self.expired = False  # whether the workers were killed for it
-        self.stopped: list[int] = []  # numbers of the workers that were stopped (SIGSTOP) when it expired
-        self._over = threading.Event()
-        if seconds:
-            threading.Thread(target=self._watch, name="vitkit-worker-watch", daemon=True).start()
-
-    def _watch(self) -> None:
-        interval = min(POLL_SECONDS, self.seconds)
-        before = None
-        while not self._over.wait(interval):
-            awaited = self.awaited
-            self.waited = self.waited + interval if awaited is not None and awaited == before else 0.0
-            before = awaited
-            if self.waited >= self.seconds:
-                self.stopped = [
-                    number for number, process in enumerate(self.processes) if _is_stopped(process)
-                ]
-                self.expired = True
-                _kill(self.processes)
-                return
-
-    def end(self) -> None:
-        self._over.set()
-
-
 def _is_stopped(process: multiprocessing.Process) -> bool:
     """Whether a process is stopped (SIGSTOP) or traced, which only Linux tells."""
     try:
@@ -256,35 +156,114 @@ def _is_stopped(process: multiprocessing.Process) -> bool:
     return state in "Tt"
 
 
-@dataclass
 class _Pool:
-    """The running workers, from which batches are taken in order."""
+    """Worker processes, from which batches are taken in order.
 
-    work: Work
-    board: Any
-    numbers: range
-    arriving: Iterator[Result | str]
-    processes: Sequence[multiprocessing.Process]
-    watch: _Watch
+    A thread kills them when a batch takes too long, so that waiting for it fails. It counts its own short
+    sleeps and looks at no clock, so that a program that was stopped for a night does not find, in the
+    morning, that its workers took too long.
+    """
+
+    def __init__(self, work: Work, numbers: range, workers: int, seconds: float) -> None:
+        self.work, self.numbers, self.seconds = work, numbers, seconds
+        self.awaited: int | None = None  # number of the batch that is waited for
+        self.waited = 0.0  # seconds so far, for the same batch
+        self.expired = False  # whether the workers were killed for it
+        self.stopped: list[int] = []  # numbers of the workers that were stopped (SIGSTOP) when it expired
+        self.over, self.exiting = threading.Event(), threading.Event()
+        try:
+            self.board = multiprocessing.RawArray("q", 2 * workers)
+            with warnings.catch_warnings():
+                # More workers than cores are the user's choice; PyTorch's warning would show its code.
+                warnings.filterwarnings("ignore", message="This DataLoader will create")
+                # batch_size=None: an item of the data set is a whole batch, so that a worker sends one
+                # message a batch and not one an image. The sampler gives the numbers, in order, to the
+                # workers in turn.
+                loader = DataLoader(
+                    _Task(work, self.board),
+                    batch_size=None,
+                    sampler=numbers,
+                    num_workers=workers,
+                    worker_init_fn=_begin,
+                    timeout=POLL_SECONDS,  # `_arrived` waits again until the workers are killed
+                )
+                # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that just
+                # started.
+                with _former_child_handler(), stop_signals_blocked():
+                    arriving: Any = iter(loader)
+        except OSError as error:
+            raise VitkitError(
+                f"The {workers} processes that load images could not be started: {error.strerror or error}. "
+                "Use fewer --workers (0 works without any)."
+            ) from error
+        self.arriving = arriving
+        # PyTorch has no public name for them.
+        self.processes: list[multiprocessing.Process] = list(arriving._workers)
+        # At exit Python sends its child processes SIGTERM, which workers ignore, and would wait for ever.
+        atexit.register(self._end_at_exit)
+        if seconds:
+            threading.Thread(target=self._watch, name="vitkit-worker-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        interval = min(POLL_SECONDS, self.seconds)
+        before = None
+        while not self.over.wait(interval):
+            awaited = self.awaited
+            self.waited = self.waited + interval if awaited is not None and awaited == before else 0.0
+            before = awaited
+            if self.waited >= self.seconds:
+                self.stopped = [i for i, process in enumerate(self.processes) if _is_stopped(process)]
+                self.expired = True
+                self._kill()
+                return
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+
+    def _end_at_exit(self) -> None:
+        self.exiting.set()
+        self._kill()
+
+    def end(self) -> None:
+        """Let each worker end its batch, and kill those that do not."""
+        self.over.set()
+        # At the end of the interpreter no thread can be started, and `_end_at_exit` has killed the workers.
+        if self.exiting.is_set():
+            return
+        atexit.unregister(self._end_at_exit)
+        patience = threading.Timer(GRACE_SECONDS, self._kill)
+        patience.daemon = True
+        patience.start()
+        try:
+            self.arriving._shutdown_workers()  # waits 5 s for each, then sends SIGTERM, which they ignore
+        finally:
+            patience.cancel()
+            self._kill()
+            for process in self.processes:
+                process.join(GRACE_SECONDS)
 
     def result(self, number: int) -> Result:
         """Return batch `number`, which must be the next one of `numbers`."""
-        self.watch.awaited = number
+        self.awaited = number
         try:
             result = self._arrived(number)
         finally:
-            self.watch.awaited = None
+            self.awaited = None
         if isinstance(result, str):
             raise VitkitError(result)
-        return result
+        pixels, reasons = result
+        return pixels, reasons
 
     def _arrived(self, number: int) -> Result | str:
         while True:
             try:
-                return next(self.arriving)
+                arrived: Result | str = next(self.arriving)
+                return arrived
             except (RuntimeError, OSError, EOFError) as error:
                 # Checked first: workers that the watch killed look like workers that died.
-                if self.watch.expired:
+                if self.expired:
                     raise VitkitError(self._hanging(number)) from error
                 if str(error).startswith("DataLoader timed out"):
                     continue
@@ -302,11 +281,11 @@ class _Pool:
         worker = int(readers[0]) if len(readers) else self.numbers.index(number) % len(self.processes)
         # Workers send their batches through one queue: a worker that is stopped while it sends holds up the
         # others, of which one may have the missing batch.
-        worker = next(iter(self.watch.stopped), worker)
+        worker = next(iter(self.stopped), worker)
         at, sample = rows[worker].tolist()
         image = f", last at the image {self.work.key(sample)}" if at == number and sample >= 0 else ""
         return (
-            f"Batch {number} did not come within {self.watch.waited:g} s: the data loading process "
+            f"Batch {number} did not come within {self.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} hangs{image}. Mostly this is a disk or network "
             "drive that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
             "can be read, then run the same command again. If batches do take that long, allow more seconds "
@@ -351,11 +330,3 @@ def _shortage(error: Exception, number: int) -> str | None:
 def _rows(board: Any) -> NDArray[np.int64]:
     """View the board as (workers, 2): each worker's batch and the sample it reads, -1 before the first."""
     return np.frombuffer(board, dtype=np.int64).reshape(-1, 2)
-
-
-_T = TypeVar("_T")
-
-
-def _as_it_is(value: _T) -> _T:
-    """Return an item unchanged: DataLoader's default would make its tuple and its dictionary anew."""
-    return value

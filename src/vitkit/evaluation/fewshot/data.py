@@ -1,6 +1,5 @@
 """Open the images of a few-shot evaluation, and compute the features of shots and test images."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,8 +58,7 @@ class FewShotData:
         splits = {}
         for name, samples in self.data.splits.items():
             if isinstance(samples, FileSamples):
-                samples = copy.copy(samples)
-                samples.rule = rule
+                samples = replace(samples, rule=rule)
             splits[name] = samples
         return FewShotData(replace(self.data, splits=splits), self.test_split)
 
