@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
 def _print(evaluation: "Evaluation") -> None:
     """Print the result in a sentence, the task's table, and the first images that could not be read."""
     split = "" if evaluation.whole else f"{evaluation.split} "
-    figure, rest = evaluation.answering.summary(evaluation.result, f"{split}images of {evaluation.data.name}")
+    figure, rest = evaluation.result.sentence(f"{split}images of {evaluation.data.name}")
     console.out.print(f"[bold]{escape(figure)}[/]{escape(rest)}")
     details = evaluation.answering.details(evaluation.result)
     if details is not None:

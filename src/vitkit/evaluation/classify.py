@@ -30,12 +30,11 @@ from vitkit.evaluation.calibration import (
     overconfidence,
 )
 from vitkit.evaluation.intervals import binomial_interval, binomial_test
-from vitkit.evaluation.predictions import Predictions, refuse_uncountable
+from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Result
-from vitkit.text import pluralize
 
 SIGNIFICANT = 0.05
 """Above this p a difference is not distinguished from chance; the level that goes with 95% intervals."""
@@ -143,10 +142,46 @@ class Classification(Result):
     """Images that the model was trained on; None where nothing looked for them."""
 
     def summary(self) -> str:
-        """State the accuracy with its interval, and the images it was measured on."""
+        """State the accuracy with its interval in one line, and whether it is better than guessing."""
+        unread = f", {self.bad} unreadable" if self.bad else ""
+        return (
+            f"{self.accuracy:.2%} accuracy on {self.count:,} images{unread} {self._interval}; {self._beside}"
+        )
+
+    def sentence(self, images: str) -> tuple[str, str]:
+        """State the accuracy, and how good the model is by other measures.
+
+        Args:
+            images: the noun after their count: "test images of digits".
+
+        Returns:
+            The accuracy, and the rest of the sentence.
+        """
+        top5 = "" if self.top5_accuracy is None else f", top-5 {self.top5_accuracy:.2%}"
+        sureness = self.overconfidence.verdict
+        if sureness:
+            low, high = self.overconfidence.interval
+            sureness = f" ({sureness}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
+        return f"{self.accuracy:.2%}", (
+            f" accuracy{top5} on {self.count:,} {images} {self._interval}; loss {self.loss:.4f}, "
+            f"balanced accuracy {self.balanced_accuracy:.2%}, "
+            f"calibration error {self.calibration_error:.2%}{sureness}; {self._beside}"
+        )
+
+    @property
+    def _interval(self) -> str:
         low, high = self.accuracy_interval
-        images = f"{pluralize(self.count, 'image')} of {pluralize(len(self.per_class), 'class', 'classes')}"
-        return f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%}), {images}"
+        return f"(95 % interval {low:.1%} to {high:.1%})"
+
+    @property
+    def _beside(self) -> str:
+        """Compare with guessing, and say how many are training images and the accuracy without them."""
+        if self.repeated is None:
+            return self.guessing.sentence()
+        without, (low, high) = self.repeated.accuracy_without or 0.0, self.repeated.interval_without
+        figure = f"{without:.2%} ({low:.1%} to {high:.1%})"
+        repeats = repeats_clause(self.repeated.count, self.count - self.repeated.count, figure)
+        return f"{self.guessing.sentence()}{repeats}"
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -21,17 +21,16 @@ Conventions:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit import config
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.intervals import binomial_interval
-from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable
+from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import precision_recall_f1, ratio
 from vitkit.evaluation.stored import in_parts
+from vitkit.result import Result
 from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
@@ -239,8 +238,8 @@ class RepeatedLabels:
     """Labels of the other images."""
 
 
-@dataclass(frozen=True)
-class MultiLabel:
+@dataclass(frozen=True, repr=False)
+class MultiLabel(Result):
     """The numbers of one data set; fractions are from 0 to 1."""
 
     count: Count
@@ -288,9 +287,47 @@ class MultiLabel:
         are, named = pluralize(len(self.too_rare), "label is", "labels are"), join_names(self.too_rare, 3)
         return f"no 95% interval: {are} on fewer than {FEWEST_POSITIVES} images ({named})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return config.to_json(self)
+    def interval_clause(self) -> str:
+        """State the interval of the mean average precision, or why there is none; "" if it was left out."""
+        if self.mean_average_precision_interval is None:
+            reason = self.explain_no_interval()
+            return f" ({reason})" if reason else ""
+        low, high = self.mean_average_precision_interval
+        return f" (95 % interval {low:.1%} to {high:.1%})"
+
+    def summary(self) -> str:
+        """State the mean average precision with its interval in one line."""
+        unread = f", {self.bad} unreadable" if self.bad else ""
+        figure = f"{percentage(self.mean_average_precision)} mean average precision"
+        return f"{figure} on {self.count:,} images{unread}{self.interval_clause()}{self._repeats}"
+
+    def sentence(self, images: str) -> tuple[str, str]:
+        """State the mean average precision, and how good the model is by other measures, as a figure and the
+        rest of the sentence; `images` is the noun after their count."""
+        return percentage(self.mean_average_precision), (
+            f" mean average precision of {self.labels_that_occur} labels on {self.count:,} "
+            f"{images}{self.interval_clause()}; micro {percentage(self.micro_average_precision)}, "
+            f"macro F1 {percentage(self.macro_f1)}, micro F1 {percentage(self.micro_f1)}, "
+            f"all labels of an image right {self.subset_accuracy:.2%}, "
+            f"single labels wrong {self.hamming_loss:.2%}; loss {self.loss:.4f}{self._repeats}"
+        )
+
+    @property
+    def _repeats(self) -> str:
+        """Say how many images are training images, and the mean average precision without them."""
+        repeated = self.repeated
+        if repeated is None:
+            return ""
+        figure = percentage(repeated.mean_average_precision_without)
+        if repeated.interval_without is not None:
+            low, high = repeated.interval_without
+            figure += f" ({low:.1%} to {high:.1%})"
+        return repeats_clause(repeated.count, self.count - repeated.count, figure)
+
+
+def percentage(fraction: float | None) -> str:
+    """Write a fraction with hundredths of a point."""
+    return "undefined" if fraction is None else f"{fraction:.2%}"
 
 
 def multi_label(

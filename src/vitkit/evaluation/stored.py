@@ -90,27 +90,6 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
 
 
-def refuse_others(path: Path, names: int, repeated: int, arrays: tuple[int, int]) -> None:
-    """Refuse numbers that do not belong to the predictions beside them, of which all others are counted anew.
-
-    Args:
-        path: the file of the numbers.
-        names: the number of classes or labels in it.
-        repeated: the number of images in it that the model was trained on.
-        arrays: the number of images, and of classes or labels, in the predictions.
-
-    Raises:
-        VitkitError: the numbers do not fit.
-    """
-    images, classes = arrays
-    if names != classes or repeated > images or not images:
-        raise VitkitError(
-            f"{path}: expected numbers of {classes:,} classes and {images:,} images, as in the predictions "
-            f"beside it, found {names:,} classes and {repeated:,} repeated images. Run the evaluation again "
-            "to write it anew."
-        )
-
-
 def _check_array(array: NDArray[Any], name: str, file: Path) -> None:
     """Refuse numbers that the array of this name cannot hold."""
     kind = f"{array.dtype} of shape {array.shape}"

@@ -43,8 +43,7 @@ from vitkit.runs.trained_model import (
     open_model_data,
     write_evaluation,
 )
-from vitkit.tasks import answering_of
-from vitkit.tasks.answering import Answering
+from vitkit.tasks import Answering, answering_of
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
@@ -59,7 +58,7 @@ class Evaluation(Result):
 
     split: str
     data: ImageData
-    answering: Answering[Any, Any]
+    answering: Answering
     """The answering half of the model's task, which presents the numbers."""
     model: Place
     """The path of the model, and its kind."""
@@ -81,7 +80,7 @@ class Evaluation(Result):
     def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
         split = "" if self.whole else f"{self.split} "
-        return "".join(self.answering.summary(self.result, f"{split}images of {self.data.name}"))
+        return "".join(self.result.sentence(f"{split}images of {self.data.name}"))
 
     def blocks(self) -> Sequence[Block]:
         """Return the table of the task, if it has one."""

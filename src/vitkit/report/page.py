@@ -32,7 +32,6 @@ from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
 from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks import task_of
-from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.learning import Learning, ShowsExamples
 from vitkit.tasks.page import (
     NOTHING_ANSWERED,
@@ -70,8 +69,8 @@ class ShownEvaluation:
     """The evaluation that the page is about, and its images."""
 
     split: str
-    result: Result
-    predictions: SplitPredictions
+    result: Any
+    predictions: Any
     samples: Samples | None
 
     @property

@@ -52,8 +52,7 @@ from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
-from vitkit.tasks import answering_of, learned_by, task_of
-from vitkit.tasks.answering import Answering
+from vitkit.tasks import Answering, answering_of, learned_by, task_of
 from vitkit.text import join_names, without_places
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.loading import log_notes
@@ -118,7 +117,7 @@ class Contender:
     """A sentence on the run of a series that was taken; empty where a model was given."""
 
     @property
-    def answering(self) -> Answering[Any, Any]:
+    def answering(self) -> Answering:
         """Return the answering half of the model's task."""
         return answering_of(self.ready.model.card)
 
