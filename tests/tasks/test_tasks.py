@@ -25,6 +25,7 @@ from vitkit.tasks.classification import report
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Validation
+from vitkit.tasks.page import split_table
 from vitkit.training.checkpoint import Progress, step_name
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 from vitkit.training.evaluators import judge
@@ -147,7 +148,7 @@ def test_every_number_of_a_classifier_is_compared_and_reported() -> None:
     assert len(numbers) >= 6
 
     def seen(result: Classification) -> tuple[object, ...]:
-        return result.sentence("images"), report._splits({"test": result})
+        return result.sentence("images"), split_table({"test": (result, None)}, report.SPLIT_COLUMNS)
 
     for name in numbers:
         other: Classification = replace(result, **{name: 0.123})  # type: ignore[arg-type]
