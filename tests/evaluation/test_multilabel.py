@@ -224,7 +224,7 @@ def test_the_result_does_not_depend_on_batches_or_order(size: int, order: list[i
     split = predict_labels(model, batches(order, targets, size, bad))
     assert multi_label(split, names(4)) == multi_label(once, names(4))
     assert split.bad.tolist() == sorted(bad) and split.ids.tolist() == sorted(set(range(10)) - bad)
-    np.testing.assert_array_equal(split.targets, targets.numpy()[split.ids])
+    np.testing.assert_array_equal(split.labels, targets.numpy()[split.ids])
     assert model.training
 
 
@@ -258,7 +258,7 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     made.save(path)
     again = LabelPredictions.load(path)
     np.testing.assert_array_equal(again.logits, logits)
-    np.testing.assert_array_equal(again.targets, targets)
+    np.testing.assert_array_equal(again.labels, targets)
     assert again.bad.tolist() == [20, 21] and len(again) == 20
     damaged = tmp_path / "test.labels.npy"
     whole = damaged.read_bytes()
@@ -270,7 +270,7 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
     with pytest.raises(VitkitError, match="a label 257, not below 2"):
         LabelPredictions.load(path)
-    replace(made, targets=targets[:, :3]).save(path)
+    replace(made, labels=targets[:, :3]).save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
         LabelPredictions.load(path)
 

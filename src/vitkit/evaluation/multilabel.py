@@ -343,9 +343,9 @@ def multi_label(
     Raises:
         VitkitError: no image could be read, or the names do not fit the logits.
     """
-    count, classes = predictions.targets.shape
+    count, classes = predictions.labels.shape
     refuse_uncountable(count, len(predictions.bad), classes, class_names, "label")
-    logits, targets = predictions.logits, predictions.targets
+    logits, targets = predictions.logits, predictions.labels
     # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
     predicted = logits >= 0
     hits, wrong = predicted & targets, predicted != targets
@@ -404,7 +404,7 @@ def mark_repeated_labels(
     elif count == len(predictions):
         repeated = RepeatedLabels(count, None, None, 0)
     else:
-        rest = (predictions.logits[new], predictions.targets[new], predictions.ids[new])
+        rest = (predictions.logits[new], predictions.labels[new], predictions.ids[new])
         others = multi_label(LabelPredictions(*rest, predictions.bad), result.class_names)
         repeated = RepeatedLabels(
             count,
@@ -437,7 +437,7 @@ def _losses(predictions: LabelPredictions) -> list[float]:
     """Sum the labels' binary cross entropies of every image."""
     losses: list[float] = []
     for rows in in_parts(predictions.logits):
-        targets = predictions.targets[len(losses) : len(losses) + len(rows)]
+        targets = predictions.labels[len(losses) : len(losses) + len(rows)]
         wide = rows.astype(np.float64)
         # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.
         losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()

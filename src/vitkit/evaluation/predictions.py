@@ -156,7 +156,7 @@ class LabelPredictions:
 
     logits: NDArray[np.float32]
     """`(N, K)`; many may be mapped from a file."""
-    targets: NDArray[np.bool_]
+    labels: NDArray[np.bool_]
     """`(N, K)` whether an image has a label."""
     ids: NDArray[np.int64]
     """`(N,)` the images' numbers in their data set."""
@@ -167,7 +167,7 @@ class LabelPredictions:
     def right(self) -> NDArray[np.bool_]:
         """`(N, K)` whether the answer is right: a label is predicted from a logit of 0, by the sigmoid a
         probability of 0.5."""
-        right: NDArray[np.bool_] = (self.logits >= 0) == self.targets
+        right: NDArray[np.bool_] = (self.logits >= 0) == self.labels
         return right
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class LabelPredictions:
 
     def save(self, path: Path) -> None:
         """Write the files of `vitkit.evaluation.stored` beside `path`, in place of older ones."""
-        labels = self.targets.astype(np.uint8)
+        labels = self.labels.astype(np.uint8)
         save_arrays(path, {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad})
 
     @classmethod

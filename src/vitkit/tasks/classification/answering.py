@@ -46,17 +46,6 @@ class ClassificationAnswering(LabelAnswering):
         right: NDArray[np.float64] = (predictions.predicted == predictions.labels).astype(np.float64)
         return right
 
-    def truth(self, predictions: Predictions, class_names: Sequence[str]) -> NDArray[np.int64]:
-        """Give the true labels of each image, `(N, A)`, as numbers that do not depend on the order of the
-        classes: two models were evaluated on the same labels where these numbers are equal. They are the
-        place of the image's class in the alphabet.
-
-        Args:
-            predictions: of a model of K classes.
-            class_names: K names, in the order of the logits.
-        """
-        return np.argsort(np.argsort(np.array(class_names)))[predictions.labels][:, None]
-
     def right_by_class(
         self, result: classify.Classification, predictions: Predictions
     ) -> dict[str, NDArray[np.bool_]]:

@@ -47,10 +47,6 @@ class MultiLabelAnswering(LabelAnswering):
         right: NDArray[np.float64] = predictions.right.mean(1)
         return right
 
-    def truth(self, predictions: LabelPredictions, class_names: Sequence[str]) -> NDArray[np.int64]:
-        """Give 1 for each label that an image has, else 0, `(N, K)`, in the order of the alphabet."""
-        return predictions.targets[:, np.argsort(np.array(class_names))].astype(np.int64)
-
     def right_by_class(
         self, result: MultiLabel, predictions: LabelPredictions
     ) -> dict[str, NDArray[np.bool_]]:

@@ -144,7 +144,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
 
 def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) -> page.Section:
     probability = probabilities(predictions.logits, "sigmoid")
-    is_wrong = (probability >= 0.5) != predictions.targets
+    is_wrong = (probability >= 0.5) != predictions.labels
     # Of the worst mistake in each image; 0 where all answers are right.
     sure = np.where(is_wrong, np.maximum(probability, 1 - probability), 0.0).max(1)
     wrong = np.flatnonzero(sure > 0)
@@ -169,7 +169,7 @@ def _attention(result: MultiLabel, predictions: LabelPredictions) -> page.Pictur
     probability = probabilities(predictions.logits, "sigmoid")
     surest = [
         rows[np.argsort(-probability[rows, label], kind="stable")][:ATTENTION_TRIED].tolist()
-        for label, rows in enumerate(map(np.flatnonzero, predictions.targets.T))
+        for label, rows in enumerate(map(np.flatnonzero, predictions.labels.T))
     ]
     turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
     chosen = list(dict.fromkeys(turns))  # each image once
@@ -190,7 +190,7 @@ def shown_image(
     confidence: float,
 ) -> page.ShownImage:
     """Name the labels of an image and the predicted ones, with marks at wrong answers."""
-    names, targets = result.class_names, predictions.targets[row]
+    names, targets = result.class_names, predictions.labels[row]
     predicted = probability[row] >= 0.5
     answers = [
         ("" if predicted[i] == targets[i] else "+" if predicted[i] else "−") + names[i]
