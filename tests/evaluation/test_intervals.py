@@ -139,7 +139,7 @@ def test_the_terminal_says_that_a_model_only_guesses() -> None:
     logits = np.tile(np.array([1, 0, 0], np.float32), (40, 1))
     predictions = Predictions(logits, np.arange(40) % 3, np.arange(40), np.zeros(0, np.int64))
     result = classification(predictions, ("a", "b", "c"))
-    for text in (result.summary(), "".join(result.sentence("images"))):
+    for text in (result.summary(), result.sentence("images")):
         assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in text
     assert result.to_json()["guessing"]["p_value"] == 1.0
     page = ClassificationAnswering().report({"test": (result, predictions)}, "test")

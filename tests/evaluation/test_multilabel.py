@@ -182,7 +182,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     singles = [score.average_precision_interval for score in result.per_label]
     assert [single is None for single in singles] == [False, True, True, False]
     reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
-    for text in (result.summary(), "".join(result.sentence("images"))):
+    for text in (result.summary(), result.sentence("images")):
         assert f" ({reason})" in text
     assert result.to_json()["mean_average_precision_interval"] is None
     page = MultiLabelAnswering().report({"test": (result, predictions(logits, targets))}, "test")

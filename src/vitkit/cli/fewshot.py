@@ -26,7 +26,6 @@ def main(arguments: list[str]) -> None:
         console.print_json(measured.to_json())
         return
     console.print_blocks(measured.blocks())
-    console.print_rejects(measured.rejects, "were left out")
     console.print_lines(*map(str, paths))
     size = given.get("image_size")
     of_size = [] if size is None else ["--image-size", *map(str, size)]

@@ -301,10 +301,11 @@ class MultiLabel(Result):
         figure = f"{percentage(self.mean_average_precision)} mean average precision"
         return f"{figure} on {self.count:,} images{unread}{self.interval_clause()}{self._repeats}"
 
-    def sentence(self, images: str) -> tuple[str, str]:
-        """State the mean average precision, and how good the model is by other measures, as a figure and the
-        rest of the sentence; `images` is the noun after their count."""
-        return percentage(self.mean_average_precision), (
+    def sentence(self, images: str) -> str:
+        """State the mean average precision, and how good the model is by other measures; `images` is the noun
+        after their count."""
+        return (
+            f"{percentage(self.mean_average_precision)}"
             f" mean average precision of {self.labels_that_occur} labels on {self.count:,} "
             f"{images}{self.interval_clause()}; micro {percentage(self.micro_average_precision)}, "
             f"macro F1 {percentage(self.macro_f1)}, micro F1 {percentage(self.micro_f1)}, "
@@ -352,18 +353,28 @@ def multi_label(
     rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
     pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
     whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)
-    per_label = tuple(
-        _label_score(*row)
-        for row in zip(
-            class_names,
-            targets.sum(0).tolist(),
-            predicted.sum(0).tolist(),
-            hits.sum(0).tolist(),
-            rankings,
-            singles,
-            strict=True,
+    per_label = []
+    for name, count_of_label, said, right, ranking, interval in zip(
+        class_names,
+        *(flags.sum(0).tolist() for flags in (targets, predicted, hits)),
+        rankings,
+        singles,
+        strict=True,
+    ):
+        f1, logit = ranking.best_f1() or (None, None)
+        per_label.append(
+            LabelScore(
+                name,
+                count_of_label,
+                said,
+                right,
+                ranking.average_precision(),
+                interval,
+                *precision_recall_f1(right, said, count_of_label),
+                f1,
+                None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit)))),  # by sigmoid
+            )
         )
-    )
     precisions = [score.average_precision for score in per_label if score.average_precision is not None]
     f1s = [score.f1 for score in per_label if score.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
@@ -382,7 +393,7 @@ def multi_label(
         loss=math.fsum(_losses(predictions)) / count,
         labels_per_image=total / count,
         predicted_per_image=named / count,
-        per_label=per_label,
+        per_label=tuple(per_label),
     )
 
 
@@ -413,24 +424,6 @@ def mark_repeated_labels(
             others.labels_that_occur,
         )
     return replace(result, repeated=repeated)
-
-
-def _label_score(
-    name: str, count: int, predicted: int, hits: int, ranking: Ranking, interval: Interval | None
-) -> LabelScore:
-    best = ranking.best_f1()
-    f1, logit = (None, None) if best is None else best
-    return LabelScore(
-        name,
-        count,
-        predicted,
-        hits,
-        ranking.average_precision(),
-        interval,
-        *precision_recall_f1(hits, predicted, count),
-        f1,
-        None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit)))),  # by the sigmoid
-    )
 
 
 def _losses(predictions: LabelPredictions) -> list[float]:

@@ -32,7 +32,7 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Result
+from vitkit.result import ROWS_SHOWN, Block, Result, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
@@ -85,12 +85,17 @@ class Evaluation(Result):
     def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
         split = "" if self.whole else f"{self.split} "
-        return "".join(self.result.sentence(f"{split}images of {self.data.name}"))
+        return str(self.result.sentence(f"{split}images of {self.data.name}"))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the task, if it has one."""
+        """Return the numbers in a sentence, the table of the task, if it has one, and unreadable images."""
+        blocks: list[Block] = [Text(self.summary(), "answer")]
         details = self.answering.details(self.result)
-        return () if details is None else (details,)
+        if details is not None:
+            left = len(details.rows) - ROWS_SHOWN
+            blocks.append(replace(details, rows=details.rows[:ROWS_SHOWN]))
+            blocks += [f"... and {left:,} more; --json and the report have all."] if left > 0 else []
+        return [*blocks, *unreadable(self.rejects, "count for nothing")]
 
 
 def evaluate(

@@ -41,7 +41,7 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text
+from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, unreadable
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
@@ -141,7 +141,7 @@ class FewShot(Result):
             scored = sorted((accuracy, name) for accuracy, name in classes if accuracy is not None)
             hardest = ", ".join(f"{name} {accuracy:.0%}" for accuracy, name in scored[:HARDEST_SHOWN])
             blocks.append(f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.")
-        return blocks
+        return [*blocks, *unreadable(self.rejects, "were left out")]
 
 
 def score_table(fewshot: FewShot) -> Table:
@@ -584,6 +584,6 @@ def _feature_computer(
             with listener.progress(f"features of {which}, {name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 
-        return anew() if cache is None else cached_features(fingerprint, samples, indices, cache, anew)
+        return cached_features(fingerprint, samples, indices, cache, anew)
 
     return compute
