@@ -78,9 +78,9 @@ def test_an_evaluation_says_what_the_command_line_says(run: Path) -> None:
     shown = repr(evaluation)
     assert shown.startswith(f"<Evaluation: {evaluation.result.accuracy:.2%} accuracy, top-5 ")
     assert f" on 360 test images of digits (95 % interval {low:.1%} to {high:.1%})" in shown
-    assert repr(evaluation.result) == (
-        f"<Classification: accuracy {evaluation.result.accuracy:.2%} "
-        f"(95 % interval {low:.1%} to {high:.1%}), 360 images of 10 classes>"
+    assert repr(evaluation.result).startswith(
+        f"<Classification: {evaluation.result.accuracy:.2%} accuracy on 360 images "
+        f"(95 % interval {low:.1%} to {high:.1%}); "
     )
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from vitkit.text import format_bytes, format_count, format_duration, json_text, visible
+from vitkit.text import distinct_ends, format_bytes, format_count, format_duration, json_text, visible
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,13 @@ def test_times_are_written_as_people_do(seconds: float, text: str) -> None:
 def test_large_numbers_have_prefixes(count: float, as_bytes: str, as_count: str) -> None:
     assert format_bytes(count) == as_bytes and format_count(count, "FLOPs") == as_count
     assert format_count(count) == as_count.removesuffix("FLOPs").removesuffix(" ")
+
+
+def test_paths_are_shortened_to_what_tells_them_apart() -> None:
+    starts = ["runs/a", "other/a", "runs/b/", "hf:org/name"]
+    assert distinct_ends(starts) == ["runs/a", "other/a", "b", "name"]
+
+
+def test_shortened_absolute_paths_do_not_say_where_they_are() -> None:
+    starts = ["/home/me/one/run", "/home/me/two/run", "/data/two/run", "here/run", "/home/me/b"]
+    assert distinct_ends(starts) == ["one/run", "me/two/run", "data/two/run", "here/run", "b"]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for
 ROWS_SHOWN = 40
 """Rows of a table in a notebook, about a screen; the report and the fields have the others."""
 
+REJECTS_SHOWN = 10
+"""Unreadable images that are named with the reason."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -81,6 +84,19 @@ class Facts:
     def table(self) -> Table:
         """Return the same as a table, with a row for each heading that has lines."""
         return Table(("", ""), tuple((heading, "; ".join(lines)) for heading, lines in self.rows if lines))
+
+
+def unreadable(rejects: Mapping[str, str], fate: str) -> list[str]:
+    """Say how many images could not be read, and the first of them with the reason.
+
+    Args:
+        rejects: the reason for each image, by its key.
+        fate: what became of them: "were left out".
+    """
+    if not rejects:
+        return []
+    first = [f"  {key}: {reason}" for key, reason in list(rejects.items())[:REJECTS_SHOWN]]
+    return [f"Images that could not be read and {fate} ({len(rejects):,}):", *first]
 
 
 Block: TypeAlias = str | Text | Plot | Table | Facts

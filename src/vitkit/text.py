@@ -170,6 +170,16 @@ def join_names(names: Sequence[str], limit: int = 10) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
 
 
+def distinct_ends(names: Sequence[str]) -> list[str]:
+    """Shorten paths and addresses to their last parts, as many as tell each apart from all others."""
+    parts, ends = [name.rstrip("/").split("/") for name in names], []
+    for own in parts:
+        others = [other for other in parts if other != own]
+        counts = (n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others))
+        ends.append("/".join(own[-next(counts, len(own)) :]))
+    return ends
+
+
 def format_size(size: tuple[int, int]) -> str:
     """Write a size `(height, width)` as people do: 224x224."""
     return f"{size[0]}x{size[1]}"

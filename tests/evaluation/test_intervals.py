@@ -13,8 +13,7 @@ from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import ClassScore, Guessing, classification, compare_with_guessing
 from vitkit.evaluation.intervals import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
-from vitkit.models.config.card import Card
-from vitkit.tasks import answering_of
+from vitkit.tasks.classification.answering import ClassificationAnswering
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (5, 5), (0, 6), (9, 2), (2, 9), (700, 600)])
@@ -140,9 +139,8 @@ def test_the_terminal_says_that_a_model_only_guesses() -> None:
     logits = np.tile(np.array([1, 0, 0], np.float32), (40, 1))
     predictions = Predictions(logits, np.arange(40) % 3, np.arange(40), np.zeros(0, np.int64))
     result = classification(predictions, ("a", "b", "c"))
-    task = answering_of(Card())
-    for text in (task.line(result), "".join(task.summary(result, "images"))):
+    for text in (result.summary(), result.sentence("images")):
         assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in text
     assert result.to_json()["guessing"]["p_value"] == 1.0
-    page = task.report({"test": (result, predictions)}, "test")
+    page = ClassificationAnswering().report({"test": (result, predictions)}, "test")
     assert "**not distinguishable from guessing**" in page.answer[0].sentences

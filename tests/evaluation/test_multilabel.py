@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.run_model import predict_labels
-from vitkit.models.config.card import Card, Task
-from vitkit.tasks import answering_of
+from vitkit.tasks.multi_label.answering import MultiLabelAnswering
 
 
 def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
@@ -181,12 +181,11 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert result.mean_average_precision_interval is None and result.too_rare == ("label 1",)
     singles = [score.average_precision_interval for score in result.per_label]
     assert [single is None for single in singles] == [False, True, True, False]
-    task = answering_of(Card(task=Task("multi-label", "sigmoid")))
     reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
-    for text in (task.line(result), "".join(task.summary(result, "images"))):
+    for text in (result.summary(), result.sentence("images")):
         assert f" ({reason})" in text
     assert result.to_json()["mean_average_precision_interval"] is None
-    page = task.report({"test": (result, predictions(logits, targets))}, "test")
+    page = MultiLabelAnswering().report({"test": (result, predictions(logits, targets))}, "test")
     assert f"N{reason[1:]}." in page.answer[0].sentences
     targets[2, 1] = True  # a third image
     whole = multi_label(predictions(logits, targets), names(4))
@@ -225,7 +224,7 @@ def test_the_result_does_not_depend_on_batches_or_order(size: int, order: list[i
     split = predict_labels(model, batches(order, targets, size, bad))
     assert multi_label(split, names(4)) == multi_label(once, names(4))
     assert split.bad.tolist() == sorted(bad) and split.ids.tolist() == sorted(set(range(10)) - bad)
-    np.testing.assert_array_equal(split.targets, targets.numpy()[split.ids])
+    np.testing.assert_array_equal(split.labels, targets.numpy()[split.ids])
     assert model.training
 
 
@@ -259,7 +258,7 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     made.save(path)
     again = LabelPredictions.load(path)
     np.testing.assert_array_equal(again.logits, logits)
-    np.testing.assert_array_equal(again.targets, targets)
+    np.testing.assert_array_equal(again.labels, targets)
     assert again.bad.tolist() == [20, 21] and len(again) == 20
     damaged = tmp_path / "test.labels.npy"
     whole = damaged.read_bytes()
@@ -271,8 +270,7 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
     with pytest.raises(VitkitError, match="a label 257, not below 2"):
         LabelPredictions.load(path)
-    made.targets = targets[:, :3]
-    made.save(path)
+    replace(made, labels=targets[:, :3]).save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
         LabelPredictions.load(path)
 
@@ -293,6 +291,5 @@ def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
 
 
 def test_an_image_is_scored_by_the_labels_that_are_right() -> None:
-    answering = answering_of(Card(task=Task("multi-label", "sigmoid")))
     predicted = predictions([[3, -1, 2, -4], [1, 1, -1, -1]], [[1, 1, 1, 0], [0, 0, 1, 1]])
-    assert answering is not None and answering.score_images(predicted).tolist() == [0.75, 0.0]
+    assert MultiLabelAnswering().score_images(predicted).tolist() == [0.75, 0.0]

@@ -79,8 +79,7 @@ def test_training_images_are_found_among_other_data(trained: tuple[Path, Hearing
         (tmp_path / "train" / label / ("1.png" if label == "a" else "0.png")).unlink()
         (tmp_path / "train" / label / "0.png").unlink(missing_ok=label == "b")
     evaluation = vitkit.evaluate(folder, data=str(tmp_path / "train"))
-    _, rest = evaluation.answering.summary(evaluation.result, "images")
-    assert "; 1 image is a training image too: without it " in rest
+    assert "; 1 image is a training image too: without it " in evaluation.result.sentence("images")
 
 
 def test_it_is_said_where_the_training_images_are_gone(trained: tuple[Path, Hearing], tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_numbers_stand_only_beside_the_predictions_that_they_are_counted_from(co
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_evaluation(copied, "test", result, Killed())  # type: ignore[arg-type]
+        write_evaluation(copied, "test", result, Killed())
     assert "test" not in read_evaluations(copied, answering)
     write_evaluation(copied, "test", result, predictions)
     assert read_evaluations(copied, answering)["test"][0] == result

@@ -100,7 +100,7 @@ def test_it_learns(trained: Path) -> None:
     assert (result.count, result.labels_that_occur) == (52, 3)
     assert result.mean_average_precision is not None and result.mean_average_precision > 0.9
     assert result.subset_accuracy > 0.7
-    np.testing.assert_array_equal(evaluation.predictions.targets, evaluation.data.splits["test"].labels)
+    np.testing.assert_array_equal(evaluation.predictions.labels, evaluation.data.splits["test"].labels)
 
 
 def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
@@ -199,7 +199,7 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
     evaluation = vitkit.evaluate(folder)
     result, predictions = evaluation.result, evaluation.predictions
     fresh = predictions.ids < 20
-    parts = (predictions.logits[fresh], predictions.targets[fresh], predictions.ids[fresh], predictions.bad)
+    parts = (predictions.logits[fresh], predictions.labels[fresh], predictions.ids[fresh], predictions.bad)
     others = multi_label(LabelPredictions(*parts), result.class_names)
     assert result.repeated.count == 10
     assert result.repeated.mean_average_precision_without == others.mean_average_precision

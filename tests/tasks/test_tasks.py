@@ -25,6 +25,7 @@ from vitkit.tasks.classification import report
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Validation
+from vitkit.tasks.page import split_table
 from vitkit.training.checkpoint import Progress, step_name
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 from vitkit.training.evaluators import judge
@@ -130,10 +131,8 @@ def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
     assert first.probability == pytest.approx(shares[0, 0].item(), abs=1e-6)
     assert task.guesses(outputs, Card(), 1)[0][0].name == "class 0"
     guesses = [Guess("cat", 0.75), Guess("owl", 0.125)]
-    assert task.guess_headings(5) == ("top 5",)
-    assert task.guess_cells(guesses, 5) == [["cat 75.0%", "owl 12.5%"]]
-    assert task.guess_headings(1) == ("class", "probability")
-    assert task.guess_cells(guesses[:1], 1) == [["cat"], ["75.0%"]]
+    assert task.guess_row(guesses, 5) == {"top 5": ["cat 75.0%", "owl 12.5%"]}
+    assert task.guess_row(guesses[:1], 1) == {"class": ["cat"], "probability": ["75.0%"]}
     assert task.guess_json(guesses[:1]) == {"predictions": [{"class": "cat", "probability": 0.75}]}
 
 
@@ -149,7 +148,7 @@ def test_every_number_of_a_classifier_is_compared_and_reported() -> None:
     assert len(numbers) >= 6
 
     def seen(result: Classification) -> tuple[object, ...]:
-        return answering.summary(result, "images"), report._splits({"test": result})
+        return result.sentence("images"), split_table({"test": (result, None)}, report.SPLIT_COLUMNS)
 
     for name in numbers:
         other: Classification = replace(result, **{name: 0.123})  # type: ignore[arg-type]

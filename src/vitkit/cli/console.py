@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -54,9 +54,6 @@ LINE_SECONDS = 60.0
 BAR_COLUMNS = 60
 """Columns of a bar without its details: a description of 15 letters, 16 of the bar, "1,234/10,000", the time
 left, and the blanks between them."""
-REJECTS_SHOWN = 10
-"""Unreadable images that are printed with the reason."""
-
 HEADING_WIDTH = 8
 """The fewest columns of a heading: summaries that follow one another then stand in line."""
 
@@ -387,20 +384,6 @@ class _Bar(Progress):
 def _needs_a_line(detail: str) -> bool:
     """Whether details do not fit beside a bar."""
     return cell_len(detail) > err.width - BAR_COLUMNS
-
-
-def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
-    """Print how many images could not be read, and the first of them with the reason.
-
-    Args:
-        rejects: the reason for each image, by its key.
-        fate: what became of them: "were left out".
-    """
-    if not rejects:
-        return
-    out.print(f"Images that could not be read and {fate} ({len(rejects):,}):")
-    for key, reason in list(rejects.items())[:REJECTS_SHOWN]:
-        out.print(f"  {key}: {reason}", markup=False)
 
 
 def say_continued(parts: int) -> str:

@@ -4,6 +4,7 @@ import shlex
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb
+from vitkit.result import unreadable
 from vitkit.text import join_names, pluralize
 
 VERB = Verb("embed", "vitkit.jobs.embed", "embed")
@@ -13,7 +14,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, compute the features, and say where they are."""
     given = VERB.parse(arguments)
     made = VERB.call(given)
-    console.print_rejects(made.rejects, "have no features")
+    console.print_blocks(unreadable(made.rejects, "have no features"))
     if made.retry:
         files = join_names([str(path) for path in made.retry])
         console.print_lines(f"To read them again, mend them, remove {files} and give the same command.")

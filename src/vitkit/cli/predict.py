@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
                 top = min(top, predicted.classes)
                 if csv_output:
                     console.print_csv(["path", *_csv_headings(top), "error"])
-                headings += predicted.answering.guess_headings(top)
+                headings += predicted.answering.guess_row([], top)
             count += 1
             failures += predicted.reason is not None
             if json_output:
@@ -116,11 +116,11 @@ def _record(predicted: "PredictedImage") -> dict[str, object]:
 
 def _row(predicted: "PredictedImage", top: int) -> list[str | Text]:
     """Return the row of one image in the table."""
-    columns = len(predicted.answering.guess_headings(top))
+    row = predicted.answering.guess_row(predicted.guesses, top)
     if predicted.reason is not None:
-        return [str(predicted.path), Text(visible(predicted.reason), "red"), *[""] * (columns - 1)]
-    cells = predicted.answering.guess_cells(predicted.guesses, top)
-    if columns > 1 or not cells[0]:
-        return [str(predicted.path), *map("  ".join, cells)]
-    best, *others = map(visible, cells[0])
-    return [str(predicted.path), Text.assemble((best, "bold"), *(f"  {guess}" for guess in others))]
+        return [str(predicted.path), Text(visible(predicted.reason), "red"), *[""] * (len(row) - 1)]
+    first, *others = row.values()
+    if others or not first:
+        return [str(predicted.path), *map("  ".join, row.values())]
+    best, *next_ones = map(visible, first)
+    return [str(predicted.path), Text.assemble((best, "bold"), *(f"  {guess}" for guess in next_ones))]

@@ -30,12 +30,11 @@ from vitkit.evaluation.calibration import (
     overconfidence,
 )
 from vitkit.evaluation.intervals import binomial_interval, binomial_test
-from vitkit.evaluation.predictions import Predictions, refuse_uncountable
-from vitkit.evaluation.scores import check_labels, precision_recall_f1, ratio
+from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
+from vitkit.evaluation.scores import precision_recall_f1, ratio
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Result
-from vitkit.text import pluralize
 
 SIGNIFICANT = 0.05
 """Above this p a difference is not distinguished from chance; the level that goes with 95% intervals."""
@@ -143,10 +142,43 @@ class Classification(Result):
     """Images that the model was trained on; None where nothing looked for them."""
 
     def summary(self) -> str:
-        """State the accuracy with its interval, and the images it was measured on."""
+        """State the accuracy with its interval in one line, and whether it is better than guessing."""
+        unread = f", {self.bad} unreadable" if self.bad else ""
+        return (
+            f"{self.accuracy:.2%} accuracy on {self.count:,} images{unread} {self._interval}; {self._beside}"
+        )
+
+    def sentence(self, images: str) -> str:
+        """State the accuracy, and how good the model is by other measures.
+
+        Args:
+            images: the noun after their count: "test images of digits".
+        """
+        top5 = "" if self.top5_accuracy is None else f", top-5 {self.top5_accuracy:.2%}"
+        sureness = self.overconfidence.verdict
+        if sureness:
+            low, high = self.overconfidence.interval
+            sureness = f" ({sureness}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
+        return (
+            f"{self.accuracy:.2%} accuracy{top5} on {self.count:,} {images} {self._interval}; "
+            f"loss {self.loss:.4f}, balanced accuracy {self.balanced_accuracy:.2%}, "
+            f"calibration error {self.calibration_error:.2%}{sureness}; {self._beside}"
+        )
+
+    @property
+    def _interval(self) -> str:
         low, high = self.accuracy_interval
-        images = f"{pluralize(self.count, 'image')} of {pluralize(len(self.per_class), 'class', 'classes')}"
-        return f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%}), {images}"
+        return f"(95 % interval {low:.1%} to {high:.1%})"
+
+    @property
+    def _beside(self) -> str:
+        """Compare with guessing, and say how many are training images and the accuracy without them."""
+        if self.repeated is None:
+            return self.guessing.sentence()
+        without, (low, high) = self.repeated.accuracy_without or 0.0, self.repeated.interval_without
+        figure = f"{without:.2%} ({low:.1%} to {high:.1%})"
+        repeats = repeats_clause(self.repeated.count, self.count - self.repeated.count, figure)
+        return f"{self.guessing.sentence()}{repeats}"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -188,11 +220,20 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     """
     count, bad, classes = len(predictions), len(predictions.bad), predictions.classes
     refuse_uncountable(count, bad, classes, class_names, "class")
-    check_labels(predictions.labels, classes)
     scores, labels, predicted = predictions.scores, predictions.labels, predictions.predicted
     right = predicted == labels
     correct = int(right.sum())
-    per_class = _class_scores(class_names, labels, predicted)
+    counts = zip(
+        class_names,
+        *(np.bincount(found, minlength=classes).tolist() for found in (labels, predicted, labels[right])),
+        strict=True,
+    )
+    per_class = tuple(
+        ClassScore(name, of_class, said, hits, *precision_recall_f1(hits, said, of_class))
+        for name, of_class, said, hits in counts
+    )
+    # One number for each pair of true and predicted class: no K x K matrix is needed.
+    pairs, cells = np.unique(labels * classes + predicted, return_counts=True)
     recalls = [score.recall for score in per_class if score.recall is not None]
     f1s = [score.f1 for score in per_class if score.f1 is not None]
     bins = calibration_bins(scores.confidence, right)
@@ -210,7 +251,9 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         calibration_error=calibration_error(bins),
         calibration=bins,
         per_class=per_class,
-        confusion_cells=_confusion_cells(labels, predicted, classes),
+        confusion_cells=tuple(
+            (*divmod(pair, classes), cell) for pair, cell in zip(pairs.tolist(), cells.tolist(), strict=True)
+        ),
         loss_function=predictions.loss,
         guessing=compare_with_guessing(per_class),
         overconfidence=overconfidence(scores.confidence, right),
@@ -251,32 +294,3 @@ def compare_with_guessing(classes: Sequence[ClassScore]) -> Guessing:
     chance = most.count / count
     p = binomial_test(right, count, chance)
     return Guessing(most.name, chance, right - most.correct, most.count - most.correct, p)
-
-
-def _class_scores(
-    class_names: Sequence[str], labels: NDArray[np.int64], predicted: NDArray[np.int64]
-) -> tuple[ClassScore, ...]:
-    """Count, for each class, its images, the predictions of it, and the predictions that are right."""
-    classes = len(class_names)
-    counts = zip(
-        class_names,
-        np.bincount(labels, minlength=classes).tolist(),
-        np.bincount(predicted, minlength=classes).tolist(),
-        np.bincount(labels[predicted == labels], minlength=classes).tolist(),
-        strict=True,
-    )
-    return tuple(
-        ClassScore(name, count, predictions, hits, *precision_recall_f1(hits, predictions, count))
-        for name, count, predictions, hits in counts
-    )
-
-
-def _confusion_cells(
-    labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
-) -> tuple[tuple[int, int, int], ...]:
-    """Count the images of each pair `(true, predicted)` that occurs."""
-    # One number for each pair: no K x K matrix is needed.
-    pairs, counts = np.unique(labels * classes + predicted, return_counts=True)
-    return tuple(
-        (*divmod(pair, classes), cell) for pair, cell in zip(pairs.tolist(), counts.tolist(), strict=True)
-    )

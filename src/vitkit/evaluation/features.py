@@ -298,7 +298,7 @@ def cached_features(
     fingerprint: str,
     samples: Samples,
     indices: NDArray[np.int64],
-    cache: FeatureCache,
+    cache: FeatureCache | None,
     compute: Callable[[], Features],
 ) -> Features:
     """Give the features of some images of a split from the cache, or compute and keep them.
@@ -307,9 +307,11 @@ def cached_features(
         fingerprint: of the extractor.
         samples: the split.
         indices: `(N,)` of the images.
-        cache: where features are kept.
+        cache: where features are kept; None: nowhere.
         compute: makes them anew.
     """
+    if cache is None:
+        return compute()
     key = hashlib.sha256(f"{LAYOUT} {fingerprint} {content_of(samples, indices)}".encode()).hexdigest()
     features = cache.read(key)
     if features is None or len(features.readable) != len(indices):

@@ -21,17 +21,16 @@ Conventions:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit import config
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.intervals import binomial_interval
-from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable
+from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import precision_recall_f1, ratio
 from vitkit.evaluation.stored import in_parts
+from vitkit.result import Result
 from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
@@ -239,8 +238,8 @@ class RepeatedLabels:
     """Labels of the other images."""
 
 
-@dataclass(frozen=True)
-class MultiLabel:
+@dataclass(frozen=True, repr=False)
+class MultiLabel(Result):
     """The numbers of one data set; fractions are from 0 to 1."""
 
     count: Count
@@ -288,9 +287,48 @@ class MultiLabel:
         are, named = pluralize(len(self.too_rare), "label is", "labels are"), join_names(self.too_rare, 3)
         return f"no 95% interval: {are} on fewer than {FEWEST_POSITIVES} images ({named})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return config.to_json(self)
+    def interval_clause(self) -> str:
+        """State the interval of the mean average precision, or why there is none; "" if it was left out."""
+        if self.mean_average_precision_interval is None:
+            reason = self.explain_no_interval()
+            return f" ({reason})" if reason else ""
+        low, high = self.mean_average_precision_interval
+        return f" (95 % interval {low:.1%} to {high:.1%})"
+
+    def summary(self) -> str:
+        """State the mean average precision with its interval in one line."""
+        unread = f", {self.bad} unreadable" if self.bad else ""
+        figure = f"{percentage(self.mean_average_precision)} mean average precision"
+        return f"{figure} on {self.count:,} images{unread}{self.interval_clause()}{self._repeats}"
+
+    def sentence(self, images: str) -> str:
+        """State the mean average precision, and how good the model is by other measures; `images` is the noun
+        after their count."""
+        return (
+            f"{percentage(self.mean_average_precision)}"
+            f" mean average precision of {self.labels_that_occur} labels on {self.count:,} "
+            f"{images}{self.interval_clause()}; micro {percentage(self.micro_average_precision)}, "
+            f"macro F1 {percentage(self.macro_f1)}, micro F1 {percentage(self.micro_f1)}, "
+            f"all labels of an image right {self.subset_accuracy:.2%}, "
+            f"single labels wrong {self.hamming_loss:.2%}; loss {self.loss:.4f}{self._repeats}"
+        )
+
+    @property
+    def _repeats(self) -> str:
+        """Say how many images are training images, and the mean average precision without them."""
+        repeated = self.repeated
+        if repeated is None:
+            return ""
+        figure = percentage(repeated.mean_average_precision_without)
+        if repeated.interval_without is not None:
+            low, high = repeated.interval_without
+            figure += f" ({low:.1%} to {high:.1%})"
+        return repeats_clause(repeated.count, self.count - repeated.count, figure)
+
+
+def percentage(fraction: float | None) -> str:
+    """Write a fraction with hundredths of a point."""
+    return "undefined" if fraction is None else f"{fraction:.2%}"
 
 
 def multi_label(
@@ -306,27 +344,37 @@ def multi_label(
     Raises:
         VitkitError: no image could be read, or the names do not fit the logits.
     """
-    count, classes = predictions.targets.shape
+    count, classes = predictions.labels.shape
     refuse_uncountable(count, len(predictions.bad), classes, class_names, "label")
-    logits, targets = predictions.logits, predictions.targets
+    logits, targets = predictions.logits, predictions.labels
     # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
     predicted = logits >= 0
     hits, wrong = predicted & targets, predicted != targets
     rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
     pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
     whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)
-    per_label = tuple(
-        _label_score(*row)
-        for row in zip(
-            class_names,
-            targets.sum(0).tolist(),
-            predicted.sum(0).tolist(),
-            hits.sum(0).tolist(),
-            rankings,
-            singles,
-            strict=True,
+    per_label = []
+    for name, count_of_label, said, right, ranking, interval in zip(
+        class_names,
+        *(flags.sum(0).tolist() for flags in (targets, predicted, hits)),
+        rankings,
+        singles,
+        strict=True,
+    ):
+        f1, logit = ranking.best_f1() or (None, None)
+        per_label.append(
+            LabelScore(
+                name,
+                count_of_label,
+                said,
+                right,
+                ranking.average_precision(),
+                interval,
+                *precision_recall_f1(right, said, count_of_label),
+                f1,
+                None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit)))),  # by sigmoid
+            )
         )
-    )
     precisions = [score.average_precision for score in per_label if score.average_precision is not None]
     f1s = [score.f1 for score in per_label if score.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
@@ -345,7 +393,7 @@ def multi_label(
         loss=math.fsum(_losses(predictions)) / count,
         labels_per_image=total / count,
         predicted_per_image=named / count,
-        per_label=per_label,
+        per_label=tuple(per_label),
     )
 
 
@@ -367,7 +415,7 @@ def mark_repeated_labels(
     elif count == len(predictions):
         repeated = RepeatedLabels(count, None, None, 0)
     else:
-        rest = (predictions.logits[new], predictions.targets[new], predictions.ids[new])
+        rest = (predictions.logits[new], predictions.labels[new], predictions.ids[new])
         others = multi_label(LabelPredictions(*rest, predictions.bad), result.class_names)
         repeated = RepeatedLabels(
             count,
@@ -378,29 +426,11 @@ def mark_repeated_labels(
     return replace(result, repeated=repeated)
 
 
-def _label_score(
-    name: str, count: int, predicted: int, hits: int, ranking: Ranking, interval: Interval | None
-) -> LabelScore:
-    best = ranking.best_f1()
-    f1, logit = (None, None) if best is None else best
-    return LabelScore(
-        name,
-        count,
-        predicted,
-        hits,
-        ranking.average_precision(),
-        interval,
-        *precision_recall_f1(hits, predicted, count),
-        f1,
-        None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit)))),  # by the sigmoid
-    )
-
-
 def _losses(predictions: LabelPredictions) -> list[float]:
     """Sum the labels' binary cross entropies of every image."""
     losses: list[float] = []
     for rows in in_parts(predictions.logits):
-        targets = predictions.targets[len(losses) : len(losses) + len(rows)]
+        targets = predictions.labels[len(losses) : len(losses) + len(rows)]
         wide = rows.astype(np.float64)
         # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.
         losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()

@@ -309,10 +309,8 @@ def _most_worse(counts: NDArray[np.int64], images: int) -> NDArray[np.int64]:
 def _binomial(
     successes: NDArray[np.int64], trials: NDArray[np.int64], probability: float
 ) -> NDArray[np.float64]:
-    """Compute the probability of at most `successes`, by the incomplete beta function."""
-    from scipy.special import betainc
+    """Compute the probability of at most `successes`."""
+    from scipy.special import bdtr
 
-    inside = (successes >= 0) & (successes < trials)
-    k, n = np.where(inside, successes, 0), np.where(inside, trials, 1)
-    below: NDArray[np.float64] = np.where(inside, betainc(n - k, k + 1, 1 - probability), successes >= trials)
-    return below
+    below: NDArray[np.float64] = bdtr(np.clip(successes, 0, trials).astype(float), trials, probability)
+    return np.where(successes < 0, 0.0, below)

@@ -1,6 +1,7 @@
 """Hold what a model predicted for every image of a data set, of one class or of several labels each."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.evaluation.stored import in_parts, load_arrays, save_arrays
 from vitkit.models.config.card import LossFunction
+from vitkit.text import pluralize
 
 
 class Predictions:
@@ -107,6 +109,22 @@ class Predictions:
         return cls(*load_arrays(path, several_labels=False), loss)
 
 
+def repeats_clause(repeated: int, others: int, figure: str) -> str:
+    """Say how many of the images are training images, to follow the figures; "" where none is.
+
+    Args:
+        repeated: images that are training images too.
+        others: all other images.
+        figure: the score on the others, and its interval.
+    """
+    if not repeated:
+        return ""
+    clause = pluralize(repeated, "image is a training image", "images are training images")
+    if not others:
+        return f"; all {clause} too"
+    return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
+
+
 def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequence[str], noun: str) -> None:
     """Refuse predictions that no number can be counted from.
 
@@ -132,31 +150,32 @@ def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequen
         )
 
 
+@dataclass(frozen=True, eq=False)
 class LabelPredictions:
-    """The logits of a model for the N readable images of a data set with several labels each, ordered by id.
+    """The logits of a model for the N readable images of a data set of several labels, ordered by id."""
 
-    Args:
-        logits: `(N, K)`; many may be mapped from a file.
-        targets: `(N, K)` whether an image has a label.
-        ids: `(N,)` the images' numbers in their data set.
-        bad: numbers of the images that could not be read.
-    """
+    logits: NDArray[np.float32]
+    """`(N, K)`; many may be mapped from a file."""
+    labels: NDArray[np.bool_]
+    """`(N, K)` whether an image has a label."""
+    ids: NDArray[np.int64]
+    """`(N,)` the images' numbers in their data set."""
+    bad: NDArray[np.int64]
+    """Numbers of the images that could not be read."""
 
-    def __init__(
-        self,
-        logits: NDArray[np.float32],
-        targets: NDArray[np.bool_],
-        ids: NDArray[np.int64],
-        bad: NDArray[np.int64],
-    ) -> None:
-        self.logits, self.targets, self.ids, self.bad = logits, targets, ids, bad
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """`(N, K)` whether the answer is right: a label is predicted from a logit of 0, by the sigmoid a
+        probability of 0.5."""
+        right: NDArray[np.bool_] = (self.logits >= 0) == self.labels
+        return right
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def save(self, path: Path) -> None:
         """Write the files of `vitkit.evaluation.stored` beside `path`, in place of older ones."""
-        labels = self.targets.astype(np.uint8)
+        labels = self.labels.astype(np.uint8)
         save_arrays(path, {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad})
 
     @classmethod

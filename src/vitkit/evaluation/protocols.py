@@ -5,19 +5,18 @@ C is the number of classes that the model chooses among, 1,000 or 200.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit import config
 from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest
-from vitkit.result import Result
+from vitkit.result import Block, Result, Table, Text, unreadable
+from vitkit.text import pluralize
 
 ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
 """Words in the names of three classes, as all lists of ImageNet's class names have them."""
@@ -25,6 +24,8 @@ ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
 BACKGROUND = 1001
 """Outputs of models of TensorFlow's old tools: a background, which is no class, then the 1,000 classes."""
 
+WORST_SHOWN = 10
+"""Classes with the lowest accuracy that are shown."""
 TOP = 5
 """Guesses of which any may be right, as in the paper's results on ObjectNet (D.9)."""
 ROWS = 4096
@@ -71,13 +72,30 @@ class ProtocolResult(Result):
     def summary(self) -> str:
         """State the accuracy with its interval."""
         low, high = self.accuracy_interval
-        numbers = f"accuracy {self.accuracy:.2%} (95 % interval {low:.1%} to {high:.1%})"
-        return f"{numbers} by {self.protocol} on {self.count:,} images"
+        images = f"{self.count:,} images (95 % interval {low:.1%} to {high:.1%})"
+        return f"{self.accuracy:.2%} accuracy by {self.protocol} on {images}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        plain: dict[str, Any] = config.to_json(self)
-        return plain
+    def blocks(self) -> Sequence[Block]:
+        """Return the accuracies, the images that were left out, and the worst classes."""
+        low, high = self.top5_accuracy_interval
+        left_out = self.left_out.items()
+        worst = self.per_class[:WORST_SHOWN]
+        return (
+            Text(f"{self.summary()}, choosing among {self.candidates:,} classes", "answer"),
+            f"{self.top5_accuracy:.2%} top-5: one of the five likeliest classes is right "
+            f"(95 % interval {low:.1%} to {high:.1%})",
+            *(f"Left out: {pluralize(count, 'image')}, {reason}." for reason, count in left_out),
+            *unreadable(self.rejects, "count for nothing"),
+            f"The {self.note}.",
+            Table(
+                ("worst classes", "right", "images"),
+                tuple((score.name, f"{score.accuracy:.1%}", f"{score.count:,}") for score in worst),
+            ),
+        )
+
+    def following(self) -> Sequence[str]:
+        """Return the command that shows every class."""
+        return ("the same command with --json   (every class)",)
 
 
 def outputs_of_classes(

@@ -118,11 +118,7 @@ def run_model(
 
 
 def _results_of_all(rows: Rows | None, batch: Batch | None, world: World) -> Iterator[tuple[Rows, Batch]]:
-    """Give the results of one batch of each process, in order; other processes' batches have no pixels."""
-    if world.size == 1:
-        if rows is not None and batch is not None:
-            yield rows, batch
-        return
+    """Give the results of one batch of each process, in order; these batches have no pixels."""
     own = None
     if rows is not None and batch is not None:
         targets = {name: target.numpy() for name, target in batch.targets.items()}
@@ -175,6 +171,7 @@ def predict(
 
     run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
+    scored: tuple[Any, ...] = ImageScores.concatenate(scores)
     return Predictions(
         None if logits is None else logits.arranged(order),
         labels=np.concatenate(seen.targets)[order],
@@ -182,7 +179,7 @@ def predict(
         bad=np.sort(np.concatenate(seen.bad)),
         loss=loss,
         classes=seen.num_outputs,
-        scores=ImageScores.concatenate(scores).select(order),
+        scores=ImageScores(*(each[order] for each in scored)),
     )
 
 

@@ -7,7 +7,7 @@ Everything is computed in float64 and row by row, so that no number depends on h
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from vitkit.models.config.card import LossFunction
 Logits = NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
-class ImageScores:
+class ImageScores(NamedTuple):
     """The scores of N images, from which everything else is counted."""
 
     predicted: NDArray[np.int64]
@@ -35,17 +34,7 @@ class ImageScores:
     @classmethod
     def concatenate(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
         """Join the scores of several groups of images."""
-        parts = list(parts)  # an iterator would last for one pass alone
-        return cls(
-            np.concatenate([part.predicted for part in parts]),
-            np.concatenate([part.confidence for part in parts]),
-            np.concatenate([part.loss for part in parts]),
-            np.concatenate([part.rank for part in parts]),
-        )
-
-    def select(self, order: NDArray[np.int64]) -> "ImageScores":
-        """Return the scores of the images `order`, in that order."""
-        return ImageScores(self.predicted[order], self.confidence[order], self.loss[order], self.rank[order])
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -26,16 +26,6 @@ IN_MEMORY = 64 << 20
 21,843 classes are 4.4 GB."""
 PART = 1 << 22
 """Number of logits in a part; scoring makes a few copies of it in float64, 32 MiB each."""
-
-
-class StoredArrays(NamedTuple):
-    """The arrays of the predictions for N readable images and K classes."""
-
-    logits: NDArray[np.float32]
-    labels: NDArray[Any]
-    """int64 `(N,)`, or uint8 `(N, K)` of 0 and 1."""
-    ids: NDArray[np.int64]
-    bad: NDArray[np.int64]
 
 
 def in_parts(logits: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
@@ -55,7 +45,9 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
 
 
-def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
+def load_arrays(
+    path: Path, several_labels: bool
+) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
     """Read what `save_arrays` wrote. Nothing is trusted: all of it is read once, so that damage is noticed
     here. Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
 
@@ -63,13 +55,14 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
         path: any file of the evaluation, such as `test.json`.
         several_labels: whether an image has several labels or none, and not one class.
 
+    Returns:
+        logits, labels, ids and bad; the labels are int64 `(N,)`, or uint8 `(N, K)` of 0 and 1.
+
     Raises:
         VitkitError: there are no such files, or they hold no predictions.
     """
-    files = {name: path.with_suffix(f".{name}.npy") for name in StoredArrays._fields}
-    arrays = {name: _map_array(file) for name, file in files.items()}
-    for name, array in arrays.items():
-        _check_array(array, name, files[name])
+    files = {name: path.with_suffix(f".{name}.npy") for name in ("logits", "labels", "ids", "bad")}
+    arrays = {name: _map_array(file, name) for name, file in files.items()}
     logits, labels = arrays["logits"], arrays["labels"]
     ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
     images = logits.shape[:1]
@@ -87,46 +80,14 @@ def load_arrays(path: Path, several_labels: bool) -> StoredArrays:
     if labels.size and labels.max() >= limit:
         raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
     labels = labels.astype(np.uint8 if several_labels else np.int64)
-    return StoredArrays(np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad)
+    return np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad
 
 
-def refuse_others(path: Path, names: int, repeated: int, arrays: tuple[int, int]) -> None:
-    """Refuse numbers that do not belong to the predictions beside them, of which all others are counted anew.
+def _map_array(file: Path, name: str) -> NDArray[Any]:
+    """Map the array in an `.npy` file, and refuse numbers that an array of this name cannot hold.
 
-    Args:
-        path: the file of the numbers.
-        names: the number of classes or labels in it.
-        repeated: the number of images in it that the model was trained on.
-        arrays: the number of images, and of classes or labels, in the predictions.
-
-    Raises:
-        VitkitError: the numbers do not fit.
+    One that claims more than its file holds cannot be mapped.
     """
-    images, classes = arrays
-    if names != classes or repeated > images or not images:
-        raise VitkitError(
-            f"{path}: expected numbers of {classes:,} classes and {images:,} images, as in the predictions "
-            f"beside it, found {names:,} classes and {repeated:,} repeated images. Run the evaluation again "
-            "to write it anew."
-        )
-
-
-def _check_array(array: NDArray[Any], name: str, file: Path) -> None:
-    """Refuse numbers that the array of this name cannot hold."""
-    kind = f"{array.dtype} of shape {array.shape}"
-    if name == "logits":
-        if array.dtype != np.float32 or array.ndim != 2 or not array.flags.c_contiguous:
-            raise _damaged(file, f"logits are {kind}, not rows of float32 (N, K)")
-        if not all(np.isfinite(part).all() for part in in_parts(array)):
-            raise _damaged(file, "logits that are not finite")
-    elif array.dtype.kind not in "iu":
-        raise _damaged(file, f"{name} are {kind}, not integers")
-    elif array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**62:
-        raise _damaged(file, f"{name} from {array.min()} to {array.max()}")
-
-
-def _map_array(file: Path) -> NDArray[Any]:
-    """Map the array in an `.npy` file; one that claims more than its file holds cannot be mapped."""
     try:
         with regular_file(file):  # no pipe that nobody writes to, and no device: mapping could wait for ever
             pass
@@ -137,9 +98,20 @@ def _map_array(file: Path) -> NDArray[Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a header that numpy has to repair is damaged
-            return npy.open_memmap(file, mode="r")
+            array = npy.open_memmap(file, mode="r")
     except Exception as error:  # numpy promises no list of what a damaged header raises
         raise _damaged(file, error) from None
+    kind = f"{array.dtype} of shape {array.shape}"
+    if name == "logits":
+        if array.dtype != np.float32 or array.ndim != 2 or not array.flags.c_contiguous:
+            raise _damaged(file, f"logits are {kind}, not rows of float32 (N, K)")
+        if not all(np.isfinite(part).all() for part in in_parts(array)):
+            raise _damaged(file, "logits that are not finite")
+    elif array.dtype.kind not in "iu":
+        raise _damaged(file, f"{name} are {kind}, not integers")
+    elif array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**62:
+        raise _damaged(file, f"{name} from {array.min()} to {array.max()}")
+    return array
 
 
 def _damaged(file: Path, reason: object) -> VitkitError:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
@@ -17,7 +16,7 @@ from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -33,7 +32,7 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Result
+from vitkit.result import ROWS_SHOWN, Block, Result, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
@@ -43,8 +42,7 @@ from vitkit.runs.trained_model import (
     open_model_data,
     write_evaluation,
 )
-from vitkit.tasks import answering_of
-from vitkit.tasks.answering import Answering
+from vitkit.tasks import Answering, answering_of
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
@@ -59,8 +57,6 @@ class Evaluation(Result):
 
     split: str
     data: ImageData
-    answering: Answering[Any, Any]
-    """The answering half of the model's task, which presents the numbers."""
     model: Place
     """The path of the model, and its kind."""
     result: Any
@@ -69,24 +65,37 @@ class Evaluation(Result):
     """The predictions behind the numbers: `vitkit.evaluation.predictions.Predictions` for classification."""
     rejects: dict[str, str]
     """Key and reason of every unreadable image, which is counted and not scored."""
-    whole: bool = False
-    """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
     trained_on: bool = True
     """Whether the model was trained on this data, `split` included or not."""
-    card: Card = field(default_factory=Card, repr=False)
+    card: Card = field(default_factory=Card)
     """The model's, which says what its outputs mean."""
     as_saved: bool = True
     """Whether PyTorch computed the model, with the image size and the limit of pixels it was saved with."""
 
+    @property
+    def answering(self) -> Answering:
+        """The answering half of the model's task."""
+        return answering_of(self.card)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
+        return _is_whole(self.data, self.split, self.trained_on)
+
     def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
         split = "" if self.whole else f"{self.split} "
-        return "".join(self.answering.summary(self.result, f"{split}images of {self.data.name}"))
+        return str(self.result.sentence(f"{split}images of {self.data.name}"))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the task, if it has one."""
+        """Return the numbers in a sentence, the table of the task, if it has one, and unreadable images."""
+        blocks: list[Block] = [Text(self.summary(), "answer")]
         details = self.answering.details(self.result)
-        return () if details is None else (details,)
+        if details is not None:
+            left = len(details.rows) - ROWS_SHOWN
+            blocks.append(replace(details, rows=details.rows[:ROWS_SHOWN]))
+            blocks += [f"... and {left:,} more; --json and the report have all."] if left > 0 else []
+        return [*blocks, *unreadable(self.rejects, "count for nothing")]
 
 
 def evaluate(
@@ -147,28 +156,18 @@ def evaluate(
             listener=listener,
             world=world,
         )
-    answering, recorded = answering_of(ready.model.card), card_of(ready.model).data
-    whole = not trained_on and split == "train" and list(images.splits) == ["train"]
-    if world.writes and trained_on:
-        others = () if parse_split(split)[0] == "train" else (split,)
-        repeated = find_training_images(images, others, listener)
-        result = with_repeats(result, predictions, repeated, split, answering, listener)
-    elif world.writes and recorded is not None:
-        rows = find_among_others(ready.model, images.splits[split], listener)
-        repeated = {} if rows is None else {split: rows}
-        shown = images.name if whole else split
-        where = f"the training images of {recorded.name}"
-        result = with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
+    if world.writes:
+        result = without_training_images(
+            ready.model, images, split, trained_on, result, predictions, listener
+        )
     given = (model.get("image_size"), model.get("max_pixels"))
     return Evaluation(
         split,
         images,
-        answering,
         place,
         result,
         predictions,
         rejects,
-        whole,
         trained_on,
         ready.model.card,
         as_saved=model.get("engine") in (None, "torch") and given == (None, None),
@@ -235,8 +234,35 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
     return data, split
 
 
-def find_among_others(model: Described, others: Samples, listener: Listener) -> NDArray[np.int64] | None:
-    """Return the rows of data that are training images of a model; None if they cannot be compared."""
+def _is_whole(data: ImageData, split: str, trained_on: bool) -> bool:
+    return not trained_on and split == "train" and list(data.splits) == ["train"]
+
+
+def without_training_images(
+    model: Described,
+    images: ImageData,
+    split: str,
+    trained_on: bool,
+    result: Any,
+    predictions: Any,
+    listener: Listener,
+) -> Any:
+    """Add the numbers without the images that the model was trained on, and warn of them.
+
+    Args:
+        model: with its card.
+        images, split: that were evaluated.
+        trained_on: whether the model was trained on this data.
+        result, predictions: the numbers, and what they are counted from.
+        listener: is warned; and told where nobody can look.
+    """
+    answering, recorded = answering_of(model.card), card_of(model).data
+    if trained_on:
+        others = () if parse_split(split)[0] == "train" else (split,)
+        repeated = find_training_images(images, others, listener)
+        return with_repeats(result, predictions, repeated, split, answering, listener)
+    if recorded is None:
+        return result
     try:
         trained = open_model_data(model).splits["train"]
     except VitkitError:
@@ -244,9 +270,13 @@ def find_among_others(model: Described, others: Samples, listener: Listener) -> 
             "Nobody can say whether some of these images were trained on: the training images are not where "
             "they were, or have changed."
         )
-        return None
+        return result
     with listener.progress("looking for training images among these"):
-        return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
+        found = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
+    shown = images.name if _is_whole(images, split, trained_on) else split
+    where = f"the training images of {recorded.name}"
+    repeated = {split: found["others"]} if found else {}
+    return with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:

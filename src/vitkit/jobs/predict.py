@@ -43,8 +43,8 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Result
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
-from vitkit.tasks import answering_of
-from vitkit.tasks.answering import Answering, Guess
+from vitkit.tasks import Answering, answering_of
+from vitkit.tasks.answering import Guess
 from vitkit.text import format_size, pluralize
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PredictedImage:
 
     path: Path
     """Its file, or its place in an archive or a Parquet file: photos.zip/cats/1.jpg."""
-    answering: Answering[Any, Any]
+    answering: Answering
     """The answering half of the model's task, which prints the guesses."""
     guesses: list[Guess]
     """The most probable classes, best first; none for a file that cannot be read."""

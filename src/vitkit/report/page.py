@@ -32,14 +32,13 @@ from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
 from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks import task_of
-from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.learning import Learning, ShowsExamples
 from vitkit.tasks.page import (
-    NOTHING_ANSWERED,
     Block,
     Pictures,
     Section,
     ShownImage,
+    TaskReport,
     describe_images,
     fraction_cell,
 )
@@ -70,8 +69,8 @@ class ShownEvaluation:
     """The evaluation that the page is about, and its images."""
 
     split: str
-    result: Result
-    predictions: SplitPredictions
+    result: Any
+    predictions: Any
     samples: Samples | None
 
     @property
@@ -131,7 +130,8 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     model, card = content.model, to_give_away(card_of(content.model))
     evaluation, task = _evaluation(content), task_of(model.card)
     say("results")
-    task_report = NOTHING_ANSWERED
+    features = "This model was trained to give features: it has no answers that could be right."
+    task_report = TaskReport((Text(features, "answer"),))
     if task.answering is not None:
         split = None if evaluation is None else evaluation.split
         task_report = task.answering.report(content.evaluations, split)

@@ -23,8 +23,7 @@ from vitkit.runs.build import Parts
 from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
 from vitkit.runs.trained_model import write_evaluation, write_examples
-from vitkit.tasks import answering_of, find_task, learned_by
-from vitkit.tasks.answering import Answering
+from vitkit.tasks import Answering, answering_of, find_task, learned_by
 from vitkit.tasks.learning import ShowsExamples
 from vitkit.training.checkpoint import (
     FOLDER,
@@ -124,7 +123,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
         )
         result = with_repeats(result, predictions, repeated, split, answering, listener)
         write_evaluation(parts.folder, split, result, predictions)
-        listener.show([(split, [answering.line(result)])])
+        listener.show([(split, [result.summary()])])
 
 
 def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, listener: Listener) -> None:
@@ -169,7 +168,7 @@ def with_repeats(
     predictions: Any,
     repeated: Mapping[str, NDArray[np.int64]],
     split: str,
-    answering: Answering[Any, Any],
+    answering: Answering,
     listener: Listener = SILENT,
     shown: str = "",
     where: str = "train",
@@ -226,7 +225,7 @@ def evaluate_split(
         world=world,
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
-        predictions = answering.predictor(learned_by(model.card))(
+        predictions: Any = answering.predictor(learned_by(model.card))(
             model,
             batches,
             device=device,

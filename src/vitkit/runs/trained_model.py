@@ -27,11 +27,11 @@ from vitkit.durable import (
 )
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card
+from vitkit.result import Result
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.runs.records import StartRecord, with_start
-from vitkit.tasks import find_task, task_of
-from vitkit.tasks.answering import Answering, Result, SplitPredictions
+from vitkit.tasks import Answering, find_task, task_of
 from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
 from vitkit.weights.published import TRAINING_IMAGES
 
@@ -55,7 +55,7 @@ EXAMPLES = "evaluation/examples.png"
 """The picture of the predictions of a model without answers, in its run folder."""
 
 
-def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
+def write_evaluation(run: Path, split: str, result: Result, predictions: Any) -> None:
     """Write an evaluation into the run folder: the numbers as JSON, the predictions as arrays.
 
     Args:
@@ -104,7 +104,7 @@ def name_other_images(run: Path, data: "ImageData") -> str:
     raise AssertionError("The numbers have no end.")
 
 
-def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:
+def read_evaluations(run: Path, answering: Answering) -> dict[str, tuple[Any, Any]]:
     """Read the evaluations in a run folder by split: the task's numbers and predictions.
 
     Raises:

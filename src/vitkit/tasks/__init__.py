@@ -8,13 +8,15 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import Card, TaskName
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.answering import Answering
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Learning
 from vitkit.tasks.masked_images import MAE, MASKED_PATCHES, SIMMIM
 from vitkit.tasks.multi_label.answering import MultiLabelAnswering
 from vitkit.tasks.multi_label.learning import MultiLabelLearning
+
+Answering = ClassificationAnswering | MultiLabelAnswering
+"""The half of a task that a finished model needs."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Task:
 
     learning: Learning[Any]
     """The half that a trainer uses."""
-    answering: Answering[Any, Any] | None
+    answering: Answering | None
     """The half that a finished model uses; None where it answers nothing, as after self-supervision."""
 
 
@@ -63,7 +65,7 @@ def answers(model_card: Card, config: ModelConfig) -> bool:
     return answering is not None and not answering.explain_unfit(config)
 
 
-def answering_of(model_card: Card) -> Answering[Any, Any]:
+def answering_of(model_card: Card) -> Answering:
     """Return how a model answers, by its card.
 
     Raises:

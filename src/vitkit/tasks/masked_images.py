@@ -15,17 +15,11 @@ from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import TaskName
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks.learning import Validation
-from vitkit.tasks.page import NO_PICTURES, Curve, Section, TaskReport
-from vitkit.training.config import (
-    VALIDATION,
-    MAEConfig,
-    MaskedImagesConfig,
-    MaskedPatchesConfig,
-)
+from vitkit.tasks.page import Block, Curve, Section, TaskReport
+from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import prepared_together
 
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitkit.data.sources import ImageData, Samples
+    from vitkit.models.config.vit_config import ViTConfig
     from vitkit.models.vit import ViT
     from vitkit.training.masked_images import MaskedImages
 
@@ -123,13 +118,15 @@ class MaskedImagesLearning:
                     "with vitkit data check."
                 )
             nothing, constant = baseline.losses(torch.tensor(sums, dtype=torch.float64))
-            return {
-                "loss": total / images_of_all,
-                "loss_nothing": nothing,
-                "loss_constant": constant,
-            }
+            return {"loss": total / images_of_all, "loss_nothing": nothing, "loss_constant": constant}
 
-        return {VALIDATION: Evaluator(measure, line=_line, together=True)}
+        return {VALIDATION: Evaluator(measure, line=self.line, together=True)}
+
+    def line(self, measured: Mapping[str, float]) -> str:
+        """Write a validation: "val loss 1.903 (nothing 6.238, constant 2.011)"."""
+        beside = f"nothing {measured['loss_nothing']:.3f}, constant {measured['loss_constant']:.3f}"
+        verdict = judge_loss(measured)
+        return f"val loss {measured['loss']:.3f} ({beside}{'; ' if verdict else ''}{verdict})"
 
     def explain_unfit(self, config: ModelConfig, objective: MaskedImagesConfig) -> str:
         """Say why a model cannot learn by hidden patches: it must see them apart, and have some to hide."""
@@ -148,7 +145,20 @@ class MaskedImagesLearning:
                 f"has images of {config.in_channels} channels, whose colours are too many classes: give "
                 "--target pixels"
             )
-        return _explain_hiding_positions(vit) if isinstance(objective, MAEConfig) else ""
+        # MAE computes the seen patches alone.
+        reasons = {
+            "axial attention": vit.attention == "axial",
+            "relative positions": vit.position == "relative",
+            "rotary positions": vit.rotary is not None,
+            "positions at every layer": vit.position_at != "stem",
+        }
+        named = [name for name, is_used in reasons.items() if is_used]
+        if not isinstance(objective, MAEConfig) or not named:
+            return ""
+        return (
+            f"has {' and '.join(named)}, which need all patches, while MAE computes some of them alone: "
+            "choose the task simmim, or a model without"
+        )
 
     def examples(
         self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
@@ -173,7 +183,45 @@ class MaskedImagesLearning:
         self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
     ) -> TaskReport:
         """Compare the loss with losses that need no model, and show predictions."""
-        return _report(examples, validations)
+        measured = [line for line in validations if {"loss", "loss_nothing", "loss_constant"} <= line.keys()]
+        answer = [Text("This model was trained to give features: it names no classes.", "answer")]
+        if measured:
+            last = measured[-1]
+            verdict = judge_loss(last)
+            answer.append(
+                Text(
+                    f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
+                    f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
+                    f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
+                    "warning" if verdict else "plain",
+                )
+            )
+        use = "Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune."
+        answer.append(Text(use))
+        pictures: tuple[Block, ...] = ("There are no pictures of predictions.",)
+        if examples is not None:
+            from vitkit.analysis.model_figures import picture_sheet  # matplotlib: only a report draws
+
+            caption = (
+                "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
+            )
+            alt = "Images, what the model sees of them, and what it predicts."
+            pictures = Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
+        sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
+        if measured:
+            names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
+            rows = tuple(
+                (
+                    Number(f"{line['step']:,}", line["step"]),
+                    *(Number(f"{line[name]:.4f}", line[name]) for name in names),
+                )
+                for line in measured
+            )
+            table = Table(("step", *names.values()), rows, sortable=True)
+            sections.append(
+                Section("baselines", "Baselines", "The loss beside losses that need no model", (table,))
+            )
+        return TaskReport(tuple(answer), sections=tuple(sections))
 
 
 def judge_loss(measured: Mapping[str, float]) -> str:
@@ -188,84 +236,6 @@ def judge_loss(measured: Mapping[str, float]) -> str:
     if loss >= STANDS_STILL * nothing:
         return "no better than knowing nothing"
     return "no better than the best constant prediction"
-
-
-def _line(measured: Mapping[str, float]) -> str:
-    """Write a validation: "val loss 1.903 (nothing 6.238, constant 2.011)"."""
-    beside = f"nothing {measured['loss_nothing']:.3f}, constant {measured['loss_constant']:.3f}"
-    verdict = judge_loss(measured)
-    return f"val loss {measured['loss']:.3f} ({beside}{'; ' if verdict else ''}{verdict})"
-
-
-def _report(examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
-    """Make the task's part of the report; see `vitkit.tasks.learning.ShowsExamples`."""
-    measured = [line for line in validations if {"loss", "loss_nothing", "loss_constant"} <= line.keys()]
-    answer = [Text("This model was trained to give features: it names no classes.", "answer")]
-    if measured:
-        last = measured[-1]
-        verdict = judge_loss(last)
-        answer.append(
-            Text(
-                f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
-                f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
-                f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
-                "warning" if verdict else "plain",
-            )
-        )
-    answer.append(
-        Text("Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune.")
-    )
-    pictures = _shown(examples)
-    sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
-    if measured:
-        names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
-        rows = tuple(
-            (
-                Number(f"{line['step']:,}", line["step"]),
-                *(Number(f"{line[name]:.4f}", line[name]) for name in names),
-            )
-            for line in measured
-        )
-        table = Table(("step", *names.values()), rows, sortable=True)
-        sections.append(
-            Section("baselines", "Baselines", "The loss beside losses that need no model", (table,))
-        )
-    return TaskReport(
-        answer=tuple(answer),
-        facts=(),
-        splits=None,
-        splits_caption="",
-        sections=tuple(sections),
-        attention=NO_PICTURES,
-    )
-
-
-def _shown(examples: NDArray[np.uint8] | None) -> tuple[Plot | Text, ...]:
-    """Draw the examples; a sentence where there are none."""
-    if examples is None:
-        return (Text("There are no pictures of predictions."),)
-    from vitkit.analysis.model_figures import picture_sheet  # matplotlib: only a report draws
-
-    alt = "Images, what the model sees of them, and what it predicts."
-    caption = "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
-    return Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
-
-
-def _explain_hiding_positions(config: ViTConfig) -> str:
-    """Say why a model cannot compute some of its patches alone; "" if it can."""
-    reasons = {
-        "axial attention": config.attention == "axial",
-        "relative positions": config.position == "relative",
-        "rotary positions": config.rotary is not None,
-        "positions at every layer": config.position_at != "stem",
-    }
-    named = [name for name, is_used in reasons.items() if is_used]
-    if not named:
-        return ""
-    return (
-        f"has {' and '.join(named)}, which need all patches, while MAE computes some of them alone: "
-        "choose the task simmim, or a model without"
-    )
 
 
 MASKED_PATCHES = MaskedImagesLearning("masked-patches", "cross entropy of colours, or squared difference")

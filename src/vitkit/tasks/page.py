@@ -1,10 +1,11 @@
 """The parts of a report that a task makes, as plain values: `vitkit.report` draws them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from vitkit.result import Cell, Number, Plot, Table, Text, table_of
+from vitkit import result
+from vitkit.result import Cell, Number, Table, Text, table_of
 
 MANY_IMAGES = 5_000
 """Test images from which hundredths of a point are shown: with as many, the 95 % interval of an accuracy of
@@ -42,7 +43,7 @@ class Pictures:
     """Text in place of the images where there are none."""
 
 
-Block = Text | Plot | Table | Pictures
+Block = result.Block | Pictures
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,12 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
 
-
-class Heading(NamedTuple):
-    """The head of a section, with and without an evaluation."""
-
-    name: str
-    menu: str
-    title: str
-    missing: str
-    """The sentence in place of the contents of a run that was not evaluated."""
-
-    def section(self, *blocks: Block) -> Section:
-        """Make the section with these contents."""
-        return Section(self.name, self.menu, self.title, blocks)
+    def showing(self, *blocks: Block) -> "Section":
+        """Return the section with these contents, in place of the sentence that there is no evaluation."""
+        return replace(self, blocks=blocks)
 
 
-MISTAKES = Heading("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes.")
+MISTAKES = Section("mistakes", "Mistakes", "Most confident mistakes", ("No evaluation, no mistakes.",))
 
 
 @dataclass(frozen=True)
@@ -91,56 +82,40 @@ class Curve:
     """The name of the loss in the caption beside; left out, the name of the loss in the model's card."""
 
 
+NO_PICTURES = Pictures((), 0, "", "No evaluation, no images to look at.")
+
+
 @dataclass(frozen=True)
 class TaskReport:
     """The part of the report that a task makes from the evaluations of a run."""
 
     answer: tuple[Text, ...]
     """The first paragraphs of the page: how good the model is."""
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...] = ()
     """A value and its name each, for the tiles at the head of the page."""
-    splits: Table | None
+    splits: Table | None = None
     """A row for each evaluated split."""
-    splits_caption: str
-    sections: tuple[Section, ...]
+    splits_caption: str = ""
+    sections: tuple[Section, ...] = ()
     """In the order of the page, after the training curves."""
-    attention: Pictures
+    attention: Pictures = NO_PICTURES
     """The images whose attention is shown, if the model has attention over the image."""
 
 
-NO_PICTURES = Pictures((), 0, "", "No evaluation, no images to look at.")
-
-NOTHING_ANSWERED = TaskReport(
-    answer=(
-        Text("This model was trained to give features: it has no answers that could be right.", "answer"),
-    ),
-    facts=(),
-    splits=None,
-    splits_caption="",
-    sections=(),
-    attention=NO_PICTURES,
-)
-"""The part of a task whose models answer nothing."""
-
-
-def without_evaluation(figure: str, headings: Sequence[Heading]) -> TaskReport:
+def without_evaluation(figure: str, sections: tuple[Section, ...]) -> TaskReport:
     """Make the report of a run that was not evaluated: its sections say that there is nothing to show.
 
     Args:
         figure: the number that is missing, such as "accuracy".
-        headings: of the sections.
+        sections: with the sentences in place of their contents.
     """
-    return TaskReport(
-        answer=(Text(f"This run has not been evaluated: there is no {figure} to report.", "answer"),),
-        facts=(),
-        splits=None,
-        splits_caption="",
-        sections=tuple(heading.section(Text(heading.missing)) for heading in headings),
-        attention=NO_PICTURES,
-    )
+    missing = Text(f"This run has not been evaluated: there is no {figure} to report.", "answer")
+    return TaskReport((missing,), sections=sections)
 
 
-def split_table(results: Mapping[str, Any], measures: Mapping[str, Callable[[Any], Cell]]) -> Table:
+def split_table(
+    evaluations: Mapping[str, tuple[Any, Any]], measures: Mapping[str, Callable[[Any], Cell]]
+) -> Table:
     """Make the table with a row for each evaluated split: its images, the measures of the task, the loss."""
     columns: dict[str, Callable[[Any], Cell]] = {
         "images": lambda result: count_cell(result.count),
@@ -148,8 +123,8 @@ def split_table(results: Mapping[str, Any], measures: Mapping[str, Callable[[Any
         **measures,
         "loss (nats)": lambda result: Number(f"{result.loss:.3f}", result.loss),
     }
-    table = table_of(results.values(), columns)
-    rows = tuple((split, *row) for split, row in zip(results, table.rows, strict=True))
+    table = table_of((result for result, _ in evaluations.values()), columns)
+    rows = tuple((split, *row) for split, row in zip(evaluations, table.rows, strict=True))
     return Table(("split", *table.headings), rows)
 
 

@@ -23,7 +23,7 @@ from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.methods import Draws, fit
-from vitkit.jobs.fewshot.fewshot import score_table, short_names
+from vitkit.jobs.fewshot.fewshot import score_table
 from vitkit.weights.model_card import ModelCard, TrainingData
 from vitkit.weights.saving import save_model
 
@@ -264,16 +264,6 @@ def test_it_is_said_that_nothing_was_learned(start: str, tmp_path: Path) -> None
     hearing = Hearing()
     vitkit.fewshot(start, str(tmp_path / "images"), shots=(5,), listener=hearing)
     assert any("is not significantly better than guessing" in note for note in hearing.notes)
-
-
-def test_short_names_tell_checkpoints_apart() -> None:
-    starts = ["runs/a", "other/a", "runs/b/", "hf:org/name"]
-    assert short_names(starts) == ["runs/a", "other/a", "b", "name"]
-
-
-def test_short_names_of_absolute_paths_do_not_say_where_they_are() -> None:
-    starts = ["/home/me/one/run", "/home/me/two/run", "/data/two/run", "here/run", "/home/me/b"]
-    assert short_names(starts) == ["one/run", "me/two/run", "data/two/run", "here/run", "b"]
 
 
 def test_accuracy_is_drawn_over_the_images_of_the_pretraining(

@@ -84,9 +84,7 @@ def probe_features(
             fresh = True
             return extractor.compute(samples, indices)
 
-        features = (
-            cached_features(fingerprint, samples, indices, stored, anew) if stored is not None else anew()
-        )
+        features = cached_features(fingerprint, samples, indices, stored, anew)
         return features.rows, features.readable, fresh
 
     return _probe(data, compute, seconds, f"features by {start.start}", listener)

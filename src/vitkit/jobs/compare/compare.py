@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from vitkit._version import __version__
 from vitkit.config import read, write
-from vitkit.data.config import Splits
 from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
@@ -38,7 +37,7 @@ from vitkit.evaluation.paired import model_difference
 from vitkit.evaluation.run_model import output_function
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes, render
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate import choose_split, find_among_others
+from vitkit.jobs.evaluate import choose_split, without_training_images
 from vitkit.jobs.options import StrPath
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
@@ -46,15 +45,14 @@ from vitkit.models.measure import forward_flops, parameters
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
-from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
+from vitkit.runs.finish import evaluate_split
 from vitkit.runs.folder import Owner, Place, claim, kind_of
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
-from vitkit.tasks import answering_of, learned_by, task_of
-from vitkit.tasks.answering import Answering
-from vitkit.text import join_names, without_places
+from vitkit.tasks import Answering, answering_of, learned_by, task_of
+from vitkit.text import distinct_ends, join_names, without_places
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
@@ -116,9 +114,12 @@ class Contender:
     ready: Ready
     note: str = ""
     """A sentence on the run of a series that was taken; empty where a model was given."""
+    data: ImageData | None = None
+    """The tested images, with its own classes and decoding rule; None where they are not at hand, and stored
+    evaluations alone are compared."""
 
     @property
-    def answering(self) -> Answering[Any, Any]:
+    def answering(self) -> Answering:
         """Return the answering half of the model's task."""
         return answering_of(self.ready.model.card)
 
@@ -131,6 +132,10 @@ class Contender:
     def trained_on(self) -> TrainingData | None:
         """Return the training images as the card records them."""
         return card_of(self.ready.model).data
+
+    def samples(self, tested: "Tested") -> Samples | None:
+        """Return the tested images as the model reads them."""
+        return None if self.data is None else self.data.splits[tested.split]
 
     def fingerprint(self) -> str:
         """Hash everything beside the images that the logits depend on."""
@@ -158,19 +163,6 @@ class Tested:
     """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
     fingerprint: str
     """The hash of all keys and labels of the data set."""
-    data: tuple[ImageData, ImageData] | None
-    """The listing for each model, with its own classes and decoding rule; None where the images are not at
-    hand, and stored evaluations alone are compared."""
-
-    def samples(self, number: int) -> Samples | None:
-        """Return the images as the first (0) or second (1) model reads them."""
-        return None if self.data is None else self.data[number].splits[self.split]
-
-    def is_of(self, contender: Contender, number: int) -> bool:
-        """Whether a model was trained on this data set, cut in the same way."""
-        trained_on = contender.trained_on
-        own = self.fingerprint if self.data is None else self.data[number].fingerprint()
-        return trained_on is not None and trained_on.fingerprint == own
 
 
 def compare(
@@ -233,7 +225,7 @@ def compare(
         with listener.progress("loading the models"):
             pair = load_contenders(str(first), str(second), device, precision)
         with listener.progress("listing images"):
-            tested = open_tested(pair, data, split, listener)
+            tested, pair = open_tested(pair, data, split, listener)
         facts = {name: contender.fingerprint() for name, contender in zip(PARTS, pair, strict=True)}
         facts |= {"images": tested.fingerprint, "split": tested.split}
 
@@ -249,8 +241,8 @@ def compare(
                 record = Record(__version__, facts)
                 write(folder / RECORD, record)
             evaluations = [
-                _evaluate(contender, number, tested, folder / PARTS[number], batch_size, workers, listener)
-                for number, contender in enumerate(pair)
+                _evaluate(contender, tested, folder / name, batch_size, workers, listener)
+                for name, contender in zip(PARTS, pair, strict=True)
             ]
             _require_same_answers(pair, tested, evaluations)
             speeds = record.speeds
@@ -304,7 +296,7 @@ def _conclude(
         command=command,
     )
     with listener.progress("writing the page"):
-        page = render(comparison, answering, both, tested.samples(0))
+        page = render(comparison, answering, both, pair[0].samples(tested))
         replace_file(comparison.page, [page.encode()])
     return comparison
 
@@ -327,7 +319,6 @@ def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
 
 def _evaluate(
     contender: Contender,
-    number: int,
     tested: Tested,
     folder: Path,
     batch_size: int,
@@ -338,13 +329,14 @@ def _evaluate(
 
     Args:
         contender: the model.
-        number: 0 for the first model, 1 for the second.
         tested: the images.
         folder: the model's folder in the comparison's, which keeps an evaluation that is made.
         batch_size, workers, listener: as for `compare`.
     """
     answering = contender.answering
-    is_own = tested.is_of(contender, number)
+    trained_on, data, model = contender.trained_on, contender.data, contender.ready.model
+    own = tested.fingerprint if data is None else data.fingerprint()
+    is_own = trained_on is not None and trained_on.fingerprint == own  # cut in the same way
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
         try:
@@ -354,24 +346,23 @@ def _evaluate(
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
             continue
-        if not _is_of_these_images(contender, number, tested, result, predictions):
+        if not _is_of_these_images(contender, tested, result, predictions):
             listener.note(
                 f"The evaluation in {place} is not of the {tested.split} images and classes that are there "
                 "now: evaluated again."
             )
-        elif place != folder and not _is_confirmed(contender, number, tested, predictions, batch_size):
+        elif place != folder and not _is_confirmed(contender, tested, predictions, batch_size):
             listener.note(
                 f"The evaluation in {place} differs from the model's answers now: evaluated again. Its "
                 "weights have been replaced since."
             )
         else:
             return _Evaluation(result, predictions, place != folder, _trained_on(result, is_own, tested))
-    if tested.data is None:
+    if data is None:
         raise VitkitError(
             f"{contender.given} has no stored evaluation of {tested.split} that can be used, and the images "
             "are not at hand. Bring them back, or give other images with --data."
         )
-    data, model = tested.data[number], contender.ready.model
     listener.note(f"{contender.label} is evaluated on {tested.name}.")
     result, predictions = evaluate_split(
         model,
@@ -384,17 +375,7 @@ def _evaluate(
         precision=contender.ready.precision,
         listener=listener,
     )
-    where, shown = "train", tested.name if tested.whole else tested.split
-    if is_own:
-        others = () if parse_split(tested.split)[0] == "train" else (tested.split,)
-        rows = find_training_images(data, others, listener)
-    elif contender.trained_on is not None:
-        where = f"the training images of {contender.trained_on.name}"
-        repeated = find_among_others(model, data.splits[tested.split], listener)
-        rows = {} if repeated is None else {tested.split: repeated}
-    else:
-        rows = {}
-    result = with_repeats(result, predictions, rows, tested.split, answering, listener, shown, where)
+    result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
     folder.mkdir(exist_ok=True)
     write_evaluation(folder, tested.split, result, predictions)
     remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits
@@ -409,15 +390,13 @@ def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
     return None if result.repeated is None else int(result.repeated.count)
 
 
-def _is_confirmed(
-    contender: Contender, number: int, tested: Tested, predictions: Any, batch_size: int
-) -> bool:
+def _is_confirmed(contender: Contender, tested: Tested, predictions: Any, batch_size: int) -> bool:
     """Whether a model still gives the logits of its stored evaluation, on some of the images.
 
     A folder that was given away may hold the evaluation of other weights than the ones beside it. Where the
     images are not at hand, nobody can check.
     """
-    samples, model, answering = tested.samples(number), contender.ready.model, contender.answering
+    samples, model, answering = contender.samples(tested), contender.ready.model, contender.answering
     if samples is None:
         return True
     rows = np.unique(np.linspace(0, len(predictions) - 1, CONFIRMED_BY).astype(np.int64))
@@ -430,12 +409,10 @@ def _is_confirmed(
     return bool(np.abs(fresh.logits - stored).mean() <= LOGIT_SLACK * stored.std())
 
 
-def _is_of_these_images(
-    contender: Contender, number: int, tested: Tested, result: Any, predictions: Any
-) -> bool:
+def _is_of_these_images(contender: Contender, tested: Tested, result: Any, predictions: Any) -> bool:
     """Whether a stored evaluation has the images and labels that are there now."""
-    names = contender.class_names if tested.data is None else tested.data[number].class_names
-    samples = tested.samples(number)
+    names = contender.class_names if contender.data is None else contender.data.class_names
+    samples = contender.samples(tested)
     if result.class_names != names:
         return False
     if samples is None:
@@ -443,8 +420,8 @@ def _is_of_these_images(
     ids = predictions.ids
     if len(ids) + len(predictions.bad) != len(samples) or ids.max(initial=-1) >= len(samples):
         return False
-    labels = labels_by_name(samples, names)[ids]
-    return np.array_equal(contender.answering.truth(predictions, names), labels)
+    now = labels_by_name(samples.labels[ids], names)
+    return np.array_equal(labels_by_name(predictions.labels, names), now)
 
 
 def _require_same_answers(
@@ -459,13 +436,10 @@ def _require_same_answers(
             f"{pair[0].label} alone and {alone[1]:,} for {pair[1].label} alone. Repair those files, or give "
             "other images with --data."
         )
-    truths = [
-        contender.answering.truth(evaluation.predictions, evaluation.result.class_names)
-        for contender, evaluation in zip(pair, evaluations, strict=True)
-    ]
-    if {*evaluations[0].result.class_names} != {*evaluations[1].result.class_names} or not np.array_equal(
-        truths[0], truths[1]
-    ):
+    names, others = (evaluation.result.class_names for evaluation in evaluations)
+    labels = labels_by_name(evaluations[0].predictions.labels, names)
+    other_labels = labels_by_name(evaluations[1].predictions.labels, others)
+    if {*names} != {*others} or not np.array_equal(labels, other_labels):
         raise VitkitError(
             f"The stored evaluations of {pair[0].given} and {pair[1].given} hold other labels for the same "
             "images. Bring the images back, so that both can be evaluated, or give others with --data."
@@ -564,12 +538,8 @@ def load_contenders(
 
 def make_labels(first: str, second: str) -> tuple[str, str]:
     """Shorten two paths to their last parts, as many as it takes to tell them apart."""
-    parts = [name.rstrip("/").split("/") for name in (first, second)]
-    for count in range(1, 1 + max(map(len, parts))):
-        labels = "/".join(parts[0][-count:]), "/".join(parts[1][-count:])
-        if labels[0] != labels[1]:
-            return labels
-    return f"{parts[0][-1]} (first)", f"{parts[1][-1]} (second)"
+    label, other = distinct_ends((first, second))
+    return (label, other) if label != other else (f"{label} (first)", f"{label} (second)")
 
 
 def _load(given: str, label: str, device: str, precision: Precision) -> Contender:
@@ -610,7 +580,7 @@ def _require_same_classes(
 
 def open_tested(
     pair: tuple[Contender, Contender], spec: str | None, split: str | None, listener: Listener
-) -> Tested:
+) -> tuple[Tested, tuple[Contender, Contender]]:
     """Open the images of a comparison, with the splits of the first model that was trained on them.
 
     Raises:
@@ -622,9 +592,19 @@ def open_tested(
         assert spec is not None
         data = [open_model_data(contender.ready.model, spec) for contender in pair]
     elif opened is None:
-        return _not_at_hand(pair, owner, split or "test", listener)
+        return _not_at_hand(pair, owner, split or "test", listener), pair
     else:
-        data = [opened if contender is owner else _open_as(contender, owner, spec) for contender in pair]
+        trained_on = owner.trained_on
+        assert trained_on is not None  # it is the owner of the images
+        data = []
+        for contender in pair:
+            if contender is owner:
+                data.append(opened)
+                continue
+            model, path = contender.ready.model, spec or trained_on.spec
+            rule, names = preprocessing_of(model).decode, contender.class_names or None
+            learning = task_of(model.card).learning
+            data.append(learning.open_data(path, trained_on.splits, rule, names))
     for contender, listed in zip(pair, data, strict=True):
         outputs = contender.ready.model.config.num_classes
         if len(listed.class_names) != outputs:
@@ -634,12 +614,12 @@ def open_tested(
                 "with --data."
             )
     _require_same_classes(*pair, data[0].class_names, data[1].class_names)
-    given, trained_on = spec is not None, owner is not None
-    (images, chosen), (others, _) = (choose_split(listed, split, given, trained_on) for listed in data)
-    whole = not trained_on and chosen == "train" and list(images.splits) == ["train"]
-    tested = Tested(chosen, images.name, whole, images.fingerprint(), (images, others))
+    given, is_owned = spec is not None, owner is not None
+    (images, chosen), (others, _) = (choose_split(listed, split, given, is_owned) for listed in data)
+    whole = not is_owned and chosen == "train" and list(images.splits) == ["train"]
+    tested = Tested(chosen, images.name, whole, images.fingerprint())
     _require_same_images(tested, images, others)
-    return tested
+    return tested, (replace(pair[0], data=images), replace(pair[1], data=others))
 
 
 def _open_own(
@@ -670,17 +650,6 @@ def _open_own(
     return owners[0], None
 
 
-def _open_as(contender: Contender, owner: Contender, spec: str | None) -> ImageData:
-    """Open the images of another model with its splits, but a model's own classes and decoding rule."""
-    trained_on = owner.trained_on
-    assert trained_on is not None  # it is the owner of the images
-    splits: Splits = trained_on.splits
-    model = contender.ready.model
-    learning = task_of(model.card).learning
-    rule = preprocessing_of(model).decode
-    return learning.open_data(spec or trained_on.spec, splits, rule, contender.class_names or None)
-
-
 def _not_at_hand(
     pair: tuple[Contender, Contender], owner: Contender, split: str, listener: Listener
 ) -> Tested:
@@ -698,25 +667,24 @@ def _not_at_hand(
         "Without pictures: the images are not where they were, or have changed. The stored evaluations of "
         "both are compared."
     )
-    return Tested(split, first.name, False, first.fingerprint, None)
+    return Tested(split, first.name, False, first.fingerprint)
 
 
 def _require_same_images(tested: Tested, first: ImageData, second: ImageData) -> None:
     """Refuse two listings of the same data that differ in their images or labels."""
-    pair = [images.splits[tested.split] for images in (first, second)]
-    keys = [[samples.key(index) for index in range(len(samples))] for samples in pair]
-    names = [images.class_names for images in (first, second)]
-    labels = [labels_by_name(*samples) for samples in zip(pair, names, strict=True)]
-    if keys[0] != keys[1] or not np.array_equal(labels[0], labels[1]):
+    samples, others = first.splits[tested.split], second.splits[tested.split]
+    keys, other_keys = ([listed.key(i) for i in range(len(listed))] for listed in (samples, others))
+    labels = labels_by_name(samples.labels, first.class_names)
+    if keys != other_keys or not np.array_equal(labels, labels_by_name(others.labels, second.class_names)):
         raise VitkitError(
             f"The {tested.split} images of {tested.name} are not listed alike for the two models: expected "
             "the same images and labels. Give images with --data, or another --split."
         )
 
 
-def labels_by_name(samples: Samples, class_names: tuple[str, ...]) -> NDArray[np.int64]:
-    """Number labels by the alphabet of their names, `(N, A)`, as `Answering.truth` does."""
+def labels_by_name(labels: NDArray[Any], class_names: tuple[str, ...]) -> NDArray[np.int64]:
+    """Number the true labels of images by the alphabet of their names, `(N, A)`, so that they do not depend
+    on the order of the classes; of several labels they are 0 and 1 in the order of that alphabet."""
     order = np.argsort(np.array(class_names))
-    if samples.labels.ndim == 2:
-        return samples.labels[:, order].astype(np.int64)
-    return np.argsort(order)[samples.labels][:, None]
+    numbers = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels][:, None]
+    return numbers.astype(np.int64)

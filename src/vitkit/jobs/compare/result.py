@@ -13,7 +13,7 @@ from vitkit.config import Positive
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
 from vitkit.result import Block, Number, Plot, Result, Table, Text
-from vitkit.tasks.answering import Answering
+from vitkit.tasks import Answering
 from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
@@ -199,7 +199,7 @@ class ModelComparison(Result):
 
 
 def compare_classes(
-    answering: Answering[Any, Any], first: tuple[Any, Any], second: tuple[Any, Any]
+    answering: Answering, first: tuple[Any, Any], second: tuple[Any, Any]
 ) -> tuple[ClassChange, ...]:
     """Compare two models class by class, matched by name.
 
@@ -417,7 +417,7 @@ def option_table(comparison: ModelComparison) -> Table | None:
 
 
 def render(
-    comparison: ModelComparison, answering: Answering[Any, Any], evaluations: Both, samples: Samples | None
+    comparison: ModelComparison, answering: Answering, evaluations: Both, samples: Samples | None
 ) -> str:
     """Render the page as HTML.
 
@@ -455,7 +455,7 @@ def render(
 
 def _flipped(
     comparison: ModelComparison,
-    answering: Answering[Any, Any],
+    answering: Answering,
     evaluations: Both,
     samples: Samples | None,
     better: int,
@@ -481,7 +481,7 @@ def _flipped(
 
 def _pictures(
     comparison: ModelComparison,
-    answering: Answering[Any, Any],
+    answering: Answering,
     evaluations: Both,
     samples: Samples,
     rows: NDArray[np.int64],

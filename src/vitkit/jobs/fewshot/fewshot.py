@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Unpack
 
 import numpy as np
@@ -29,7 +29,6 @@ from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Method, listed
 from vitkit.evaluation.fewshot.data import (
     ComputeFeatures,
     FewShotData,
-    Shots,
     count_repeated,
     open_fewshot_data,
     shot_features,
@@ -42,20 +41,22 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text
+from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, unreadable
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
-from vitkit.text import join_names, pluralize, without_places
+from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.published import pretraining_images
 from vitkit.world import World, prepared_together
 
+HARDEST_SHOWN = 3
+"""Classes with the lowest accuracy that are named for each model."""
 DRAWS_SHOWN = 5
 """Accuracies of single draws that the table has room for."""
 
@@ -126,9 +127,21 @@ class FewShot(Result):
         )
         return f"{best}; on {self.test_images:,} {self.test_split} images of {self.data_name}"
 
+    @property
+    def tested(self) -> str:
+        """Describe the test images: "360 test images of digits"."""
+        return f"{pluralize(self.test_images, f'{self.test_split} image')} of {self.data_name}"
+
     def blocks(self) -> Sequence[Block]:
-        """Return a row for each checkpoint, method and number of shots."""
-        return (score_table(self),)
+        """Return a row for each checkpoint, method and number of shots, and what guessing and classes are."""
+        blocks: list[Block] = [score_table(self), describe_guessing(self)]
+        for model in self.models if len(self.class_names) > 2 else ():
+            best = model.best
+            classes = zip(best.class_accuracy, self.class_names, strict=True)
+            scored = sorted((accuracy, name) for accuracy, name in classes if accuracy is not None)
+            hardest = ", ".join(f"{name} {accuracy:.0%}" for accuracy, name in scored[:HARDEST_SHOWN])
+            blocks.append(f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.")
+        return [*blocks, *unreadable(self.rejects, "were left out")]
 
 
 def score_table(fewshot: FewShot) -> Table:
@@ -151,7 +164,8 @@ def score_table(fewshot: FewShot) -> Table:
                     )
                 )
     first = ("method", *(["checkpoint"] if several else []))
-    return Table((*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw"), tuple(rows))
+    headings = (*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw")
+    return Table(headings, tuple(rows), text=range(len(first)))
 
 
 def describe_guessing(fewshot: FewShot) -> str:
@@ -175,31 +189,6 @@ def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotMod
     for images, model in sorted(sized, key=lambda pair: pair[0]):
         curves.setdefault(model.architecture or model.name, []).append((images, model))
     return curves
-
-
-def short_names(starts: Sequence[str]) -> list[str]:
-    """Name checkpoints by the last part of their path or address.
-
-    Equal ones are told apart by the address, or by as many last parts of an absolute path as are needed.
-    """
-    names = [PurePath(start).name or start for start in starts]
-    return [
-        name if names.count(name) == 1 else _distinct_end(start, starts)
-        for name, start in zip(names, starts, strict=True)
-    ]
-
-
-def _distinct_end(start: str, starts: Sequence[str]) -> str:
-    """Return the shortest end of an absolute path that no other path has; other names as they are."""
-    path = PurePath(start)
-    if not path.is_absolute():
-        return start
-    parts = path.parts[1:]
-    others = [PurePath(each).parts for each in starts if PurePath(each) != path]
-    for count in range(2, len(parts)):
-        if all(each[-count:] != parts[-count:] for each in others):
-            return str(PurePath(*parts[-count:]))
-    return str(PurePath(*parts))
 
 
 def remarks(fewshot: FewShot) -> Iterator[str]:
@@ -232,11 +221,13 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
 
 def fewshot_page(fewshot: FewShot) -> str:
     """Make the page of a result, as an HTML document."""
-    images = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
-    curves = {model.name: model.scores for model in fewshot.models}
     best = max(fewshot.models, key=lambda model: model.best.mean)
-    described = "; ".join(f"{model.name}: {_describe(model.best)}" for model in fewshot.models)
-    by_images = pretraining_figure(fewshot)
+    scores = [(model.name, model.best) for model in fewshot.models]
+    described = "; ".join(
+        f"{name}: {score.mean:.1%} with {pluralize(score.shots, 'shot')} by {score.method}"
+        for name, score in scores
+    )
+    figure, by_images = accuracy_figure(fewshot), pretraining_figure(fewshot)
     pretrained = "; ".join(
         f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
         for models in pretraining_curves(fewshot).values()
@@ -247,7 +238,7 @@ def fewshot_page(fewshot: FewShot) -> str:
             "Accuracy by the number of images",
             (
                 *(Text(remark, "warning") for remark in remarks(fewshot)),
-                Plot(fewshot_plot(curves, images, fewshot.chance, fewshot.seeds), "fewshot", described),
+                Plot(figure, "fewshot", described),
                 None if by_images is None else Plot(by_images, "images", pretrained),
                 score_table(fewshot),
                 Text(
@@ -271,8 +262,14 @@ def fewshot_page(fewshot: FewShot) -> str:
     ]
     if fewshot.notes:
         parts.append(("Data", fewshot.notes))
-    answer = (_answer(best, images, len(fewshot.models) > 1), describe_guessing(fewshot))
+    answer = (_answer(best, fewshot.tested, len(fewshot.models) > 1), describe_guessing(fewshot))
     return render_page(f"Few-shot accuracy on {fewshot.data_name}", answer, parts)
+
+
+def accuracy_figure(fewshot: FewShot) -> Figure:
+    """Draw accuracy against the number of shots."""
+    curves = {model.name: model.scores for model in fewshot.models}
+    return fewshot_plot(curves, fewshot.tested, fewshot.chance, fewshot.seeds)
 
 
 def pretraining_figure(fewshot: FewShot) -> Figure | None:
@@ -285,8 +282,7 @@ def pretraining_figure(fewshot: FewShot) -> Figure | None:
         name: [(images, model.of_method(method)) for images, model in models]
         for name, models in curves.items()
     }
-    tested = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
-    return pretraining_plot(scores, tested, method, fewshot.chance, fewshot.seeds)
+    return pretraining_plot(scores, fewshot.tested, method, fewshot.chance, fewshot.seeds)
 
 
 def _answer(best: FewShotModel, images: str, several: bool) -> str:
@@ -301,19 +297,11 @@ def _answer(best: FewShotModel, images: str, several: bool) -> str:
     )
 
 
-def _shots(count: int) -> str:
-    return pluralize(count, "shot")
-
-
-def _describe(best: FewShotScore) -> str:
-    return f"{best.mean:.1%} with {_shots(best.shots)} by {best.method}"
-
-
 def _class_table(fewshot: FewShot) -> Table:
     """Make a row for each class, in rising order of the first checkpoint's accuracy."""
     best = [model.best for model in fewshot.models]
     headings = [
-        f"{model.name} ({score.method}, {_shots(score.shots)})"
+        f"{model.name} ({score.method}, {pluralize(score.shots, 'shot')})"
         for model, score in zip(fewshot.models, best, strict=True)
     ]
     order = sorted(
@@ -413,10 +401,9 @@ def fewshot(
             place = find_device(device)
             checkpoints = _identify(names, data, LoadOptions(**load))
             for checkpoint in checkpoints:
-                if checkpoint.trained_on_these:
-                    listener.note(
-                        f"{checkpoint.start} was trained on {data}: the shots are training images of its own."
-                    )
+                if checkpoint.model.trained_on_these:
+                    start = checkpoint.model.start
+                    listener.note(f"{start} was trained on {data}: the shots are training images of its own.")
             trained_on = [c.trained_on for c in checkpoints if c.trained_on is not None]
             opened = open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
@@ -424,19 +411,23 @@ def fewshot(
         measured = []
         for checkpoint in checkpoints:
             with prepared_together(world):
-                model = load_model(checkpoint.start, **load).to(place)
+                model = load_model(checkpoint.model.start, **load).to(place)
                 rule = replace(preprocessing_of(model), decode=checkpoint.rule)
                 extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
             decoded = opened.decoded_by(checkpoint.rule)
             if world.writes:
-                compute = _feature_computer(checkpoint, extractor, cache, world, listener)
-                measured.append(_measure(learning, checkpoint, decoded, compute, listener))
+                compute = _feature_computer(checkpoint.model.name, extractor, cache, world, listener)
+                measured.append(_measure(learning, checkpoint.model, data, decoded, compute, listener))
                 world.tell(None)
-            else:
-                _compute_parts(decoded, extractor, world)
+            else:  # until process 0 sends no more images
+                while (message := await_message(world)) is not None:
+                    which, indices = message
+                    samples = decoded.test if which == decoded.test_split else decoded.pool
+                    extractor.compute(samples, np.array(indices, np.int64), world=world)
         if not world.writes:
             return from_json(FewShot, await_message(world), "the numbers of process 0")
-        result = _summarise(learning, data, opened, measured)
+        # All have the same shots and test images.
+        result = replace(measured[0], models=tuple(each.models[0] for each in measured))
         world.tell(result.to_json())
     for sentence in remarks(result):
         listener.note(sentence)
@@ -464,15 +455,13 @@ def keep_fewshot(
     if out is None and len(fewshot.models) == 1 and kind_of(fewshot.models[0].start).is_run:
         folder = Path(fewshot.models[0].start) / "fewshot"
     stem = folder / fewshot.data_name
-    curves = {model.name: model.scores for model in fewshot.models}
     try:
         if out is None:
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
         replace_json(numbers, _without_places(fewshot).to_json())
-        images = f"{pluralize(fewshot.test_images, f'{fewshot.test_split} image')} of {fewshot.data_name}"
-        figures = list(save_figure(fewshot_plot(curves, images, fewshot.chance, fewshot.seeds), stem))
+        figures = list(save_figure(accuracy_figure(fewshot), stem))
         by_images = pretraining_figure(fewshot)
         if by_images is not None:
             figures += save_figure(by_images, stem.with_name(stem.name + "-pretraining"))
@@ -498,27 +487,13 @@ def _without_places(fewshot: FewShot) -> FewShot:
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The description of a checkpoint before its weights are read."""
+    """A checkpoint before its weights are read."""
 
-    start: str
-    name: str
+    model: FewShotModel
+    """Its description, without scores."""
     rule: DecodeRule
     """The rule by which its images are decoded."""
     trained_on: TrainingData | None
-    trained_on_these: bool
-    architecture: str
-    pretraining_images: int | None
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """The accuracy of a checkpoint; its shots, test labels and rejected files."""
-
-    model: FewShotModel
-    shots: Shots
-    test_labels: NDArray[np.int64]
-    repeated: int
-    rejects: dict[str, str]
 
 
 def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Checkpoint]:
@@ -528,7 +503,7 @@ def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Chec
         VitkitError: one cannot be loaded, or has no pooling.
     """
     models = []
-    for start, name in zip(starts, short_names(starts), strict=True):
+    for start, name in zip(starts, distinct_ends(starts), strict=True):
         identity = identify_any(start, load)
         reason = explain_no_features(identity.config)
         if reason:
@@ -540,7 +515,8 @@ def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Chec
             record = replace(record, spec=absolute_spec(data))
         architecture = identity.card.name or identity.config.family
         images = pretraining_images(start, identity.card)
-        models.append(_Checkpoint(start, name, rule, record, same, architecture, images))
+        described = FewShotModel(start, name, 0, same, (), architecture, images)
+        models.append(_Checkpoint(described, rule, record))
     # An image that is too large for a checkpoint is left out for all: the shots must be the same.
     smallest = min(model.rule.max_pixels for model in models)
     return [replace(model, rule=replace(model.rule, max_pixels=smallest)) for model in models]
@@ -548,17 +524,18 @@ def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Chec
 
 def _measure(
     learning: _Learning,
-    checkpoint: _Checkpoint,
+    model: FewShotModel,
+    spec: str,
     data: FewShotData,
     compute: ComputeFeatures,
     listener: Listener,
-) -> _Measured:
+) -> FewShot:
     """Measure a checkpoint, while the other processes compute their parts of the features."""
-    draws = data.draws(learning.seeds)
-    shots = shot_features(data, draws, max(learning.shots), compute)
-    test, test_row = test_features(data, compute)
+    draws, most = data.draws(learning.seeds), max(learning.shots)
+    shots = shot_features(data, draws, most, compute)
+    test, computed = test_features(data, compute)
     fits = len(learning.methods) * len(learning.shots) * learning.seeds
-    with listener.progress(f"learning from shots, {checkpoint.name}", fits) as progress:
+    with listener.progress(f"learning from shots, {model.name}", fits) as progress:
         scores = measure(
             draws,
             learning.shots,
@@ -572,31 +549,30 @@ def _measure(
             progress=progress,
         )
     rejects = {data.pool.key(index): reason for index, reason in shots.unreadable.items()}
-    bad = np.flatnonzero(~test_row.readable).tolist()
-    rejects |= {data.test.key(index): reason for index, reason in zip(bad, test_row.reasons, strict=True)}
-    width = test.rows.shape[1]
-    model = FewShotModel(
-        checkpoint.start,
-        checkpoint.name,
-        width,
-        checkpoint.trained_on_these,
-        scores,
-        checkpoint.architecture,
-        checkpoint.pretraining_images,
+    bad = np.flatnonzero(~computed.readable).tolist()
+    rejects |= {data.test.key(index): reason for index, reason in zip(bad, computed.reasons, strict=True)}
+    names, tested = data.data.class_names, np.bincount(test.labels, minlength=data.classes)
+    readable = np.bincount(np.delete(data.pool.labels, list(shots.unreadable)), minlength=data.classes)
+    return FewShot(
+        data=spec,
+        data_name=data.data.name,
+        class_names=names,
+        test_split=data.test_split,
+        test_images=len(test.labels),
+        chance=1 / data.classes,
+        majority=float(tested.max() / tested.sum()),
+        shots=learning.shots,
+        seeds=learning.seeds,
+        fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
+        repeated=count_repeated(data, shots, test, computed.pixels),
+        rejects=rejects,
+        notes=data.data.notes,
+        models=(replace(model, features=test.rows.shape[1], scores=scores),),
     )
-    return _Measured(model, shots, test.labels, count_repeated(data, shots, test, test_row.pixels), rejects)
-
-
-def _compute_parts(data: FewShotData, extractor: FeatureExtractor, world: World) -> None:
-    """Compute parts of the features of a checkpoint, until process 0 sends no more images."""
-    while (message := await_message(world)) is not None:
-        which, indices = message
-        samples = data.test if which == data.test_split else data.pool
-        extractor.compute(samples, np.array(indices, np.int64), world=world)
 
 
 def _feature_computer(
-    checkpoint: _Checkpoint, extractor: FeatureExtractor, cached: bool, world: World, listener: Listener
+    name: str, extractor: FeatureExtractor, cached: bool, world: World, listener: Listener
 ) -> ComputeFeatures:
     """Make the function that computes the features of a checkpoint, or reads them from the cache."""
     cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
@@ -605,35 +581,9 @@ def _feature_computer(
     def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
         def anew() -> Features:
             world.tell((which, indices.tolist()))  # the others compute their parts
-            with listener.progress(f"features of {which}, {checkpoint.name}", len(indices)) as progress:
+            with listener.progress(f"features of {which}, {name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 
-        return anew() if cache is None else cached_features(fingerprint, samples, indices, cache, anew)
+        return cached_features(fingerprint, samples, indices, cache, anew)
 
     return compute
-
-
-def _summarise(learning: _Learning, spec: str, data: FewShotData, measured: Sequence[_Measured]) -> FewShot:
-    """Make the result of all checkpoints, which have the same shots and test images."""
-    first, names = measured[0], data.data.class_names
-    readable = np.bincount(data.pool.labels, minlength=data.classes)
-    bad = data.pool.labels[np.array(list(first.shots.unreadable), np.int64)]
-    readable -= np.bincount(bad, minlength=data.classes)
-    most = max(learning.shots)
-    tested = np.bincount(first.test_labels, minlength=data.classes)
-    return FewShot(
-        data=spec,
-        data_name=data.data.name,
-        class_names=names,
-        test_split=data.test_split,
-        test_images=len(first.test_labels),
-        chance=1 / data.classes,
-        majority=float(tested.max() / tested.sum()),
-        shots=learning.shots,
-        seeds=learning.seeds,
-        fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
-        repeated=first.repeated,
-        rejects=first.rejects,
-        notes=data.data.notes,
-        models=tuple(measurement.model for measurement in measured),
-    )

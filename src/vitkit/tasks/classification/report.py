@@ -1,7 +1,7 @@
 """Make the classifier's part of the report: its accuracy, its mistakes, and whether it is too sure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,17 +9,24 @@ from numpy.typing import NDArray
 from vitkit.analysis import figures
 from vitkit.evaluation.classify import Classification, ClassScore
 from vitkit.evaluation.predictions import Predictions
-from vitkit.result import Plot, Table, Text, table_of
+from vitkit.result import Cell, Plot, Text, table_of
 from vitkit.tasks import page
 
 TIES_SHOWN = 3
 """The most classes in a cell where a class is taken for several equally often."""
 
-CONFUSION = page.Heading("confusion", "Confusions", "Mistaken for what?", "No evaluation, no confusions.")
-CLASSES = page.Heading("classes", "Classes", "Class by class", "No evaluation, no scores.")
-CALIBRATION = page.Heading(
-    "calibration", "Calibration", "Can its confidence be trusted?", "No evaluation, no calibration."
+CONFUSION = page.Section("confusion", "Confusions", "Mistaken for what?", ("No evaluation, no confusions.",))
+CLASSES = page.Section("classes", "Classes", "Class by class", ("No evaluation, no scores.",))
+CALIBRATION = page.Section(
+    "calibration", "Calibration", "Can its confidence be trusted?", ("No evaluation, no calibration.",)
 )
+SPLIT_COLUMNS: Mapping[str, Callable[[Classification], Cell]] = {
+    "accuracy": lambda result: page.fraction_cell(result.accuracy),
+    "95% interval": lambda result: page.interval_cell(result.accuracy_interval),
+    "top-5": lambda result: page.fraction_cell(result.top5_accuracy),
+    "balanced": lambda result: page.fraction_cell(result.balanced_accuracy),
+    "macro F1": lambda result: page.fraction_cell(result.macro_f1),
+}
 
 
 def report(
@@ -30,10 +37,13 @@ def report(
         return page.without_evaluation("accuracy", (CONFUSION, CLASSES, page.MISTAKES, CALIBRATION))
     result, predictions = evaluations[split]
     images = page.describe_images(result.count, split)
+    facts = [(page.percent(result.accuracy), "accuracy")]
+    if result.top5_accuracy is not None:
+        facts.append((page.percent(result.top5_accuracy), "right among the five likeliest"))
     return page.TaskReport(
         answer=_answer(result, split, images),
-        facts=_facts(result),
-        splits=_splits({split: result for split, (result, _) in evaluations.items()}),
+        facts=tuple(facts),
+        splits=page.split_table(evaluations, SPLIT_COLUMNS),
         splits_caption=(
             f"Loss: the mean over the images of the {figures.LOSS_LABELS[result.loss_function]}. Balanced: "
             "the mean of the classes' accuracies. Macro F1: the mean of the classes' F1 scores. Top-5: the "
@@ -50,22 +60,15 @@ def report(
 
 
 def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
-    answer = (
-        f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
-        f"**{page.percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)}"
-        f"{_against_guessing(result)}"
-    )
-    return page.answer_texts(answer, _repeats(result), split, images)
-
-
-def _against_guessing(result: Classification) -> str:
-    """State in a sentence whether the model is better than the most frequent class."""
     guessing = result.guessing
     p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
-    return (
-        f" This is **{guessing.verdict}**: always answering with the most frequent class "
-        f"would be right on {page.percent(guessing.accuracy)} (exact binomial test: p {p})."
+    answer = (
+        f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
+        f"**{page.percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)} This is "
+        f"**{guessing.verdict}**: always answering with the most frequent class would be right on "
+        f"{page.percent(guessing.accuracy)} (exact binomial test: p {p})."
     )
+    return page.answer_texts(answer, _repeats(result), split, images)
 
 
 def _repeats(result: Classification) -> str:
@@ -86,29 +89,9 @@ def _repeats(result: Classification) -> str:
     )
 
 
-def _facts(result: Classification) -> tuple[tuple[str, str], ...]:
-    facts = [(page.percent(result.accuracy), "accuracy")]
-    if result.top5_accuracy is not None:
-        facts.append((page.percent(result.top5_accuracy), "right among the five likeliest"))
-    return tuple(facts)
-
-
-def _splits(results: Mapping[str, Classification]) -> Table:
-    return page.split_table(
-        results,
-        {
-            "accuracy": lambda result: page.fraction_cell(result.accuracy),
-            "95% interval": lambda result: page.interval_cell(result.accuracy_interval),
-            "top-5": lambda result: page.fraction_cell(result.top5_accuracy),
-            "balanced": lambda result: page.fraction_cell(result.balanced_accuracy),
-            "macro F1": lambda result: page.fraction_cell(result.macro_f1),
-        },
-    )
-
-
 def _confusion(result: Classification, images: str) -> page.Section:
     names = result.class_names
-    return CONFUSION.section(
+    return CONFUSION.showing(
         Plot(
             figures.confusion_matrix(result.confusion_cells, names, images),
             "confusion",
@@ -139,7 +122,7 @@ def _classes(result: Classification, images: str) -> page.Section:
         },
         sortable=True,
     )
-    return CLASSES.section(
+    return CLASSES.showing(
         Plot(figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."),
         Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
@@ -186,7 +169,7 @@ def _mistakes(result: Classification, predictions: Predictions, images: str) -> 
         ),
         none="There is none: every image was classified rightly.",
     )
-    return page.MISTAKES.section(pictures)
+    return page.MISTAKES.showing(pictures)
 
 
 def _calibration(result: Classification, images: str) -> page.Section:
@@ -196,7 +179,7 @@ def _calibration(result: Classification, images: str) -> page.Section:
     verdict = result.overconfidence.verdict or f"as sure as it should be, as far as {images} can tell"
     verdict += f" (confidence - accuracy: 95% interval {low} to {high} percentage points)"
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
-    return CALIBRATION.section(
+    return CALIBRATION.showing(
         Plot(
             figures.calibration_figure({"accuracy, with its 95% interval": result.calibration}, images),
             "calibration",

@@ -1,6 +1,6 @@
 """Make the report's part on several labels for each image: average precisions, and the surest mistakes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from vitkit.analysis import figures
 from vitkit.evaluation.multilabel import MultiLabel
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
-from vitkit.result import Number, Plot, Table, Text, table_of
+from vitkit.result import Cell, Number, Plot, Table, Text, table_of
 from vitkit.tasks import page
 
 ATTENTION_TRIED = 24
@@ -17,7 +17,17 @@ ATTENTION_TRIED = 24
 LABELS_SHOWN = 6
 """The most labels that a caption names."""
 
-LABELS = page.Heading("labels", "Labels", "Label by label", "No evaluation, no scores.")
+LABELS = page.Section("labels", "Labels", "Label by label", ("No evaluation, no scores.",))
+SPLIT_COLUMNS: Mapping[str, Callable[[MultiLabel], Cell]] = {
+    "mAP": lambda result: page.fraction_cell(result.mean_average_precision),
+    "95% interval": lambda result: page.interval_cell(result.mean_average_precision_interval),
+    "labels": lambda result: page.count_cell(result.labels_that_occur),
+    "micro AP": lambda result: page.fraction_cell(result.micro_average_precision),
+    "macro F1": lambda result: page.fraction_cell(result.macro_f1),
+    "micro F1": lambda result: page.fraction_cell(result.micro_f1),
+    "all right": lambda result: page.fraction_cell(result.subset_accuracy),
+    "wrong labels": lambda result: page.fraction_cell(result.hamming_loss),
+}
 
 
 def report(
@@ -30,8 +40,13 @@ def report(
     images = page.describe_images(result.count, split)
     return page.TaskReport(
         answer=_answer(result, split, images),
-        facts=_facts(result),
-        splits=_splits({name: result for name, (result, _) in evaluations.items()}),
+        facts=(
+            (page.percent(result.mean_average_precision), "mean average precision"),
+            (page.percent(result.macro_f1), "macro F1 at 0.5"),
+            (f"{result.labels_per_image:.2f}", "labels an image"),
+            (f"{result.predicted_per_image:.2f}", "predicted an image"),
+        ),
+        splits=page.split_table(evaluations, SPLIT_COLUMNS),
         splits_caption=(
             f"Loss: the mean over the images of the {figures.LOSS_LABELS['sigmoid']}. mAP: the mean of the "
             "labels' average precisions, of labels that occur. Micro AP: all pairs of image and label "
@@ -101,33 +116,8 @@ def _repeats(result: MultiLabel) -> str:
     return f"{repeated.count:,} of these images are training images too, pixel for pixel: {without}"
 
 
-def _facts(result: MultiLabel) -> tuple[tuple[str, str], ...]:
-    return (
-        (page.percent(result.mean_average_precision), "mean average precision"),
-        (page.percent(result.macro_f1), "macro F1 at 0.5"),
-        (f"{result.labels_per_image:.2f}", "labels an image"),
-        (f"{result.predicted_per_image:.2f}", "predicted an image"),
-    )
-
-
-def _splits(results: Mapping[str, MultiLabel]) -> Table:
-    return page.split_table(
-        results,
-        {
-            "mAP": lambda result: page.fraction_cell(result.mean_average_precision),
-            "95% interval": lambda result: page.interval_cell(result.mean_average_precision_interval),
-            "labels": lambda result: page.count_cell(result.labels_that_occur),
-            "micro AP": lambda result: page.fraction_cell(result.micro_average_precision),
-            "macro F1": lambda result: page.fraction_cell(result.macro_f1),
-            "micro F1": lambda result: page.fraction_cell(result.micro_f1),
-            "all right": lambda result: page.fraction_cell(result.subset_accuracy),
-            "wrong labels": lambda result: page.fraction_cell(result.hamming_loss),
-        },
-    )
-
-
 def _labels(result: MultiLabel, images: str) -> page.Section:
-    return LABELS.section(
+    return LABELS.showing(
         Plot(
             figures.label_precision(result.per_label, result.count, images),
             "labels",
@@ -154,7 +144,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
 
 def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) -> page.Section:
     probability = probabilities(predictions.logits, "sigmoid")
-    is_wrong = (probability >= 0.5) != predictions.targets
+    is_wrong = (probability >= 0.5) != predictions.labels
     # Of the worst mistake in each image; 0 where all answers are right.
     sure = np.where(is_wrong, np.maximum(probability, 1 - probability), 0.0).max(1)
     wrong = np.flatnonzero(sure > 0)
@@ -171,7 +161,7 @@ def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) ->
         ),
         none="There is none: every label of every image is right.",
     )
-    return page.MISTAKES.section(pictures)
+    return page.MISTAKES.showing(pictures)
 
 
 def _attention(result: MultiLabel, predictions: LabelPredictions) -> page.Pictures:
@@ -179,7 +169,7 @@ def _attention(result: MultiLabel, predictions: LabelPredictions) -> page.Pictur
     probability = probabilities(predictions.logits, "sigmoid")
     surest = [
         rows[np.argsort(-probability[rows, label], kind="stable")][:ATTENTION_TRIED].tolist()
-        for label, rows in enumerate(map(np.flatnonzero, predictions.targets.T))
+        for label, rows in enumerate(map(np.flatnonzero, predictions.labels.T))
     ]
     turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
     chosen = list(dict.fromkeys(turns))  # each image once
@@ -200,7 +190,7 @@ def shown_image(
     confidence: float,
 ) -> page.ShownImage:
     """Name the labels of an image and the predicted ones, with marks at wrong answers."""
-    names, targets = result.class_names, predictions.targets[row]
+    names, targets = result.class_names, predictions.labels[row]
     predicted = probability[row] >= 0.5
     answers = [
         ("" if predicted[i] == targets[i] else "+" if predicted[i] else "−") + names[i]
