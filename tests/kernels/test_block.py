@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitkit.kernels import block as kernel
-from vitkit.kernels.block import compiled_block, compiled_kernels
+from vitkit.kernels.block import compiled_block
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute, Precision
 from vitkit.models.config.vit_config import ViTConfig
@@ -37,7 +37,7 @@ SIZES = {
 """Images, tokens, width, heads and hidden units."""
 
 
-def block_or_skip(precision: Precision) -> BlockFunction:
+def block_or_skip(precision: Precision) -> kernel.Kernels:
     function = compiled_block(precision)
     if function is None:
         without = precision == "bfloat16" and not torch.cpu.get_capabilities().get("avx512_bf16")
@@ -99,9 +99,7 @@ def test_values_and_gradients_are_as_near_to_the_exact_ones_as_the_modules(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
     block, threads = make(64, 4, 128), torch.get_num_threads()
-    block_or_skip(precision)
-    kernels = compiled_kernels(precision)
-    assert kernels is not None
+    kernels = block_or_skip(precision)
     weights = block_weights(block)
     x = torch.randn(7, 33, 64)
     runs = []
@@ -206,9 +204,7 @@ def test_a_kernel_that_computes_something_else_is_not_used(
         (tmp_path / name).write_text(text if name == "gelu.c" else text.replace(function, factor + function))
     assert changed == 1
     source = kernel.SOURCES[torch.float32]
-    other = replace(
-        source, path=tmp_path / "block.c", includes=(tmp_path / "gelu.c", tmp_path / "attention.c")
-    )
+    other = replace(source, path=tmp_path / "block.c")
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
     monkeypatch.setitem(kernel.SOURCES, torch.float32, other)
     assert compiled_block.__wrapped__("float32") is None
@@ -226,9 +222,9 @@ def test_c_has_the_numbers_by_which_python_makes_room(
     assert flags != source.flags
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
     monkeypatch.setitem(kernel.SOURCES, torch.float32, replace(source, flags=flags))
-    kernels = compiled_kernels("float32")
-    assert kernels is not None
     monkeypatch.setattr(kernel, name, value)
+    kernels = compiled_block.__wrapped__("float32")
+    assert kernels is not None
     weights = torch.full((1, 2, 7, 64), 7.0)  # more room than any padding takes
     out = torch.empty(1, 7, 64)
     qkv = torch.randn(1, 7, 192, generator=torch.Generator().manual_seed(0))

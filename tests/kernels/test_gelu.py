@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels import gelu as kernel
-from vitkit.kernels.block import Kernels, compiled_kernels
+from vitkit.kernels.block import Kernels, compiled_block
 from vitkit.kernels.gelu import Gelu, compiled_gelu
 
 TYPES = (torch.float32, torch.bfloat16)
@@ -116,7 +116,7 @@ def to_the_ends(dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_at_the_ends_of_its_range_it_is_nothing_or_its_argument(gelu: Gelu, dtype: torch.dtype) -> None:
     x = to_the_ends(dtype)
-    kernels = compiled_kernels(str(dtype).removeprefix("torch."))  # no bfloat16 on every processor
+    kernels = compiled_block(str(dtype).removeprefix("torch."))  # no bfloat16 on every processor
     functions = [gelu]
     if kernels is not None:
         functions.append(lambda x: ThroughTheBlock.apply(x, kernels))  # type: ignore[no-untyped-call]

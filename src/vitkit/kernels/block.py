@@ -11,6 +11,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,41 +30,22 @@ CHUNK = 64
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """The largest difference to the formulas, over the largest number: bfloat16 has 8 bits."""
 
-FLAGS = (
-    *(flag for flag in GELU.flags if flag != "-ffp-contract=off"),
-    # Products and sums are fused: the compiler decides which, and a library is compiled once for a machine.
-    "-ffp-contract=fast",
-    # Python makes room by these numbers and C fills it, so C has no numbers of its own.
-    *(f"-DPADDING={PADDING}", f"-DCHUNK={CHUNK}"),
-)
-PATH = Path(__file__).with_name("block.c")
-INCLUDES = (GELU.path, Path(__file__).with_name("attention.c"))
-SOURCES = {
-    torch.float32: Source(PATH, FLAGS, includes=INCLUDES),
-    torch.bfloat16: Source(PATH, (*FLAGS, "-DBFLOAT16"), frozenset({"avx512_bf16"}), includes=INCLUDES),
-}
-
 
 @functools.cache
 def compiled_block(precision: str) -> "Kernels | None":
     """Return the block compiled for this processor and products of "float32" or "bfloat16", by autocast.
 
-    None where there is no compiler, or where it computes other values than PyTorch.
+    None where that is not possible.
     """
-    kernels = compiled_kernels(precision)
-    return kernels if kernels is not None and _computes_block(kernels) else None
-
-
-def compiled_kernels(precision: str) -> "Kernels | None":
-    """Compile `block.c` for this processor and products of a precision; None where that is not possible."""
     number: torch.dtype = getattr(torch, precision)
     library = load(SOURCES[number], compile_it=True).library
     return None if library is None else Kernels(library, number)
 
 
 @torch.inference_mode(False)  # a caller may be inside of it, where there are no gradients to compare
-def _computes_block(kernels: "Kernels") -> bool:
+def _computes_block(number: torch.dtype, library: ctypes.CDLL) -> bool:
     """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
+    kernels = Kernels(library, number)
     # An odd number of tokens, because bfloat16 takes them in pairs, and more than a tile has rows (6).
     tokens, heads, width, hidden = 7, 2, 32, 20
     generator = torch.Generator().manual_seed(0)
@@ -81,7 +63,7 @@ def _computes_block(kernels: "Kernels") -> bool:
         # The gradient of a sum: given an output's gradient, PyTorch imports sympy, which takes half a second.
         computed = [value, *torch.autograd.grad((value * grad).sum(), ours)]
         expected = [exact, *torch.autograd.grad((exact * grad.double()).sum(), plain)]
-    tolerance = TOLERANCES[kernels.number]
+    tolerance = TOLERANCES[number]
     pairs = zip(computed, expected, strict=True)
     return all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs)
 
@@ -104,14 +86,15 @@ def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -
     return x + F.linear(F.gelu(hidden, approximate="tanh"), fc2_w, fc2_b)
 
 
+@dataclass(eq=False)
 class Kernels:
     """The functions of `block.c` on tensors: `number` is the type of products, all others are float32.
 
     Called, they compute a block. A copy or a pickle becomes the block that the machine it is on compiles.
     """
 
-    def __init__(self, library: ctypes.CDLL, number: torch.dtype) -> None:
-        self.library, self.number = library, number
+    library: ctypes.CDLL
+    number: torch.dtype
 
     def __call__(self, x: Tensor, weights: tuple[Tensor, ...], num_heads: int, eps: float) -> Tensor | None:
         """Compute a block, `(B, T, D) -> (B, T, D)`, with a gradient.
@@ -169,7 +152,7 @@ class Kernels:
         """Give a gradient in the type of products, and the sums of its columns."""
         rows, width = grad.shape
         copy = torch.empty(rows, width, dtype=self.number)
-        sums, parts = _empty(3, width), _parts(rows, 3 * width)
+        sums, parts = torch.empty(3, width), _parts(rows, 3 * width)
         no_norm = [None] * 4
         self.call("norm_backward", *no_norm, grad, None, copy, sums, parts, rows, width)
         return copy, sums[2]
@@ -184,7 +167,7 @@ class Kernels:
             and shift, and the sums of the gradient's columns.
         """
         rows, width = x.shape
-        total, sums, parts = torch.empty_like(x), _empty(3, width), _parts(rows, 3 * width)
+        total, sums, parts = torch.empty_like(x), torch.empty(3, width), _parts(rows, 3 * width)
         copy = torch.empty(rows, width, dtype=self.number) if copied else None
         self.call("norm_backward", dy, x, statistics, scale, grad, total, copy, sums, parts, rows, width)
         return total, copy, sums
@@ -218,7 +201,7 @@ class Kernels:
         """Give the gradients of qkv and of its bias."""
         images, heads, tokens, _ = weights.shape
         size = qkv.shape[2] // 3 // heads
-        out, sums = torch.empty_like(qkv), _empty(images, qkv.shape[2])
+        out, sums = torch.empty_like(qkv), torch.empty(images, qkv.shape[2])
         sizes = images, heads, tokens, size, 1 / math.sqrt(size)
         _require_memory(self.call("attention_backward", grad, qkv, bias, weights, out, sums, *sizes))
         return out, sums.sum(0)
@@ -234,13 +217,9 @@ class Outline(Kernels):
         return 1
 
 
-def _empty(*shape: int) -> Tensor:
-    return torch.empty(shape)
-
-
 def _parts(rows: int, columns: int) -> Tensor:
     """Make room for the sums of all pieces of work."""
-    return _empty(-(-rows // CHUNK), columns)
+    return torch.empty(-(-rows // CHUNK), columns)
 
 
 def _require_memory(done: int) -> None:
@@ -316,3 +295,25 @@ class _Block(torch.autograd.Function):
             sums1[0], sums1[1], qkv_w_grad.float(), qkv_b_grad, out_w_grad.float(), sums2[2],
             sums2[0], sums2[1], fc1_w_grad.float(), fc1_b_grad, fc2_w_grad.float(), fc2_b_grad,
         )  # fmt: skip
+
+
+FLAGS = (
+    *(flag for flag in GELU.flags if flag != "-ffp-contract=off"),
+    # Products and sums are fused: the compiler decides which, and a library is compiled once for a machine.
+    "-ffp-contract=fast",
+    # Python makes room by these numbers and C fills it, so C has no numbers of its own.
+    *(f"-DPADDING={PADDING}", f"-DCHUNK={CHUNK}"),
+)
+SOURCES = {
+    number: Source(
+        Path(__file__).with_name("block.c"),
+        (*FLAGS, *flags),
+        GELU.original,
+        functools.partial(_computes_block, number),
+        features,
+    )
+    for number, flags, features in (
+        (torch.float32, (), frozenset()),
+        (torch.bfloat16, ("-DBFLOAT16",), frozenset({"avx512_bf16"})),
+    )
+}

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,6 @@ from torch import Tensor
 
 from vitkit.kernels.compile import Source, load
 
-# The two flags about mathematics let it use vectors; none lets it change a result.
-SOURCE = Source(
-    Path(__file__).with_name("gelu.c"),
-    ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"),
-)
 TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 Gelu = Callable[[Tensor], Tensor]
@@ -30,16 +26,16 @@ Gelu = Callable[[Tensor], Tensor]
 
 @functools.cache
 def compiled_gelu() -> Gelu | None:
-    """Return GELU compiled for this processor; None where that is not possible (`why_no_kernel` says why)."""
+    """Return GELU compiled for this processor; None where that is not possible."""
     library = load(SOURCE, compile_it=True).library
-    return _CompiledGelu(library) if library is not None and _computes_gelu(library) else None
+    return None if library is None else _CompiledGelu(library)
 
 
+@dataclass(frozen=True, eq=False)
 class _CompiledGelu:
     """The functions of `gelu.c`. A copy or a pickle becomes the GELU that the machine it is on compiles."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.library = library
+    library: ctypes.CDLL
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply GELU in its tanh form to any shape, by PyTorch where the kernel lacks the device or type."""
@@ -49,13 +45,6 @@ class _CompiledGelu:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return compiled_gelu, ()
-
-
-def why_no_kernel() -> str:
-    """Say in a clause why PyTorch's GELU is used; empty where the kernel is."""
-    if compiled_gelu() is not None:
-        return ""
-    return load(SOURCE, compile_it=True).reason or "it does not compute GELU"
 
 
 def _computes_gelu(library: ctypes.CDLL) -> bool:
@@ -72,6 +61,15 @@ def _computes_gelu(library: ctypes.CDLL) -> bool:
         if any((a - b).abs().max() > tolerance for a, b in zip(computed, (value, derivative), strict=True)):
             return False
     return True
+
+
+# The two flags about mathematics let it use vectors; none lets it change a result.
+SOURCE = Source(
+    Path(__file__).with_name("gelu.c"),
+    ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"),
+    f"PyTorch {torch.__version__}",
+    _computes_gelu,
+)
 
 
 class _Gelu(torch.autograd.Function):

@@ -7,12 +7,11 @@ results) and 28 (bicubic).
 """
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -22,9 +21,6 @@ Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 # The numbers of the filters in resample.c. "nearest" is not among them: Pillow makes it in another way.
 _FILTERS = {"box": 0, "bilinear": 1, "hamming": 2, "bicubic": 3, "lanczos": 4}
-# Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.
-_FLAGS = ("-O3", "-mavx2", "-ffp-contract=off", *(f"-D{name.upper()}={i}" for name, i in _FILTERS.items()))
-SOURCE = Source(Path(__file__).with_name("resample.c"), _FLAGS, frozenset({"avx2"}))
 PILLOW_FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "box": Image.Resampling.BOX,
@@ -33,45 +29,8 @@ PILLOW_FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The compiled kernel, and the order of passes that the installed Pillow has."""
-
-    function: Callable[..., int]
-    sample: Callable[..., int]
-    rows_first_if_tall: bool
-    """Pillow 13 begins with the rows if that leaves less to do, Pillow 12 never does."""
-
-    def resize(
-        self,
-        image: Pixels,
-        box: tuple[float, float, float, float],
-        size: tuple[int, int],
-        interpolation: str,
-        cut: tuple[int, int, int, int],
-        out: Pixels | None = None,
-    ) -> Pixels:
-        """Resize the box to `size` and return the part `cut` of it; see `resample`."""
-        height, width = image.shape[:2]
-        top, left, bottom, right = box
-        y0, x0, y1, x1 = cut
-        mirrored = image.strides[1] == -3
-        pixels = image[:, ::-1] if mirrored else image
-        if pixels.strides[1:] != (3, 1):
-            pixels = np.ascontiguousarray(pixels)
-        if out is None:
-            out = np.empty((y1 - y0, x1 - x0, 3), np.uint8)
-        rows_first = self.rows_first_if_tall and height - size[0] > max(0, 2 * (width - size[1]))
-        done = self.function(
-            *(pixels.ctypes.data, pixels.strides[0], height, width, mirrored),
-            *((ctypes.c_float * 4)(left, top, right, bottom), _FILTERS[interpolation], rows_first, *size),
-            *(y0, y1, x0, x1, out.ctypes.data, *out.strides),
-        )
-        if not done:
-            raise MemoryError("not enough memory to resize an image")
-        return out
+ROWS_FIRST_IF_TALL = int(PIL.__version__.partition(".")[0]) >= 13
+"""Pillow 13 begins with the rows if that leaves less to do, Pillow 12 never does."""
 
 
 def resample(
@@ -92,10 +51,40 @@ def resample(
         cut: top, left, bottom, right of the part of the result that is computed; None: all of it.
         out: the array that it is written to, of any strides; None: a new one.
     """
-    kernel = _kernel() if interpolation in _FILTERS else None
-    if kernel is None:
+    library = _library() if interpolation in _FILTERS else None
+    if library is None:
         return None
-    return kernel.resize(image, box, size, interpolation, cut or (0, 0, *size), out)
+    return _resize(library, image, box, size, interpolation, cut or (0, 0, *size), out)
+
+
+def _resize(
+    library: ctypes.CDLL,
+    image: Pixels,
+    box: tuple[float, float, float, float],
+    size: tuple[int, int],
+    interpolation: str,
+    cut: tuple[int, int, int, int],
+    out: Pixels | None = None,
+) -> Pixels:
+    """Resize the box to `size` and return the part `cut` of it; see `resample`."""
+    height, width = image.shape[:2]
+    top, left, bottom, right = box
+    y0, x0, y1, x1 = cut
+    mirrored = image.strides[1] == -3
+    pixels = image[:, ::-1] if mirrored else image
+    if pixels.strides[1:] != (3, 1):
+        pixels = np.ascontiguousarray(pixels)
+    if out is None:
+        out = np.empty((y1 - y0, x1 - x0, 3), np.uint8)
+    rows_first = ROWS_FIRST_IF_TALL and height - size[0] > max(0, 2 * (width - size[1]))
+    done = library.resample(
+        *(pixels.ctypes, ctypes.c_ssize_t(pixels.strides[0]), height, width, mirrored),
+        *((ctypes.c_float * 4)(left, top, right, bottom), _FILTERS[interpolation], rows_first, *size),
+        *(y0, y1, x0, x1, out.ctypes, *map(ctypes.c_ssize_t, out.strides)),
+    )
+    if not done:
+        raise MemoryError("not enough memory to resize an image")
+    return out
 
 
 Neighbours = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
@@ -111,8 +100,8 @@ def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | No
         across: for each column.
         out: the array that it is written to, of any strides; None: a new one.
     """
-    kernel = _kernel()
-    if kernel is None:
+    library = _library()
+    if library is None:
         return None
     before, after, weight = across
     width = image.shape[1]
@@ -123,9 +112,11 @@ def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | No
     out = np.empty((len(down[0]), len(before), 3), np.uint8) if out is None else out
     rows = [np.ascontiguousarray(part) for part in down]
     columns = [np.ascontiguousarray(part) for part in (before, after, weight)]
-    done = kernel.sample(
-        *(image.ctypes.data, image.strides[0], width, *(part.ctypes.data for part in rows), len(rows[0])),
-        *(*(part.ctypes.data for part in columns), len(before), out.ctypes.data, *out.strides),
+    done = library.sample(
+        *(image.ctypes, ctypes.c_ssize_t(image.strides[0]), width),
+        *(*(part.ctypes for part in rows), len(rows[0])),
+        *(*(part.ctypes for part in columns), len(before)),
+        *(out.ctypes, *map(ctypes.c_ssize_t, out.strides)),
     )
     if not done:
         raise MemoryError("not enough memory to resize an image")
@@ -137,51 +128,37 @@ def prepare_resampling() -> bool:
 
     It takes half a second once, which pays for jobs of many images.
     """
-    if _kernel() is None and load(SOURCE, compile_it=True).library is not None:
-        _kernel.cache_clear()
-    return _kernel() is not None
-
-
-def why_no_kernel() -> str:
-    """Say in a clause why Pillow resizes; empty where the kernel does."""
-    if prepare_resampling():
-        return ""
-    return load(SOURCE, compile_it=True).reason or "it does not make the pixels of the installed Pillow"
+    if _library() is None and load(SOURCE, compile_it=True).library is not None:
+        _library.cache_clear()
+    return _library() is not None
 
 
 @cache
-def _kernel() -> Kernel | None:
-    """Return the kernel, if it has been compiled and makes the same pixels as Pillow."""
-    library = load(SOURCE, compile_it=False).library
-    if library is None:
-        return None
-    function, sampler = library.resample, library.sample
-    whole, step = ctypes.c_int, ctypes.c_ssize_t
-    pointer = ctypes.c_void_p
-    function.argtypes = [
-        *(pointer, step, whole, whole, whole, ctypes.POINTER(ctypes.c_float)),
-        *([whole] * 8),
-        *(pointer, step, step, step),
-    ]
-    sampler.argtypes = [
-        *(pointer, step, whole, pointer, pointer, pointer, whole),
-        *(pointer, pointer, pointer, whole, pointer, step, step, step),
-    ]
-    function.restype = sampler.restype = whole
-    kernels = (Kernel(function, sampler, True), Kernel(function, sampler, False))
-    return next((kernel for kernel in kernels if _makes_pillows_pixels(kernel)), None)
+def _library() -> ctypes.CDLL | None:
+    """Return the kernel, if it has been compiled."""
+    return load(SOURCE, compile_it=False).library
 
 
-def _makes_pillows_pixels(kernel: Kernel) -> bool:
+def _makes_pillows_pixels(library: ctypes.CDLL) -> bool:
     """Whether a few small images come out as the installed Pillow makes them."""
     noise = np.random.default_rng(0).integers(0, 2, (61, 47, 3), dtype=np.uint8) * np.uint8(255)
     for interpolation in _FILTERS:
         for height, width in ((17, 13), (17, 46), (90, 100)):  # the second one is tall
             kind = PILLOW_FILTERS[interpolation]
             expected = np.asarray(Image.fromarray(noise).resize((width, height), kind))
-            resized = kernel.resize(
-                noise, (0, 0, 61, 47), (height, width), interpolation, (0, 0, height, width)
-            )
+            size = (height, width)
+            resized = _resize(library, noise, (0, 0, 61, 47), size, interpolation, (0, 0, *size))
             if not np.array_equal(resized, expected):
                 return False
     return True
+
+
+# Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.
+_FLAGS = ("-O3", "-mavx2", "-ffp-contract=off", *(f"-D{name.upper()}={i}" for name, i in _FILTERS.items()))
+SOURCE = Source(
+    Path(__file__).with_name("resample.c"),
+    _FLAGS,
+    f"Pillow {PIL.__version__}",
+    _makes_pillows_pixels,
+    frozenset({"avx2"}),
+)

@@ -38,6 +38,7 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
+from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import Listener, Progress, hushed
 from vitkit.models.config.compute_config import Compute, Precision
 from vitkit.models.measure import executed_flops, forward_flops, inference_memory, parameters, training_memory
@@ -356,8 +357,8 @@ def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any
         "vitkit": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "kernels": {
-            "gelu": gelu.why_no_kernel() or "compiled",
-            "resample": resample.why_no_kernel() or "compiled",
+            "gelu": load_kernel(gelu.SOURCE, compile_it=True).reason or "compiled",
+            "resample": load_kernel(resample.SOURCE, compile_it=True).reason or "compiled",
         },
     }
 
