@@ -139,7 +139,7 @@ def test_what_does_not_fit_into_memory_is_not_even_measured(
 ) -> None:
     monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2))
     monkeypatch.setattr(default_start, "step_memory", lambda run, config, device: config.num_layers * 2**30)
-    monkeypatch.setattr(default_start, "free_memory", lambda device: 5 * 2**29)
+    monkeypatch.setattr(default_start, "free_memory", lambda device, world=None: 5 * 2**29)
     choice = choose(photos)
     assert choice.start.name == NAMES[1]
     assert choice.runner_up is not None and choice.runner_up.measured is None

@@ -17,19 +17,18 @@ from tests.engines.models import NAMES, SMALL, FakeRunner, fake_engines, small
 from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
-from vitkit.durable import replace_json
 from vitkit.engines import libraries
 from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.export import read_calibration
+from vitkit.listener import SILENT
 from vitkit.models.config.card import Task
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.data_record import describe_data
+from vitkit.runs.data_record import require_same_images
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import task_of
 from vitkit.weights.model_card import ModelCard, TrainingData, preprocessing_of
@@ -317,7 +316,7 @@ def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
     record = TrainingData(str(spec), "pets", splits, data.fingerprint())
     model.card = ModelCard(class_names=NAMES, data=record)
     folder = vitkit.save_model(model, tmp_path / "model")
-    replace_json(folder / "data.json", to_json(describe_data(data, data.fingerprint())))
+    require_same_images(folder, data, data.fingerprint(), "names", SILENT)
     return model, folder
 
 

@@ -17,7 +17,7 @@ from vitkit.models.build import create_model
 from vitkit.runs import outlook as memory
 from vitkit.runs import plan
 from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
-from vitkit.runs.config import Run, StartConfig, read_run
+from vitkit.runs.config import Run, StartConfig, new_model_config, read_run
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import choose_length, look_at
 from vitkit.runs.series_record import read_series
@@ -135,7 +135,8 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 
 def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
-    pace = measure_pace(SMALL, data, None, find_device("cpu"), SILENT)
+    config = new_model_config(SMALL, len(data.class_names))
+    pace = measure_pace(SMALL, data, config, None, find_device("cpu"), SILENT)
     assert 0 < pace.step < 60 and 0 < pace.validation < 60
 
 

@@ -267,9 +267,7 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path, content: byt
 
 def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "vitkit.jobs.train_run._complete_until_stopped", lambda *_: None
-    )  # killed before step 1
+    monkeypatch.setattr("vitkit.jobs.train_run._complete", lambda *_: None)  # killed before step 1
     run = replace(
         vitkit.recipe("digits"), data="digits", model="ViT-16x1x1/4", training=TrainingConfig(steps=1)
     )

@@ -21,17 +21,17 @@ from vitkit.models.zoo import model_config
 from vitkit.runs import outlook
 from vitkit.runs.config import Run
 from vitkit.runs.outlook import (
-    Surroundings,
     bytes_per_weight,
     choose_sharding,
     first_screen,
     reading_rows,
     require_memory,
 )
+from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig, Sharding, TrainingConfig
 from vitkit.world import World
 
-SETTING = Surroundings(Path("runs/mine"), "cpu", 2)
+SETTING = Path("runs/mine"), torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,12 @@ def built(run: Run) -> ImageModel:
 
 
 def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
-    return dict(first_screen(run, data, built(run), SETTING) + reading_rows(run, data))
+    return dict(first_screen(run, data, built(run), *SETTING) + reading_rows(run, data))
 
 
 def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
     run = vitkit.recipe("digits")
-    assert first_screen(run, digits, built(run), SETTING) == [
+    assert first_screen(run, digits, built(run), *SETTING) == [
         ("data", ["digits (built-in digits): train 1,347 · val 90 · test 360 images"]),
         ("", list(digits.notes)),
         ("classes", ["10: 0, 1, 2, 3, 4, 5, 6, 7, ... 9"]),
@@ -62,7 +62,7 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
                 "ends with the last weights"
             ],
         ),
-        ("device", ["cpu, 2 threads"]),
+        ("device", [f"cpu, float32, {pluralize(torch.get_num_threads(), 'thread')}"]),
         ("folder", ["runs/mine (checkpoints of 2.2 MB every 43 steps)"]),
     ]
     assert reading_rows(run, digits) == [("images", ["kept in memory (limit 2 GiB a split)"])]
@@ -146,7 +146,7 @@ def test_without_validation_the_last_weights_are_taken(digits: ImageData) -> Non
 def test_weights_are_divided_where_replicas_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, free: int, given: Sharding, on_machine: int, expected: Sharding
 ) -> None:
-    monkeypatch.setattr(outlook, "free_memory", lambda device: free)
+    monkeypatch.setattr(outlook, "available_memory", lambda: free)
     config = model_config("ViT-384x4x6/16", 10, 64)  # 7.3 million parameters: 146 MB with an average
     run = Run(training=TrainingConfig(sharding=given), optimizer=OptimizerConfig(polyak=0.99))
     world = World(0, 2, 0, on_machine)
@@ -161,7 +161,7 @@ def test_weights_are_divided_where_replicas_do_not_fit(
 
 
 def test_memory_is_counted_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "free_memory", lambda device: 2 * 10**8)
+    monkeypatch.setattr(outlook, "available_memory", lambda: 2 * 10**8)
     config, cpu = model_config("ViT-384x4x6/16", 10, 64), torch.device("cpu")
     run = Run(model="ViT-384x4x6/16", optimizer=OptimizerConfig(polyak=0.99))
     replicas = replace(run, training=TrainingConfig(sharding="replicas"))

@@ -148,6 +148,6 @@ def _complete_run(
     run = with_options(suited.run, options)
     if not recipe and run.training != suited.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = suit_length(replace(suited.run, training=run.training), suited.num_images)
+        run = suit_length(replace(suited.run, training=run.training), len(suited.images.splits["train"]))
         run = with_options(run, options)
     return run, suited

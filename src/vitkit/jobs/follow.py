@@ -9,8 +9,8 @@ import torch
 from vitkit.config import from_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT
-from vitkit.runs.build import Parts, build_new, model_config_of
-from vitkit.runs.config import Run, parse_compute
+from vitkit.runs.build import Parts, build_new
+from vitkit.runs.config import Run, new_model_config, parse_compute
 from vitkit.runs.data_record import RejectedFiles, read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as, deterministic, find_device
@@ -57,11 +57,11 @@ def follow(world: World) -> Path | None:
         data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
     )
     device = find_device(invitation.device)
-    config = model_config_of(run, len(data.class_names), start)
+    config = new_model_config(run, len(data.class_names)) if start is None else start.config
     # Process 0 shares its weights where no checkpoint is read.
     model = build_new(run, config, SILENT, drawn=invitation.checkpoint is not None)
     # Evaluators read the images of the run from the card.
-    model.card = run_card(run, data, invitation.fingerprint, run.model, start)
+    model.card = run_card(run, record, config, start)
     compute = parse_compute(place.require_config(), folder)
     parts = Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)
     compute_as(model, compute)

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import torch
-
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.listener import Listener
 from vitkit.runs.build import build_new
 from vitkit.runs.machine import choose_for, compute_as
-from vitkit.runs.outlook import Surroundings, first_screen, free_memory
+from vitkit.runs.outlook import first_screen, free_memory
 from vitkit.runs.plan import Plan
 from vitkit.runs.step_cost import measure_cost
 from vitkit.text import format_bytes, format_duration, pluralize
@@ -23,12 +21,10 @@ def preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> No
     """
     run, data, config = plan.run, plan.images, plan.config
     model = build_new(run, config, listener, drawn=False)
-    training = run.training
-    chosen = choose_for(config, plan.device, training.precision, phase="training", exact=training.exact)
-    compute_as(model, chosen)
-    surroundings = Surroundings(folder, f"{plan.device}, {chosen.precision}", torch.get_num_threads())
+    precision, exact = run.training.precision, run.training.exact
+    compute_as(model, choose_for(config, plan.device, precision, phase="training", exact=exact))
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
-    listener.show(first_screen(run, data, model, surroundings, plan.record, from_paper))
+    listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
     cost = measure_cost(run, data, config, 0.0, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"

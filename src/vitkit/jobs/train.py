@@ -105,19 +105,17 @@ def carry_out(
     circumstances: dict[str, Any] = {
         "resume": resume,
         "device": job.device,
-        "threads": job.threads,
         "opened": opened,
         "listener": job.listener,
     }
     if job.dry_run:
-        plan, folder, has_begun = foresee_run(run, job.out, **circumstances)
+        plan, folder, has_begun = foresee_run(run, job.folder, **circumstances)
         preview(plan, folder, has_begun, job.listener)
-    elif job.is_series:
-        folder = train_series(run, job.out, job.series, command=job.command, **circumstances)
-    else:
-        circumstances |= {"from_scratch": job.from_scratch, "command": job.command}
-        folder = train_run(run, job.out, **circumstances)
-    return TrainedFolder(folder)
+        return TrainedFolder(folder)
+    circumstances |= {"threads": job.threads, "command": job.command}
+    if job.is_series:
+        return TrainedFolder(train_series(run, job.out, job.series, **circumstances))
+    return TrainedFolder(train_run(run, job.out, from_scratch=job.from_scratch, **circumstances))
 
 
 def set_threads(threads: int | None) -> None:

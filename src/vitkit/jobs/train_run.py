@@ -1,16 +1,14 @@
 """Train a run, evaluate its model and write its report."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from vitkit.data.config import refuse_augmentation
 from vitkit.durable import moved_error
-from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.errors import NonFiniteError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.report import Trained, write_report
@@ -21,21 +19,19 @@ from vitkit.runs.config import (
     Run,
     changed_options,
     name_options,
+    parse_compute,
     read_config,
-    require_data,
     train_longer,
+    write_config,
 )
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
 from vitkit.runs.heartbeat import WorkingListener
-from vitkit.runs.machine import compute_as, deterministic, keep_freed_memory, require_threads
+from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
-    Surroundings,
     choose_sharding,
     first_screen,
     reading_rows,
-    require_memory,
 )
 from vitkit.runs.plan import Opened, Plan, plan_run
 from vitkit.runs.processes import (
@@ -49,8 +45,6 @@ from vitkit.runs.records import DIVERGED, keep_divergence
 from vitkit.runs.start import find_start, load_start
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
-from vitkit.tasks import find_task
-from vitkit.training.layer_rates import refuse_layers
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
@@ -85,63 +79,44 @@ def train_run(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
+    require_threads(threads)
     world = join_processes(listener.warn)
+    divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
+    keep_freed_memory()
     if not world.writes:
-        _prepare_process(threads, world)
         return follow(world) or Path()
     if world.size > 1:
         listener = WorkingListener(listener, world.activity)
-    _refuse_options(run, threads)
-    _prepare_process(threads, world)  # now, because `plan_run` times steps for a budget of minutes
     given = None if out is None else Path(out)
-    if given is not None:
-        require_folder(given)
-    plan = plan_run(run, given, device=device, opened=opened, keep=True, listener=listener)
-    _refuse_run(plan, world)  # before a folder is made
-    with claim(_owner(plan, resume), given, partial(_numbered, plan)) as folder, deterministic(plan.device):
-        # Written before anything random happens: whoever kills the run from here on can continue it.
-        plan = plan.in_folder(folder, command)
+    plan = plan_run(run, given, device=device, opened=opened, keep=True, world=world, listener=listener)
+    numbered = partial(numbered_folders, plan.run, plan.images.name)
+    with claim(_owner(plan, resume), given, numbered) as folder, deterministic(plan.device):
+        if (folder / "config.json").exists():
+            recorded = read_config(folder)
+            compute = parse_compute(recorded, folder)
+        else:
+            # Before anything random happens: whoever kills the run from here on can continue it.
+            precision, exact = plan.run.training.precision, plan.run.training.exact
+            compute = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
+            recorded = write_config(folder, plan.run, command, compute)
         position = RunPosition(command_to_continue(folder, threads, device, world))
-        assert plan.compute is not None  # it has a folder now
-        parts = build_parts(plan.run, plan.images, folder, listener, plan.compute, plan.record)
-        _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
+        parts = build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
+        with stop_signals() as stop, lost_processes_explained(world):
+            try:
+                (folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
+                _complete(plan, parts, recorded, from_scratch, position, stop, world, listener)
+            except NonFiniteError as error:
+                keep_divergence(folder, error)
+                raise
+            except StopRequest as request:
+                raise position.interrupted(request) from None
     return folder
-
-
-def _prepare_process(threads: int | None, world: World) -> None:
-    """Set the threads of this process, and have it keep the memory that a step frees for the next one."""
-    divide_threads(world, threads)
-    keep_freed_memory()
-
-
-def _complete_until_stopped(
-    plan: Plan,
-    parts: Parts,
-    from_scratch: bool,
-    position: RunPosition,
-    world: World,
-    listener: Listener,
-) -> None:
-    """Bring a run to its end, or to the point where a signal stops it.
-
-    Raises:
-        InterruptedTraining: a signal asked to stop; the message says how to continue.
-        NonFiniteError: training diverged, which the run folder records.
-    """
-    with stop_signals() as stop, lost_processes_explained(world):
-        try:
-            (parts.folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
-            _complete(plan, parts, from_scratch, position, stop, world, listener)
-        except NonFiniteError as error:
-            keep_divergence(parts.folder, error)
-            raise
-        except StopRequest as request:
-            raise position.interrupted(request) from None
 
 
 def _complete(
     plan: Plan,
     parts: Parts,
+    recorded: Mapping[str, Any],
     from_scratch: bool,
     position: RunPosition,
     stop: StopSignals,
@@ -149,6 +124,13 @@ def _complete(
     listener: Listener,
 ) -> None:
     """Bring a run to its end from its last checkpoint, its start, or new weights.
+
+    Args:
+        plan, parts, recorded: the run, its parts, and the contents of its `config.json`.
+        from_scratch, listener: as for `train_run`.
+        position: of the run, which is kept up to date.
+        stop: the signals that stop it.
+        world: the processes that train together.
 
     Raises:
         StopRequest: a signal asked to stop; `position` holds where the run stands.
@@ -169,9 +151,8 @@ def _complete(
             record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
         parts = replace(parts, start=record)
     compute_as(model, parts.compute)
-    surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
-    listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
+    listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
     # The screen stands before everything that takes time.
     sharding = choose_sharding(model.config, run, device, world)
     if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
@@ -195,14 +176,16 @@ def _complete(
     position.point = "after the last step, which is committed, before the report was written"
     require_locked(folder)  # saving the model would make it anew
     try:
-        _finish(plan, parts, trainer, listener)
+        _finish(plan, parts, recorded, trainer, listener)
     except FileNotFoundError as error:
         if folder.is_dir():
             raise
         raise moved_error(folder) from error
 
 
-def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> None:
+def _finish(
+    plan: Plan, parts: Parts, recorded: Mapping[str, Any], trainer: Trainer, listener: Listener
+) -> None:
     """Write the model, the evaluations and the report of a run whose steps are done.
 
     The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
@@ -217,7 +200,7 @@ def _finish(plan: Plan, parts: Parts, trainer: Trainer, listener: Listener) -> N
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
-    trained = Trained(plan.recorded, model, plan.images.splits)
+    trained = Trained(recorded, model, plan.images.splits)
     listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
     tell_set_aside(folder, listener)
 
@@ -230,17 +213,16 @@ def check_run(
     Raises:
         VitkitError: the data, the configuration or the machine does not allow the run.
     """
-    _refuse_options(run, threads)
-    _refuse_run(plan_run(run, None, device=device, opened=opened))
+    require_threads(threads)
+    plan_run(run, None, device=device, opened=opened)
 
 
 def foresee_run(
     run: Run,
-    out: str | Path | None,
+    out: Path | None,
     *,
     resume: bool,
     device: str,
-    threads: int | None,
     opened: Opened | None,
     listener: Listener,
 ) -> tuple[Plan, Path, bool]:
@@ -252,62 +234,9 @@ def foresee_run(
     Raises:
         VitkitError: as `train_run`.
     """
-    _refuse_options(run, threads)
-    if threads is not None:
-        torch.set_num_threads(threads)  # before steps are timed
-    given = None if out is None else Path(out)
-    if given is not None:
-        require_folder(given)
-    plan = plan_run(run, given, device=device, opened=opened, listener=listener)
-    _refuse_run(plan)
-    folder, has_begun = foresee(_owner(plan, resume), given, partial(_numbered, plan))
-    return plan, folder, has_begun
-
-
-def _numbered(plan: Plan) -> Iterator[Path]:
-    """Yield the default folders of a run below `runs/`."""
-    return numbered_folders(plan.run, plan.images.name)
-
-
-def _refuse_options(run: Run, threads: int | None) -> None:
-    """Refuse options that are wrong for any images."""
-    require_data(run)
-    if not run.model and not run.start.start:
-        raise VitkitError(
-            "This recipe begins from weights that are trained already: give them with --start, or begin with "
-            "vitkit finetune START."
-        )
-    require_threads(threads)
-
-
-def _refuse_run(plan: Plan, world: World = ALONE) -> None:
-    """Refuse a run whose options fit neither its model and data nor this machine."""
-    run, data, config = plan.run, plan.images, plan.config
-    if run.training.patience is not None and "val" not in data.splits:
-        raise VitkitError(
-            "patience waits for a better validation, but there are no validation images: give "
-            "--splits.val-fraction, or leave patience out."
-        )
-    learning = find_task(run.task).learning
-    unfit = learning.explain_unfit(config, run.objective)
-    if unfit:
-        raise VitkitError(f"{run.model} {unfit}.")
-    learning.learned(run.objective)  # refuses options of the loss that do not fit the task
-    run.fewshot.check()
-    if run.optimizer.freezes and not run.start.start:
-        raise VitkitError(
-            "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
-            "(--start), or leave them out."
-        )
-    if run.optimizer.optimizer == "muon" and config.attention == "none":
-        raise VitkitError(
-            f"muon updates the matrices of a Transformer's blocks, and {run.model} has none: choose "
-            "--optimizer adamw or sgd."
-        )
-    refuse_augmentation(run.augmentation, config.in_channels)
-    require_memory(config, run, plan.device, world)
-    refuse_layers(config.num_layers, run.optimizer)
-    run.training.total_steps(len(data.splits["train"]))  # refuses numbers of steps that no run gets through
+    plan = plan_run(run, out, device=device, opened=opened, listener=listener)
+    numbered = partial(numbered_folders, plan.run, plan.images.name)
+    return plan, *foresee(_owner(plan, resume), out, numbered)
 
 
 def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:

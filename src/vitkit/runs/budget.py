@@ -15,27 +15,26 @@ import numpy as np
 import torch
 
 from vitkit.data.sources import FileSamples, ImageData, Samples
-from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.build import (
     Parts,
     build_loader,
-    build_new,
     build_parts,
     build_trainer,
     build_validation,
-    model_config_of,
     read_images,
 )
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.runs.records import StartRecord
+from vitkit.runs.step_cost import image_seconds
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.config import TrainingConfig
-from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
@@ -44,8 +43,6 @@ MEASURED_SECONDS, MOST_STEPS = 8.0, 30
 """Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them: enough for a median."""
 SAMPLE = 1024
 """The most training images of the timed steps, unless two batches are more: all have to be decoded first."""
-TRIAL_IMAGES = 64
-"""Images on which a first step is timed: with more of them a person would wait longer for the estimate."""
 VALIDATED = 256
 """The most images on which a validation is timed; the time is scaled up to all validation images."""
 
@@ -110,14 +107,16 @@ def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_image
 def measure_pace(
     run: Run,
     data: ImageData,
+    config: ModelConfig,
     start: StartRecord | None,
     device: torch.device,
     listener: Listener,
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
-    A model of its own is trained, in a temporary folder: the run stays as it is. Of several processes,
-    process 0 times its own part of a batch; the sums over all processes are not timed.
+    A model of its own is trained, in a temporary folder: the run stays as it is. It has new weights, even if
+    the run has a start: the time does not depend on them. Of several processes, process 0 times its own part
+    of a batch; the sums over all processes are not timed.
     """
     world = world_of_environment()
     training = run.training
@@ -134,15 +133,13 @@ def measure_pace(
         deterministic(device),
         listener.progress("measuring the speed"),
     ):
-        # With new weights, even if the run has a start: the time does not depend on them.
-        model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
-        compute = choose_for(model.config, device, precision, phase="training", exact=exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, start, model)
-        compute_as(model, compute)
+        compute = choose_for(config, device, precision, phase="training", exact=exact)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, config, start, drawn=True)
+        compute_as(parts.model, compute)
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)
-        step = _time_steps(trainer, run, parts)
+        step = _time_steps(trainer, run, parts.model)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
         save_checkpoint(Path(folder), trainer.state, trainer.environment, 1)
@@ -151,9 +148,11 @@ def measure_pace(
         return Pace(step, saving + validation / world.size)
 
 
-def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
+def _time_steps(trainer: Trainer, run: Run, model: ImageModel) -> float:
     """Time a step: the median of several, or an estimate where a step takes very long."""
-    guess = 0.0 if trainer.device.type == "cuda" else _guess_step_seconds(trainer, run, parts)
+    guess, batch_size, most = 0.0, run.training.batch_size, run.training.micro_batch_size
+    if trainer.device.type != "cuda":
+        guess = batch_size * image_seconds(model, trainer.state.optimizer, most or batch_size)
     if guess > MEASURED_SECONDS:
         return guess
     # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.
@@ -165,27 +164,6 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
         ends.append(time.monotonic())
     # The first step is excluded: it waits for memory and for the workers that decode.
     return float(np.median(np.diff(ends)[1:]))
-
-
-def _guess_step_seconds(trainer: Trainer, run: Run, parts: Parts) -> float:
-    """Guess the seconds of a step on a processor by two passes over a few black images."""
-    training, config, targets = run.training, parts.model.config, parts.data.splits["train"].targets
-    count = min(training.batch_size, training.micro_batch_size or training.batch_size, TRIAL_IMAGES)
-    shape = torch.Size((count, config.in_channels, *config.image_size))
-    some = {
-        name: torch.from_numpy(np.resize(of[:count], (count, *of.shape[1:]))) for name, of in targets.items()
-    }
-    ids = torch.arange(count)
-    batch, elapsed = Batch(torch.zeros(shape, dtype=torch.uint8), some, ids >= 0, ids), 0.0
-    with out_of_memory_explained(count, shape):
-        for _ in range(2):  # the first pass is slower: it allocates memory
-            started = time.monotonic()
-            with trainer.autocast():
-                loss, _metrics = trainer.objective(parts.model, batch, 0, trainer.total_steps)
-            loss.backward()
-            elapsed = time.monotonic() - started
-    trainer.trained.zero_grad()
-    return elapsed * training.batch_size / count
 
 
 def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:

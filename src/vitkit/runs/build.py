@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from vitkit.config import to_json
-from vitkit.data.config import Loading
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
@@ -25,9 +24,9 @@ from vitkit.listener import Listener
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, changed_name
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.compare_ways import IMAGES, compare_once, is_plain, require_same_gradients
-from vitkit.runs.config import Run, new_model_config
+from vitkit.runs.config import Run
 from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
     available_memory,
@@ -74,8 +73,9 @@ def build_parts(
     folder: Path,
     listener: Listener,
     compute: Compute,
+    config: ModelConfig,
     start: StartRecord | None = None,
-    model: ImageModel | None = None,
+    drawn: bool = False,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
 
@@ -84,21 +84,18 @@ def build_parts(
     Args:
         run, data, folder, compute, start: the fields of `Parts`.
         listener: hears the progress.
-        model: with new weights, where it is built already.
+        config: of the model.
+        drawn: whether it gets new weights even if the run begins from a start.
 
     Raises:
         VitkitError: the images have changed, or the record of them is damaged.
     """
     start = None if start is None else read_start_record(folder) or start
-    fingerprint = data.fingerprint()
-    record = require_same_images(folder, data, fingerprint, run.loading.check_images, listener)
-    config = model_config_of(run, len(data.class_names), start)
+    record = require_same_images(folder, data, data.fingerprint(), run.loading.check_images, listener)
     # The ways to compute are compared on the new weights where a checkpoint's are read later.
-    drawn = start is None or bool(newest_first(folder / FOLDER))
-    model = model or build_new(run, config, listener, drawn)
-    # An option may have changed the architecture; with a start, none may.
-    name = changed_name(run.model, model.config) if start is None else start.model
-    model.card = run_card(run, data, fingerprint, name, start)
+    drawn = drawn or start is None or bool(newest_first(folder / FOLDER))
+    model = build_new(run, config, listener, drawn)
+    model.card = run_card(run, record, config, start)
     return Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)
 
 
@@ -120,13 +117,6 @@ def build_new(run: Run, config: ModelConfig, listener: Listener, drawn: bool = T
         return fill(model, {name: torch.empty(part.shape) for name, part in model.state_dict().items()})
 
 
-def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
-    """Give the configuration of a run's model: from the record of its start, else from its name."""
-    if start is not None:
-        return start.config
-    return new_model_config(run, num_classes)
-
-
 def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts:
     """Decode the splits that fit into memory; images of the others are read as they are needed.
 
@@ -136,7 +126,8 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
         world: the processes that train together; the processes of a machine share the memory for images.
     """
     loading = parts.run.loading
-    limit, splits = memory_for_images(loading, world), dict[str, Samples]()
+    # The bytes of memory for the images of a split in each of the processes on a machine.
+    limit, splits = int(loading.memory_gib * 2**30 / world.on_machine), dict[str, Samples]()
     for split, samples in parts.data.splits.items():
         if split == "test" and not parts.run.training.evaluate_test:  # nobody looks at them
             splits[split] = samples
@@ -155,11 +146,6 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
             bad = {loaded.key(index): reason for index, reason in loaded.bad.items()}
             parts.rejects.of_split(split).update(bad)
     return replace(parts, data=replace(parts.data, splits=splits))
-
-
-def memory_for_images(loading: Loading, world: World) -> int:
-    """Return the bytes of memory for the images of a split in each of the processes on a machine."""
-    return int(loading.memory_gib * 2**30 / world.on_machine)
 
 
 def build_trainer(
@@ -213,7 +199,7 @@ def build_trainer(
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
-        mixes=mixes_images(run),
+        mixes=getattr(run.objective, "mixes", False),
         world=world,
         spare_memory=available_memory if has_idle else None,
         sharding=sharding,
@@ -259,16 +245,11 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
         seed=run.training.seed,
         workers=worker_count(train, run.loading, world),
         bad_quota=run.loading.bad_quota,
-        places=places_of(portions, mixes_images(run)),
+        places=places_of(portions, getattr(run.objective, "mixes", False)),
         worker_timeout=run.loading.worker_timeout,
     )
     loader.rejects = parts.rejects.of_split("train")  # files rejected before a resume count towards the quota
     return loader
-
-
-def mixes_images(run: Run) -> bool:
-    """Whether the objective of a run mixes each image with its predecessor in the batch."""
-    return getattr(run.objective, "mixes", False)
 
 
 def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -> dict[str, Evaluator]:

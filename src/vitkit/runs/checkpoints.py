@@ -1,7 +1,7 @@
 """Find the checkpoint from which a run continues, or its weights are read, and set damaged files aside."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,10 +13,10 @@ from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.config import Run, changed_options
-from vitkit.runs.data_record import find_data, read_record
+from vitkit.runs.config import Run, changed_options, new_model_config
+from vitkit.runs.data_record import DataRecord, find_data, read_record
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import read_start_record, run_model
+from vitkit.runs.records import START_FILE, read_start_record
 from vitkit.runs.series_record import require_weights
 from vitkit.runs.trained_model import run_card
 from vitkit.training.checkpoint import (
@@ -39,7 +39,7 @@ from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import Identity, Loaded, fit_model, identify, load, log_notes
-from vitkit.weights.model_card import ModelCard, card_of
+from vitkit.weights.model_card import card_of
 
 
 def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
@@ -126,30 +126,20 @@ def _tell_damage(path: Path, reason: str, new_place: Path, listener: Listener) -
     listener.note(f"  To remove it: rm -r {shlex.quote(str(new_place))}")
 
 
-@dataclass(frozen=True)
-class CommittedModel:
-    """A checkpoint of a run as a model."""
-
-    run: Run
-    card: ModelCard
-    which: str
-    """The choice of the checkpoint: "its best checkpoint, step 120"."""
-    file: Path
-    sha256: str
-    read: Callable[[], dict[str, Tensor]]
-
-
-def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> CommittedModel:
+def find_committed(place: Place, which: Literal["end", "best", "last"]) -> tuple[Path, str, Identity]:
     """Find a checkpoint of a run, which may still be training; nothing is changed.
 
     Args:
         place: the run folder.
         which: the best checkpoint or the last; "end": the best so far.
 
+    Returns:
+        The checkpoint, the choice in words ("its best checkpoint, step 120"), and the model.
+
     Raises:
         VitkitError: no checkpoint is whole, or the record of the images is missing.
     """
-    folder, run = place.path, place.run()
+    folder = place.path
     record, last = read_record(folder), survey(folder).whole
     if last is None and read_ended(folder) is not None:
         raise VitkitError(
@@ -171,16 +161,9 @@ def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> Com
                 f"{chosen}, the best checkpoint, is not whole: {reason}. Give --start-from last to begin "
                 f"from {FOLDER}/{last.name}."
             )
-    file, step = weights_file(chosen), read_progress(chosen).step
-    card = run_card(run, record, record.fingerprint, run.model, read_start_record(folder))
-    return CommittedModel(
-        run,
-        replace(card, origin={**card.origin, "weights": f"{description} of step {step}"}),
-        f"{description}, step {step:,}",
-        file,
-        read_manifest(chosen).files[file.name].sha256,
-        lambda: load_weights(chosen),
-    )
+    step = read_progress(chosen).step
+    identity = _identity(place, record, weights_file(chosen), f"{description} of step {step}")
+    return chosen, f"{description}, step {step:,}", identity
 
 
 TRIES = 20
@@ -219,7 +202,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
         loaded.model.card = find_data(card_of(loaded.model), place.name)
         return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
     options, snapshot = options or LoadOptions(), read_snapshot(place)
-    identity = _identity(place, snapshot)
+    identity = _identity_of(place, snapshot)
     if options.num_heads not in (None, identity.config.num_heads):
         raise VitkitError(
             f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
@@ -237,7 +220,7 @@ def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -
     place = kind_of(path)
     require_weights(place)
     if place.kind == "unfinished run":
-        return _identity(place, read_snapshot(place))
+        return _identity_of(place, read_snapshot(place))
     identity = identify(place.name, options)
     return replace(identity, card=find_data(identity.card, place.name))
 
@@ -293,7 +276,7 @@ def read_snapshot(place: Place) -> Snapshot:
     """
     folder, run, damaged = place.path, place.run(), dict[Path, str]()
     for _ in range(TRIES):
-        committed = [path for path in newest_first(folder / FOLDER) if _is_committed(path)]
+        committed = [path for path in newest_first(folder / FOLDER) if commit_size(path)]
         left = [path for path in committed if path not in damaged]
         if not left:
             break
@@ -321,21 +304,35 @@ def read_snapshot(place: Place) -> Snapshot:
     raise VitkitError(f"None of the checkpoints of {folder} is whole ({reasons}). Nothing was changed.")
 
 
-def _is_committed(checkpoint: Path) -> bool:
-    return bool(commit_size(checkpoint))
+def _identity_of(place: Place, snapshot: Snapshot) -> Identity:
+    """Describe the model of a run that is training, or was stopped.
 
-
-def _identity(place: Place, snapshot: Snapshot) -> Identity:
-    """Describe the model of an unfinished run by its configuration and the record of its images."""
-    folder, run = place.path, place.run()
-    record = read_record(folder)
+    Raises:
+        VitkitError: a record of the run is missing or damaged.
+    """
+    record = read_record(place.path)
     if record is None:
         raise VitkitError(
-            f"{folder / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
+            f"{place.path / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
             "continue the run with vitkit train --resume, which writes it again."
         )
-    name, config = run_model(run, len(record.class_names), folder)
-    card = run_card(run, record, record.fingerprint, name, read_start_record(folder))
-    card = replace(card, origin={**card.origin, "weights": f"{snapshot}, of a run that has not finished"})
+    weights = f"{snapshot}, of a run that has not finished"
     note = f"this run has not finished: its weights come from {snapshot}"
-    return Identity(snapshot.file, "vitkit", config, card, {}, (note,))
+    return _identity(place, record, snapshot.file, weights, note)
+
+
+def _identity(place: Place, record: DataRecord, file: Path, weights: str, *notes: str) -> Identity:
+    """Describe the model of an unfinished run by its configuration and the records of its images and start.
+
+    Raises:
+        VitkitError: the record of its start is missing or damaged.
+    """
+    run, start = place.run(), read_start_record(place.path)
+    if run.start.start and start is None:
+        raise VitkitError(
+            f"{place.path / START_FILE}, the record of the run's start, is missing. Put it back."
+        )
+    config = new_model_config(run, len(record.class_names)) if start is None else start.config
+    card = run_card(run, record, config, start)
+    card = replace(card, origin={**card.origin, "weights": weights})
+    return Identity(file, "vitkit", config, card, {}, notes)

@@ -10,7 +10,7 @@ image-files.npy    size and time of every image file (and a hash of its bytes)
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -69,25 +69,6 @@ class DataRecord:
     """SHA-256 of `image-files.npy`; None where names alone are recorded."""
 
 
-def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
-    """Make the contents of `data.json`, before any file is read."""
-    counts = {}
-    for split, samples in data.splits.items():
-        numbers = count_labels(samples.labels, len(data.class_names))
-        counts[split] = dict(zip(data.class_names, numbers, strict=True))
-    return DataRecord(
-        data.name,
-        data.spec,
-        data.kind,
-        data.class_names,
-        counts,
-        data.notes,
-        {},
-        fingerprint,
-        {split: len(samples) for split, samples in data.splits.items()},
-    )
-
-
 def read_record(folder: Path) -> DataRecord | None:
     """Read the record of a run folder; None if there is none yet.
 
@@ -123,7 +104,7 @@ def require_same_images(
     Args:
         folder: the run folder, locked.
         data: the images as listed now.
-        fingerprint: of the listing.
+        fingerprint: of the listing, or of all listings of a series.
         check: "time", "content" or "names", as in `Loading.check_images`.
         listener: hears the progress of the check.
 
@@ -132,14 +113,19 @@ def require_same_images(
     """
     record = read_record(folder)
     if record is None:
-        record = describe_data(data, fingerprint)
+        counts, images = {}, {split: len(samples) for split, samples in data.splits.items()}
+        for split, samples in data.splits.items():
+            numbers = count_labels(samples.labels, len(data.class_names))
+            counts[split] = dict(zip(data.class_names, numbers, strict=True))
+        facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
+        record = DataRecord(*facts, {}, fingerprint, images)
         if check != "names":
-            record = _with_states(folder, record, _states(data, check == "content", listener))
+            record = _with_states(folder, record, file_states(data, check == "content", listener))
         write(folder / RECORD, record)
         return record
     record = _compare(folder, record, data, fingerprint, check, listener)
     if record.spec != data.spec:  # the images were moved
-        record = replace(record, spec=data.spec)
+        record = replace(record, name=data.name, spec=data.spec)
         write(folder / RECORD, record)
     return record
 
@@ -155,7 +141,7 @@ def _compare(
         )
     if check == "names":
         return record if record.image_files is None else _renewed(folder, record, data, listener)
-    now = _states(data, check == "content", listener)
+    now = file_states(data, check == "content", listener)
     if record.image_files is None:
         if len(now):
             listener.warn(
@@ -185,7 +171,7 @@ def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: List
     """Record the files as they are now, which the user has confirmed."""
     before = _recorded_states(folder, record)
     content = before is not None and before.shape[1] == 6
-    record = _with_states(folder, record, _states(data, content, listener))
+    record = _with_states(folder, record, file_states(data, content, listener))
     write(folder / RECORD, record)
     return record
 
@@ -211,11 +197,6 @@ def _refuse_changes(folder: Path, data: "ImageData", before: States, now: States
         + "\nA run is continued with the images "
         f"it began with: bring them back, or start a new run with another --out. {remedy}"
     )
-
-
-def _states(data: "ImageData", content: bool, listener: Listener) -> States:
-    with listener.progress("checking image files") as progress:
-        return file_states(data, content, progress)
 
 
 def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
@@ -295,15 +276,13 @@ class RejectedFiles:
                 )
 
 
-def file_states(
-    data: "ImageData", content: bool, progress: Callable[[int, int], None] = lambda done, total: None
-) -> States:
+def file_states(data: "ImageData", content: bool, listener: Listener) -> States:
     """Read the states of all image files of a data set; data without files has none.
 
     Args:
         data: a listed data set, none of it in memory.
         content: whether to read every byte, which takes as long as reading the data set.
-        progress: called with the files done and their number.
+        listener: hears the progress.
     """
     columns = 6 if content else 2
     portions = [
@@ -313,7 +292,7 @@ def file_states(
     ]
     total, done = sum(len(numbers) for _, numbers in portions), 0
     states = [np.zeros((0, columns), dtype=np.int64)]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
         for rows in pool.map(lambda portion: _stat_files(portion[0], portion[1], content), portions):
             states.append(rows)
             done += len(rows)

@@ -6,7 +6,6 @@ the configuration and the list of images, `reading_rows` from the images in memo
 
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -34,22 +33,12 @@ NAMES_SHOWN = 8
 """Class names that fit on a line; the last is shown as well."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """The folder and the machine of a run, which its configuration does not hold."""
-
-    folder: Path
-    device: str
-    """Its name, and the precision that is computed in there."""
-    threads: int
-    """CPU threads that PyTorch uses."""
-
-
 def first_screen(
     run: Run,
     data: ImageData,
     model: ImageModel,
-    surroundings: Surroundings,
+    folder: Path,
+    device: torch.device,
     start: StartRecord | None = None,
     departures: Sequence[str] = (),
 ) -> list[Row]:
@@ -58,8 +47,8 @@ def first_screen(
     Args:
         run: its configuration.
         data: its images, as they are listed.
-        model: with its card, as it is trained.
-        surroundings: its folder and the machine it is on.
+        model: with its card, as it is trained, and its way to compute.
+        folder, device: the run folder, and where it is trained.
         start: the record of its start; None for new weights.
         departures: differences from the paper's fine-tuning, where it has a start.
 
@@ -105,14 +94,15 @@ def first_screen(
     rows.append(("training", trained))
     if start is not None:
         rows.append(("advice", [where_to_ask(data.spec, run.start.start)]))
-    rows.append(("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]))
+    threads = pluralize(torch.get_num_threads(), "thread")
+    rows.append(("device", [f"{device}, {model.chosen.precision}, {threads}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
     state_bytes = count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
     checkpoints = f"checkpoints of {format_bytes(state_bytes)} {often}"
-    return [*rows, ("folder", [f"{surroundings.folder} ({checkpoints})"])]
+    return [*rows, ("folder", [f"{folder} ({checkpoints})"])]
 
 
 def reading_rows(run: Run, data: ImageData) -> list[Row]:
@@ -168,7 +158,7 @@ def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: 
         return "replicas" if world.size == 1 else run.training.sharding
     if run.optimizer.optimizer == "muon":  # its update needs whole matrices
         return "replicas"
-    available = _memory_of_each(device, world)
+    available = free_memory(device, world)
     whole = parameters(config) * bytes_per_weight(run.optimizer)
     return "replicas" if available is None or whole <= available else "fsdp"
 
@@ -181,7 +171,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     Raises:
         VitkitError: it does not fit; the message says how much is needed, and how much there is.
     """
-    available = _memory_of_each(device, world)
+    available = free_memory(device, world)
     if available is None:
         return
     count, parts = parameters(config), 1
@@ -211,16 +201,10 @@ def bytes_per_weight(optimizer: OptimizerConfig) -> int:
     return 4 + 4 + optimizer.state_bytes + (4 if optimizer.polyak is not None else 0)
 
 
-def _memory_of_each(device: torch.device, world: World) -> int | None:
-    """Estimate the free bytes for each process: its GPU's, or its part of the machine's."""
-    free = free_memory(device)
-    return free if free is None or device.type == "cuda" else free // world.on_machine
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Estimate the free bytes of the GPU, or of this process; None where the system does not say."""
+def free_memory(device: torch.device, world: World = ALONE) -> int | None:
+    """Estimate the free bytes of a process's GPU, or its part of the machine's; None where nobody knows."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [limit for limit in (available_memory(), None if space < 0 else space) if limit is not None]
-    return min(limits, default=None)
+    return min(limits) // world.on_machine if limits else None

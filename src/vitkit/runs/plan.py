@@ -1,12 +1,13 @@
-"""Complete a run before it is trained: list its images, describe its start, fix its steps.
+"""Complete a run before it is trained: list its images, describe its start, fix its steps, refuse what no
+machine or data allows.
 
 Images and start are listed and described once, and handed down: in `Opened` until the run is planned, then in
 its plan.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,26 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
-from vitkit.data.config import Splits
+from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
-from vitkit.models.config.compute_config import Compute
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
-from vitkit.runs.build import memory_for_images, model_config_of
-from vitkit.runs.config import Run, changed_options, parse_compute, read_config, write_config
+from vitkit.runs.config import Run, changed_options, new_model_config, require_data
+from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of, numbered_folders
-from vitkit.runs.machine import choose_for, find_device
+from vitkit.runs.machine import find_device
 from vitkit.runs.outlook import require_memory
 from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.series_record import read_series_record
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
-from vitkit.world import world_of_environment
+from vitkit.training.layer_rates import refuse_layers
+from vitkit.world import ALONE, World, world_of_environment
 
 SetSteps = Callable[[Run, int, int], Run]
 """A function of a run, a number of steps and the number of its training images; returns the run with these
@@ -52,11 +53,6 @@ class Opened:
     run: Run
     images: ImageData
     start: Start | None = None
-
-    @property
-    def num_images(self) -> int:
-        """Return the number of training images."""
-        return len(self.images.splits["train"])
 
 
 def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> ImageData:
@@ -79,7 +75,7 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> I
     listed = learning.open_data(run.data, uncut, rule).listed
     if listed is None:  # a task with images of its own
         return learning.open_data(run.data, cut, rule)
-    listed.cache.room = memory_for_images(run.loading, world_of_environment())
+    listed.cache.room = int(run.loading.memory_gib * 2**30 / world_of_environment().on_machine)
     return listed.cut(cut)
 
 
@@ -95,10 +91,10 @@ def describe_start(run: Run, opened: Opened | None = None) -> Start:
     Raises:
         VitkitError: as `find_start`.
     """
-    return _same_start(run, opened) or find_start(run.start)
+    return same_start(run, opened) or find_start(run.start)
 
 
-def _same_start(run: Run, opened: Opened | None) -> Start | None:
+def same_start(run: Run, opened: Opened | None) -> Start | None:
     """Return the start that is described already, if it is the run's."""
     if opened is None or opened.start is None:
         return None
@@ -138,28 +134,10 @@ class Plan:
     device: torch.device
     device_name: str
     """The device as it was given."""
-    compute: Compute | None = None
-    """The way in which the model computes, once the run has a folder."""
-    recorded: Mapping[str, Any] = field(default_factory=dict)
-    """The contents of the `config.json` of its folder, once it has one."""
-
-    def in_folder(self, folder: Path, command: str) -> "Plan":
-        """Give the plan of the run in its locked folder: as it was begun there, or as it begins now.
-
-        Args:
-            folder: the run folder, in which a run that begins is recorded.
-            command: that began the run, for the record.
-        """
-        if not (folder / "config.json").exists():
-            precision, exact = self.run.training.precision, self.run.training.exact
-            compute = choose_for(self.config, self.device, precision, phase="training", exact=exact)
-            return replace(self, compute=compute, recorded=write_config(folder, self.run, command, compute))
-        recorded = read_config(folder)
-        return replace(self, compute=parse_compute(recorded, folder), recorded=recorded)
 
     def measure(self, listener: Listener) -> Pace:
         """Time the steps of the run on this machine; its folder is not needed."""
-        return measure_pace(self.run, self.images, self.record, self.device, listener)
+        return measure_pace(self.run, self.images, self.config, self.record, self.device, listener)
 
 
 def plan_run(
@@ -169,9 +147,12 @@ def plan_run(
     device: str = "auto",
     opened: Opened | None = None,
     keep: bool = False,
+    world: World = ALONE,
     listener: Listener = SILENT,
 ) -> Plan:
     """Complete a run by its images, its start, this machine, and the record in its folder where it has begun.
+
+    All that can be refused before a folder is made is refused here.
 
     Args:
         run: with the options that were given.
@@ -179,20 +160,58 @@ def plan_run(
         device: of the computation.
         opened: images and start that were looked at already.
         keep: as for `list_images`.
+        world: the processes that train together.
         listener: hears the progress.
 
     Raises:
-        VitkitError: the images, the start or the machine do not allow the run.
+        VitkitError: the options, the folder, the images, the start or the machine do not allow the run.
     """
+    require_data(run)
+    if not run.model and not run.start.start:
+        raise VitkitError(
+            "This recipe begins from weights that are trained already: give them with --start, or begin with "
+            "vitkit finetune START."
+        )
+    if out is not None:
+        require_folder(out)
     run, computing_device = with_absolute_paths(run), find_device(device)
     with listener.progress("listing images"):
         images = list_images(run, opened, keep)
-    opened = Opened(run, images, _same_start(run, opened))
+    opened = Opened(run, images, same_start(run, opened))
     if run.training.minutes is not None and run.training.steps is None:
         run = choose_length(run, out, opened, device=device, listener=listener)
-    run, start, record = resolve_start(with_measured_pixels(run, images, listener), opened, out)
-    config = model_config_of(run, len(images.class_names), record)
+    run, start, record, config = resolve_start(with_measured_pixels(run, images, listener), opened, out)
+    _refuse_options(run, images, config)
+    require_memory(config, run, computing_device, world)
     return Plan(run, images, start, record, config, computing_device, device)
+
+
+def _refuse_options(run: Run, images: ImageData, config: ModelConfig) -> None:
+    """Refuse a run whose options fit neither its model nor its images."""
+    if run.training.patience is not None and "val" not in images.splits:
+        raise VitkitError(
+            "patience waits for a better validation, but there are no validation images: give "
+            "--splits.val-fraction, or leave patience out."
+        )
+    learning = find_task(run.task).learning
+    unfit = learning.explain_unfit(config, run.objective)
+    if unfit:
+        raise VitkitError(f"{run.model} {unfit}.")
+    learning.learned(run.objective)  # refuses options of the loss that do not fit the task
+    run.fewshot.check()
+    if run.optimizer.freezes and not run.start.start:
+        raise VitkitError(
+            "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
+            "(--start), or leave them out."
+        )
+    if run.optimizer.optimizer == "muon" and config.attention == "none":
+        raise VitkitError(
+            f"muon updates the matrices of a Transformer's blocks, and {run.model} has none: choose "
+            "--optimizer adamw or sgd."
+        )
+    refuse_augmentation(run.augmentation, config.in_channels)
+    refuse_layers(config.num_layers, run.optimizer)
+    run.training.total_steps(len(images.splits["train"]))  # refuses numbers of steps that no run gets through
 
 
 def with_absolute_paths(run: Run) -> Run:
@@ -204,7 +223,7 @@ def with_absolute_paths(run: Run) -> Run:
 
 def resolve_start(
     run: Run, opened: Opened, folder: Path | None = None
-) -> tuple[Run, Start | None, StartRecord | None]:
+) -> tuple[Run, Start | None, StartRecord | None, ModelConfig]:
     """Describe the start of a run, by the record in its folder where there is one.
 
     Args:
@@ -214,18 +233,20 @@ def resolve_start(
 
     Returns:
         The run with the name of the start's model where it had none; the start, None for new weights and
-        where there is a record; and the record of the start, None for new weights.
+        where there is a record; the record of the start, None for new weights; and the architecture of the
+        run's model.
 
     Raises:
         VitkitError: there is no such start, or the run's options contradict it.
     """
+    names = opened.images.class_names
     if not run.start.start:
-        return run, None, None
+        return run, None, None, new_model_config(run, len(names))
     start, record = None, None if folder is None else read_start_record(folder)
     if record is None:
-        start = describe_start(run, opened)
-        record = plan_start(run, opened.images.class_names, start)
-    return (run if run.model else replace(run, model=record.model)), start, record
+        start = opened.start or find_start(run.start)
+        record = plan_start(run, names, start)
+    return (run if run.model else replace(run, model=record.model)), start, record, record.config
 
 
 def begun_run(folder: Path) -> Run | None:
@@ -275,7 +296,7 @@ def _steps_in_default_folder(
     run: Run, opened: Opened, ending: str, set_steps: SetSteps, listener: Listener
 ) -> int | None:
     """Return the steps of a run or a series of the same options that has begun in a default folder."""
-    count, named = opened.num_images, resolve_start(run, opened)[0]
+    count, named = len(opened.images.splits["train"]), resolve_start(run, opened)[0]
     there = itertools.takewhile(Path.is_dir, numbered_folders(named, opened.images.name, ending))
     for folder in there:
         begun = begun_run(folder)
@@ -293,11 +314,10 @@ def _measure_length(run: Run, opened: Opened, out: Path | None, device: str, lis
     """Choose as many steps as the minutes of a run have time for on this machine."""
     images, place = opened.images, find_device(device)
     # With all that a plan fills in, so that the timed model is the trained model.
-    named, _, record = resolve_start(with_measured_pixels(run, images, listener), opened, out)
-    config = model_config_of(named, len(images.class_names), record)
+    named, _, record, config = resolve_start(with_measured_pixels(run, images, listener), opened, out)
     require_memory(config, named, place)  # before anything of the run is built
-    pace = measure_pace(named, images, record, place, listener)
-    steps = choose_steps(run.training, pace, opened.num_images, listener)
+    pace = measure_pace(named, images, config, record, place, listener)
+    steps = choose_steps(run.training, pace, len(images.splits["train"]), listener)
     if run.fewshot.data:
         listener.note(
             f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "

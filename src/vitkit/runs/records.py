@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ from vitkit.config import from_json, read, write
 from vitkit.durable import read_regular_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.vit_config import Interpolation
-from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
-from vitkit.runs.config import Run, new_model_config
+from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import pluralize
-from vitkit.weights.model_card import ModelCard
 
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
@@ -170,15 +168,6 @@ class StartRecord:
         return config
 
 
-def with_start(card: ModelCard, record: StartRecord) -> ModelCard:
-    """Add the origin of a start, and its rule of positions, to the card of the model that began from it."""
-    return replace(
-        card,
-        origin={**card.origin, "start": dict(record.origin)},
-        position_interpolation=record.position_interpolation,
-    )
-
-
 def read_start_record(folder: Path) -> StartRecord | None:
     """Read `start.json`; None where a run has not begun, or began with new weights.
 
@@ -186,18 +175,3 @@ def read_start_record(folder: Path) -> StartRecord | None:
         VitkitError: the record is damaged.
     """
     return read(StartRecord, folder / START_FILE)
-
-
-def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfig]:
-    """Return the name and the configuration of the model that is trained in a run folder.
-
-    Raises:
-        VitkitError: the run has a start, whose record is missing or damaged.
-    """
-    if not run.start.start:
-        config = new_model_config(run, num_classes)
-        return changed_name(run.model, config), config  # options may have made it another architecture
-    record = read_start_record(folder)
-    if record is None:
-        raise VitkitError(f"{folder / START_FILE}, the record of the run's start, is missing. Put it back.")
-    return record.model, record.config

@@ -7,6 +7,7 @@ A run reads its start until it has a checkpoint of its own; from then on `start.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,15 @@ from vitkit.models.channels_config import describe_channels, with_channels, with
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.checkpoints import read_stopped_run
+from vitkit.runs.checkpoints import find_committed
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.data_record import find_data
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_model, with_start
+from vitkit.runs.records import START_FILE, StartRecord, read_start_record
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
+from vitkit.training.checkpoint import load_weights, read_manifest
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import OpenCheckpoint, fit_statistics, fit_weights
 from vitkit.weights.model_card import ModelCard, card_of, fit_preprocessing
@@ -101,26 +103,25 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
-    if place.is_run and (options.start_from != "end" or place.kind == "unfinished run"):
-        stopped = read_stopped_run(place, options.start_from)
-        name, config = run_model(stopped.run, len(stopped.card.class_names), place.path)
-        card, file = replace(stopped.card, name=name), (stopped.file,)
-        return Start(
-            options.start, stopped.which, name, config, card, "vitkit", (), file, stopped.sha256, stopped.read
-        )
-    opened = OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
-    identity = opened.identity
+    if not place.is_run or (options.start_from == "end" and place.kind != "unfinished run"):
+        opened = OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
+        which, identity, files, read = "", opened.identity, opened.files, opened.read
+        sha256 = None if identity.checksum is None else identity.checksum.sha256
+    else:
+        checkpoint, which, identity = find_committed(place, options.start_from)
+        files, sha256 = (identity.file,), read_manifest(checkpoint).files[identity.file.name].sha256
+        read = partial(load_weights, checkpoint)
     return Start(
         options.start,
-        "",
+        which,
         identity.card.name or identity.config.family,
         identity.config,
         find_data(identity.card, options.start),
         identity.format,
         identity.notes,
-        opened.files,
-        None if identity.checksum is None else identity.checksum.sha256,
-        opened.read,
+        files,
+        sha256,
+        read,
     )
 
 
@@ -162,6 +163,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
     if unfit:
         raise VitkitError(f"{start.name} {unfit}.")
+    rule = run.start.position_interpolation or start.card.position_interpolation
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
     origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
     return StartRecord(
@@ -169,10 +171,10 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         start.model,
         config.family,
         to_json(config),
-        tuple(_lines(run, start, before, config, class_names)),
+        tuple(_lines(run, start, before, config, class_names, rule)),
         origin,
         {},  # `load_start` adds the hashes of the files when it reads them
-        _interpolation(run, start),
+        rule,
     )
 
 
@@ -208,12 +210,23 @@ def load_start(
             f"The weights of {start.name} have changed since {folder} was started from it, and the run has "
             "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
-    tensors = _fit_tensors(run, start, record.config, model)
+    config, options = model.config, run.start
+    wanted = LoadOptions(
+        num_classes=config.num_classes,
+        image_size=config.image_size,
+        head=options.head,
+        position_interpolation=options.position_interpolation,
+        image_mean=options.image_mean,
+        image_std=options.image_std,
+        channels=config.in_channels,
+    )
+    tensors = fit_weights(start.name, start.config, start.card, start.read(), wanted, model).tensors
     if run.start.head == "keep":
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
-    model.card = with_start(card_of(model), written)
+    card = card_of(model)
+    model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
     replace_json(folder / START_FILE, to_json(written))
     return written
 
@@ -268,36 +281,21 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     return [row_of[name] for name in class_names]
 
 
-def _fit_tensors(run: Run, start: Start, config: ModelConfig, model: ImageModel) -> dict[str, Tensor]:
-    """Read the weights of a start, and fit them to the channels, pixels, head and image size of the run."""
-    options = run.start
-    return fit_weights(
-        start.name,
-        start.config,
-        start.card,
-        start.read(),
-        LoadOptions(
-            num_classes=config.num_classes,
-            image_size=config.image_size,
-            head=options.head,
-            position_interpolation=options.position_interpolation,
-            image_mean=options.image_mean,
-            image_std=options.image_std,
-            channels=config.in_channels,
-        ),
-        model,
-    ).tensors
-
-
-def _interpolation(run: Run, start: Start) -> Interpolation:
-    """Give the rule by which the positions of a start are resized: the run's, else the start's own."""
-    return run.start.position_interpolation or start.card.position_interpolation
-
-
 def _lines(
-    run: Run, start: Start, before: ModelConfig, config: ModelConfig, class_names: Sequence[str]
+    run: Run,
+    start: Start,
+    before: ModelConfig,
+    config: ModelConfig,
+    class_names: Sequence[str],
+    rule: Interpolation,
 ) -> list[str]:
-    """Describe the start of a run, what is new in the run's model, and the warnings about the start."""
+    """Describe the start of a run, what is new in the run's model, and the warnings about the start.
+
+    Args:
+        run, start, class_names: as for `plan_start`.
+        before, config: the start's architecture with the run's channels and pixels; and the run's.
+        rule: by which positions are resized.
+    """
     lines = [
         f"{start.name}: {start.model} at {format_size(before.image_size)}, "
         f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
@@ -312,8 +310,8 @@ def _lines(
         lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
-        rule = INTERPOLATIONS[_interpolation(run, start)]
-        lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)} by {rule}")
+        sizes = f"{format_size(old)} to {format_size(new)}"
+        lines.append(f"positions: resized from {kind} of {sizes} by {INTERPOLATIONS[rule]}")
     changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
     # The line on positions names another image size.
     changed = [line for line in changed if not line.startswith("image_size")]

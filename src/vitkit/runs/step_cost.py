@@ -5,20 +5,22 @@ import time
 from dataclasses import dataclass
 
 import torch
+from torch.optim import Optimizer
 
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.kernels.block import Outline
 from vitkit.listener import Listener
 from vitkit.models.build import build_model
+from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as
 from vitkit.runs.timing import Clock, training_step
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.training.config import OptimizerConfig
 from vitkit.training.gradients import out_of_memory_explained
+from vitkit.training.layer_rates import rate_scales
 from vitkit.training.optim import create_optimizer
 
 ENOUGH_SECONDS = 0.5
@@ -71,7 +73,15 @@ def measure_cost(
     train_images, training = len(data.splits["train"]), run.training
     steps = training.total_steps(train_images)
     with listener.progress(f"measuring the speed of {run.model}"):
-        compute = _image_seconds(config, run, device)
+        # New weights do not change the time.
+        model = build_model(config).to(device)
+        precision, exact = training.precision, training.exact
+        compute_as(model, choose_for(config, device, precision, phase="training", exact=exact))
+        scales = rate_scales(model, run.optimizer)
+        for parameter, scale in scales.items():
+            parameter.requires_grad_(scale > 0)  # a frozen layer takes less time
+        optimizer = create_optimizer(model, run.optimizer, scales)
+        compute = image_seconds(model, optimizer, training.micro_batch_size or training.batch_size)
         load = _loading_seconds(data.splits["train"], run)
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
     evaluated = validations * count_images(data, "val") + count_images(data, "test")
@@ -104,30 +114,27 @@ def count_images(data: ImageData, split: str) -> int:
     return len(data.splits[split]) if split in data.splits else 0
 
 
-def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float:
+def image_seconds(model: ImageModel, optimizer: Optimizer, most: int) -> float:
     """Measure the seconds that an image takes in training: forward, backward and its part of an update.
 
-    Images are grey and the weights new: neither changes the time. Images of a step grow fourfold until a step
-    takes long enough to be measured.
+    Images are black: that does not change the time. Images of a step grow fourfold until a step takes long
+    enough to be measured.
 
     Args:
-        config: the configuration of the model.
-        run: gives batch size and precision.
-        device: where it is measured.
+        model: with its way to compute, on its device; it is trained.
+        optimizer: of the model.
+        most: images of the largest step.
 
     Raises:
-        VitkitError: the model does not fit into memory.
+        VitkitError: a step does not fit into memory.
     """
-    model = build_model(config).to(device)
-    chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
-    compute_as(model, chosen)
     # Two threads mean wall time, for which a person waits.
-    clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
-    count, optimizer = min(FIRST_IMAGES, most), create_optimizer(model, OptimizerConfig())
+    device, count = model.pixel_mean.device, min(FIRST_IMAGES, most)
+    clock = Clock(device, threads=2)
     while True:
-        images = torch.zeros((count, config.in_channels, *config.image_size), device=device)
+        images = torch.zeros((count, model.config.in_channels, *model.config.image_size), device=device)
         with out_of_memory_explained(count, images.shape):
-            step = training_step(model, model, chosen.precision, images, optimizer)
+            step = training_step(model, model, model.chosen.precision, images, optimizer)
             clock.seconds(step)  # warms up: memory is taken, kernels are chosen
             times = [clock.seconds(step)]
             if times[0] >= ENOUGH_SECONDS or count == most:

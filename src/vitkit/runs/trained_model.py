@@ -27,10 +27,11 @@ from vitkit.durable import (
 )
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config.card import Card
+from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.result import Result
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
-from vitkit.runs.records import StartRecord, with_start
+from vitkit.runs.records import StartRecord
 from vitkit.tasks import Answering, find_task, task_of
 from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
 from vitkit.weights.published import TRAINING_IMAGES
@@ -195,25 +196,25 @@ def is_training_data(card: Card, spec: str) -> bool:
     return data.fingerprint() == record.fingerprint
 
 
-def run_card(
-    run: Run, data: "ImageData | DataRecord", fingerprint: str, name: str, start: StartRecord | None
-) -> ModelCard:
-    """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
-    card = ModelCard(
-        name=name,
+def run_card(run: Run, data: DataRecord, config: ModelConfig, start: StartRecord | None) -> ModelCard:
+    """Make the card of the model that a run trains; its origin is completed when the run ends.
+
+    Args:
+        run, data, config, start: the run, the records of its images and its start, and its architecture.
+    """
+    origin: dict[str, Any] = {"recipe": run.recipe}
+    if start is not None:
+        origin["start"] = dict(start.origin)
+    elif "train" in data.images:  # else the weights were pre-trained on the images of the start
+        origin[TRAINING_IMAGES] = data.images["train"]
+    return ModelCard(
+        # An option may have changed the architecture; with a start, none may.
+        name=changed_name(run.model, config) if start is None else start.model,
         class_names=data.class_names,
         task=find_task(run.task).learning.learned(run.objective),
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
-        data=TrainingData(run.data, data.name, run.splits, fingerprint),
-        origin={"recipe": run.recipe, **_count_from_scratch(run, data)},
+        data=TrainingData(run.data, data.name, run.splits, data.fingerprint),
+        origin=origin,
+        position_interpolation="original" if start is None else start.position_interpolation,
     )
-    return card if start is None else with_start(card, start)
-
-
-def _count_from_scratch(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
-    """Give the number of training images of a run from scratch."""
-    if run.start.start:
-        return {}  # its weights were pre-trained on the images of its start
-    images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}
-    return {TRAINING_IMAGES: images["train"]} if "train" in images else {}

@@ -31,7 +31,7 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result, table_of
-from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
+from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.start import find_start
@@ -431,10 +431,7 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
     """Return the configuration of the model that a run trains."""
-    planned, _, record = resolve_start(run, Opened(run, data))
-    if record is not None:
-        return record.config
-    return new_model_config(planned, len(data.class_names))
+    return resolve_start(run, Opened(run, data))[-1]
 
 
 def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:

@@ -477,7 +477,12 @@ def _plan(
     Raises:
         VitkitError: the images, the model or the budget are too small for such points.
     """
-    run, data, count, budget = opened.run, opened.images, opened.num_images, options.budget_seconds
+    run, data, count, budget = (
+        opened.run,
+        opened.images,
+        len(opened.images.splits["train"]),
+        options.budget_seconds,
+    )
     steps, seconds = run.training.total_steps(count), None
     if recorded is not None:
         steps, seconds = recorded
