@@ -153,11 +153,9 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
     recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
     study = new_study(_kind(options), command, recorded, ())
     with study.claim(folder):
-        collected = COLLECTORS[options.item](options, folder)
-        result = Reproduction(
-            folder, item.title, item.conclusion, collected.answer, collected=collected.numbers
-        )
-        return keep(result, item, collected.parts, collected.folders, command)
+        other = COLLECTORS[options.item](options, folder)
+        result = Reproduction(folder, item.title, item.conclusion, other.answer, collected=other.numbers)
+        return keep(result, item, other.parts, other.folders, command)
 
 
 def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
