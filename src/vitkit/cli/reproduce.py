@@ -2,16 +2,12 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.options import JsonOption, importing, parse
 from vitkit.jobs.options import as_arguments
 from vitkit.jobs.reproduce.options import ReproduceOptions
-
-if TYPE_CHECKING:
-    from vitkit.jobs.reproduce.reproduce import Reproduction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +51,8 @@ def main(arguments: list[str]) -> None:
             console.print_next("the same command without --plan")
         return
     console.download(*options.starts)
-    reproduction = run_reproduce(options, shlex.join(["vitkit", "reproduce", *arguments]))
-    console.print_result(reproduction, command.json, _print)
+    line = shlex.join(["vitkit", "reproduce", *arguments])
+    console.print_result(run_reproduce(options, line), command.json)
 
 
 def _print_list(as_json: bool) -> None:
@@ -65,17 +61,8 @@ def _print_list(as_json: bool) -> None:
         from vitkit.jobs.reproduce.items import ITEMS
 
     if as_json:
-        listed = [
-            {
-                "item": name,
-                "title": item.title,
-                "conclusion": item.conclusion,
-                "needs": item.needs,
-                "here": item.here,
-                "at_paper_size": item.at_paper_size,
-            }
-            for name, item in ITEMS.items()
-        ]
+        keys = ("title", "conclusion", "needs", "here", "at_paper_size")
+        listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
         console.print_json({"items": listed})
         return
     console.print_table(
@@ -84,15 +71,3 @@ def _print_list(as_json: bool) -> None:
         text=range(5),
     )
     console.print_next("vitkit reproduce table8 --plan")
-
-
-def _print(reproduction: "Reproduction") -> None:
-    """Print the paper's conclusion, whether it holds here, and the command that can follow."""
-    console.print_lines(
-        "",
-        reproduction.item.title,
-        f"The paper: {reproduction.item.conclusion}",
-        "",
-        *reproduction.answer.answer,
-    )
-    console.print_next(f"open {shlex.quote(str(reproduction.folder / 'report.html'))} in a browser")

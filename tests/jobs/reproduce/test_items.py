@@ -22,7 +22,7 @@ STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None 
 def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
     options, item = ReproduceOptions(name, data=data), ITEMS[name]
     base, design, _ = make_design(options, item, folder)
-    return design, make_arms(options, item, base, design, 40)
+    return design, make_arms(base, design, 40)
 
 
 def test_the_list_has_the_figures_and_tables_of_the_paper() -> None:

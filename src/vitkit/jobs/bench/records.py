@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from vitkit.config import COUNT, Positive, Range, to_json
+from vitkit.config import COUNT, Count, Positive, Range, to_json
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.result import Block, Result, table_of
@@ -57,9 +57,9 @@ class Speed(BatchRecord):
     """The median of its rounds."""
     quartiles: tuple[float, float]
     """The quartiles of the images per second."""
-    seconds: float
+    seconds: Positive
     """Seconds of a step, the median."""
-    least_seconds: float
+    least_seconds: Positive
     reference: str
     """The contestant that ratios are taken to."""
     ratio: float
@@ -77,11 +77,11 @@ class Memory(BatchRecord):
     """The memory of a step of vitkit."""
 
     kind: Literal["memory"] = "memory"
-    peak: int
+    peak: Count
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
-    room: int
+    room: Count
     """Bytes that the largest batch may take."""
-    largest_batch: int
+    largest_batch: Count
     """The estimate of training; 0 where not even one image fits."""
 
 
@@ -103,8 +103,12 @@ class Bench(Result):
         )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the machine, and for each model and size its tables."""
-        blocks: list[Block] = [self.summary()]
+        """Return the machine, and the tables."""
+        return [self.summary(), *self.tables()]
+
+    def tables(self) -> list[Block]:
+        """Return for each model and size its tables, and what their numbers mean."""
+        blocks: list[Block] = []
         for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
             own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
             for phase in get_args(BenchPhase):

@@ -71,8 +71,8 @@ class Variant:
     """Its steps over the base's steps."""
     rates: tuple[float, ...] = ()
     """Learning rates that it tries on held-out images; none: its own."""
-    seeds: int | None = None
-    """Runs of the arm; None: as many as the study has seeds."""
+    seeds: int = 0
+    """Runs of the arm; 0: as many as the study has seeds."""
 
 
 @dataclass(frozen=True)

@@ -5,28 +5,30 @@ beside the paper's numbers.
 """
 
 import base64
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitkit.config import read, to_json
-from vitkit.durable import read_regular_file, refuse_link
+from vitkit.durable import read_regular_file, refuse_link, replace_file, replace_json
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
-from vitkit.jobs.bench.bench import bench, keep
-from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
+from vitkit.jobs.bench.bench import bench
+from vitkit.jobs.bench.bench import keep as keep_bench
+from vitkit.jobs.bench.records import Bench
 from vitkit.jobs.cost import Table6, count_table6
 from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
-from vitkit.jobs.study.study import Comparison, TestImages, arm_table, difference_plot
+from vitkit.jobs.study.study import Comparison, StudyResult, TestImages, arm_table, difference_plot
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.vtab import portable_json, remarks, run_vtab, score_table
 from vitkit.report.template import Part, Photo, render_page
-from vitkit.result import Number, Plot, Table, table_of
+from vitkit.result import Block, Number, Plot, Table, table_of
 from vitkit.runs.config import shown_command
-from vitkit.tasks.page import fraction_cell, points, shown_score
+from vitkit.tasks.page import points, shown_score
 from vitkit.text import join_names, pluralize
 
 if TYPE_CHECKING:
@@ -111,18 +113,21 @@ def summarise(findings: Sequence[Finding]) -> str:
     outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
     if not outcomes:
         return ""
-    counts = {outcome: outcomes.count(outcome) for outcome in COUNTED}
-    counted = [f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in counts.items() if count]
-    noun = "conclusion" if len(outcomes) == 1 else "conclusions"
-    return f"Of {len(outcomes)} {noun} of the paper, {join_names(counted)} at this size."
+    counted = [
+        pluralize(outcomes.count(singular), singular, plural)
+        for singular, plural in PLURAL.items()
+        if singular in outcomes
+    ]
+    conclusions = pluralize(len(outcomes), "conclusion")
+    return f"Of {conclusions} of the paper, {join_names(counted)} at this size."
 
 
-COUNTED: Mapping[Outcome, tuple[str, str]] = {
-    "holds": ("holds", "hold"),
-    "does not hold": ("does not hold", "do not hold"),
-    "cannot be told": ("cannot be told", "cannot be told"),
+PLURAL: Mapping[Outcome, str] = {
+    "holds": "hold",
+    "does not hold": "do not hold",
+    "cannot be told": "cannot be told",
 }
-"""The verb of an outcome, singular and plural."""
+"""The outcomes as several conclusions have them."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +153,15 @@ class ArmRow:
     """Mean score of the validation images; -1 where there are none."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The result of a study, as `result.json` has it."""
+@dataclass(frozen=True, repr=False)
+class Reproduction(StudyResult):
+    """The result of a study of the paper."""
 
+    title: str
+    conclusion: str
+    """The paper's."""
     answer: tuple[str, ...]
-    """The sentences."""
+    """Whether it holds here, in sentences."""
     findings: tuple[Finding, ...] = ()
     arms: tuple[ArmRow, ...] = ()
     images: int | None = None
@@ -164,6 +172,22 @@ class Answer:
     """The data, model and so on: a topic and its value each."""
     collected: Any = None
     """The numbers of other verbs as plain data."""
+
+    def summary(self) -> str:
+        """Give the conclusions here."""
+        return f"{self.title}. {' '.join(self.answer)}"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the paper's conclusion, and whether it holds here."""
+        return "", self.title, f"The paper: {self.conclusion}", "", *self.answer
+
+    def following(self) -> Sequence[str]:
+        """Return the command that shows the page."""
+        return (f"open {shlex.quote(str(self.folder / 'report.html'))} in a browser",)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the contents of result.json, without paths of this machine."""
+        return {name: value for name, value in super().to_json().items() if name != "folder"}
 
 
 def say(finding: Finding, tested: TestImages) -> str:
@@ -193,31 +217,31 @@ def say(finding: Finding, tested: TestImages) -> str:
     return f"{claim.statement}: this {finding.outcome} at this size, {size}."
 
 
-def study_parts(answer: Answer, design: Design, comparison: Comparison, timed: bool) -> list[Part]:
+def study_parts(result: Reproduction, design: Design, comparison: Comparison, timed: bool) -> list[Part]:
     """Make the parts of the page on a study's own numbers.
 
     Args:
-        answer: of the study.
+        result: the result of the study.
         design: decides the axis of its figure.
         comparison: of its arms with the first one.
         timed: whether the scores are drawn against the speed of training too.
     """
     sentences = (
         design.shared,
-        f"{pluralize(answer.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
+        f"{pluralize(result.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
         "and test images.",
     )
-    places = {arm.name: arm.x for arm in answer.arms}
+    places = {arm.name: arm.x for arm in result.arms}
     plot = (
-        _line_plot(answer, comparison.score, places, design.axis)
+        _line_plot(result.arms, comparison.score, places, design.axis)
         if design.axis
         else difference_plot(comparison)
     )
-    parts: list[Part] = [("Here", (_arm_table(answer, comparison), *sentences, plot))]
-    speeds = {arm.name: arm.images_per_second for arm in answer.arms if arm.images_per_second is not None}
+    parts: list[Part] = [("Here", (_arm_table(result.arms, comparison), *sentences, plot))]
+    speeds = {arm.name: arm.images_per_second for arm in result.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."
-        drawn = _line_plot(answer, comparison.score, speeds, "images a second in training")
+        drawn = _line_plot(result.arms, comparison.score, speeds, "images a second in training")
         parts.append(("Against the speed", (when, drawn)))
     if not design.axis and comparison.arms:
         against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
@@ -225,7 +249,7 @@ def study_parts(answer: Answer, design: Design, comparison: Comparison, timed: b
     return parts
 
 
-def _arm_table(answer: Answer, tested: Comparison) -> Table:
+def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
     def number(form: str, value: float | None) -> str | Number:
         return "–" if value is None else Number(form.format(value), value)
 
@@ -244,14 +268,14 @@ def _arm_table(answer: Answer, tested: Comparison) -> Table:
         ),
         "95 % interval": interval,
     }
-    return table_of(answer.arms, columns)
+    return table_of(arms, columns)
 
 
-def _line_plot(answer: Answer, score: str, places: Mapping[str, float], axis: str) -> Plot | None:
+def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], axis: str) -> Plot | None:
     """Draw the lines of a figure; of several arms at the same point the best by validation.
 
     Args:
-        answer: has the arms.
+        arms: the arms.
         score: the name of their scores.
         places: the place on the axis of each arm that is drawn, by name.
         axis: its label.
@@ -259,7 +283,7 @@ def _line_plot(answer: Answer, score: str, places: Mapping[str, float], axis: st
     from vitkit.analysis.study_figures import line_figure
 
     best: dict[tuple[str, float], ArmRow] = {}
-    for arm in answer.arms:
+    for arm in arms:
         point = arm.line, places.get(arm.name, 0.0)
         before = best.get(point)
         if arm.name in places and (before is None or (arm.validation or 0) > (before.validation or 0)):
@@ -274,38 +298,38 @@ def _line_plot(answer: Answer, score: str, places: Mapping[str, float], axis: st
     return Plot(figure, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
 
 
-def render(
-    item: "Item",
-    answer: Answer,
-    parts: Sequence[Part],
-    folders: Sequence[str],
-    name: str,
-    command: str,
-) -> str:
-    """Make the page as HTML.
+def keep(
+    result: Reproduction, item: "Item", parts: Sequence[Part], folders: Sequence[str], command: str
+) -> Reproduction:
+    """Write a result, and its page beside the paper's numbers.
 
     Args:
+        result: the result.
         item: the figure or table.
-        answer: of the study.
-        parts: of our numbers.
+        parts: the parts of the page on our numbers.
         folders: within the study's folder, of runs that have a page of their own.
-        name: of the study's folder.
         command: that made the study.
+
+    Returns:
+        The same result.
     """
     curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
     theirs: list[Part] = [
         ("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
         *((numbers.source, (numbers.table(),)) for numbers in item.paper),
     ]
-    papers, here = dict(item.setting), answer.setting
+    papers, here = dict(item.setting), result.setting
     rows = tuple((topic, papers.get(topic, "–"), here.get(topic, "–")) for topic in {**papers, **here})
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
         f"{item.at_paper_size}."
     )
     page = [*parts, *theirs, ("Why they differ", (Table(("", "paper", "here"), rows), why))]
-    title = f"{item.title} ({name})"
-    return render_page(title, answer.answer, page, folders=folders, command=shown_command(command))
+    title = f"{item.title} ({result.folder.name})"
+    html = render_page(title, result.answer, page, folders=folders, command=shown_command(command))
+    replace_json(result.folder / "result.json", result.to_json())
+    replace_file(result.folder / "report.html", [html.encode()])
+    return result
 
 
 @dataclass(frozen=True)
@@ -405,37 +429,17 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
             device=options.device,
             listener=options.listener,
         )
-        keep(measured, folder)
+        keep_bench(measured, folder)
     measurement = read(Bench, path)
     assert measurement is not None  # it was written above
-    records = [record for record in measurement.records if not isinstance(record, Response)]
-    batches = {
-        (record.model, record.image_size, record.precision): record.largest_batch
-        for record in records
-        if isinstance(record, Memory) and record.phase == "training"
-    }
-
-    def largest(record: Speed) -> str:
-        batch = batches.get((record.model, record.image_size, record.precision))
-        return "–" if batch is None else f"{batch:,}"
-
-    columns: dict[str, Callable[[Speed], str | Number]] = {
-        "model": lambda speed: speed.model,
-        "pixels": lambda speed: str(speed.image_size[0]),
-        "precision": lambda speed: speed.precision,
-        "images a second": lambda speed: Number(f"{speed.images_per_second:,.1f}", speed.images_per_second),
-        "largest batch of training": largest,
-    }
-    speeds = (record for record in records if isinstance(record, Speed) and record.library == "vitkit")
-    table = table_of((speed for speed in speeds if speed.phase == "inference"), columns)
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
-    part = ("Here", (table, *pictures))
     sentence = (
         f"Measured on {measurement.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
         "it does not print."
     )
-    return Collected((sentence,), (part,), [to_json(record) for record in records])
+    numbers = [to_json(record) for record in measurement.records if record.kind != "latency"]
+    return Collected((sentence,), (("Here", (*pictures, *measurement.tables())),), numbers)
 
 
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
@@ -475,21 +479,20 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
         cache=False,  # nobody needs the features of these models again
         listener=options.listener,
     )
-    rows: list[tuple[str | Number, ...]] = []
-    numbers = {}
-    for label, model in zip(models, measured.models, strict=True):
-        rows.append((label, *(fraction_cell(score.mean) for score in model.scores)))
-        numbers[label] = {
+    named = tuple(replace(model, name=label) for label, model in zip(models, measured.models, strict=True))
+    numbers = {
+        model.name: {
             f"{score.shots} shots": {"mean": score.mean, "interval": score.interval} for score in model.scores
         }
+        for model in named
+    }
     how = (
         "Ridge regression on the frozen features of a few images of each class, the mean of "
         f"{measured.seeds} draws, tested on {measured.test_images:,} images; guessing would be right on "
         f"{measured.chance:.1%}."
     )
-    headings = ("", *(f"{shots} shots" for shots in SHOTS))
-    part = ("Few-shot accuracy before fine-tuning", (Table(headings, tuple(rows)), how))
-    return Collected((), (part,), numbers)
+    shown = (*replace(measured, models=named).blocks(), how)
+    return Collected((), (("Few-shot accuracy before fine-tuning", shown),), numbers)
 
 
 COLLECTORS: Mapping[ItemName, Callable[[ReproduceOptions, Path], Collected]] = {

@@ -1,6 +1,6 @@
 """The paper's numbers as plain data: arXiv 2010.11929v2, tables as numbered there.
 
-The compute of Table 6 stands in `jobs/cost.py`, and Table 9 in `jobs/vtab/paper.py`, where they are compared
+Table 6 stands in `jobs/cost.py`, and Table 9 in `jobs/vtab/paper.py`, where they are compared
 with our numbers; here they are used, and not copied.
 """
 
@@ -82,35 +82,10 @@ DATA_SIZES = PaperTable(
     {name: TABLE_5.rows[f"{name}, ImageNet"] for name in ("ImageNet", "ImageNet-21k", "JFT-300M")},
 )
 
-ACCURACIES_6 = (
-    (80.73, 86.27, 98.61, 90.49, 93.40, 99.27),
-    (84.15, 88.85, 99.00, 91.87, 95.80, 99.56),
-    (84.37, 88.28, 99.19, 92.52, 95.83, 99.45),
-    (86.30, 89.43, 99.38, 93.46, 96.81, 99.66),
-    (87.12, 89.99, 99.38, 94.04, 97.11, 99.56),
-    (88.08, 90.36, 99.50, 94.71, 97.11, 99.71),
-    (77.54, 84.56, 97.67, 86.07, 91.11, 94.26),
-    (82.12, 87.94, 98.29, 89.20, 93.43, 97.02),
-    (80.67, 87.07, 98.48, 89.17, 94.08, 95.95),
-    (81.88, 87.96, 98.82, 90.22, 94.17, 96.94),
-    (84.97, 89.69, 99.06, 92.05, 95.37, 98.62),
-    (85.56, 89.89, 99.24, 91.92, 95.75, 98.75),
-    (87.22, 90.15, 99.34, 93.53, 96.32, 99.04),
-    (84.90, 89.15, 99.01, 92.24, 95.75, 99.46),
-    (85.58, 89.65, 99.14, 92.63, 96.65, 99.40),
-    (85.68, 89.04, 99.24, 92.93, 96.97, 99.43),
-    (86.60, 89.72, 99.18, 93.64, 97.03, 99.40),
-    (87.12, 89.76, 99.31, 93.89, 97.36, 99.11),
-)
-"""The accuracies of Table 6, in the order of `TABLE_6`."""
-
 TABLE_6_WHOLE = PaperTable(
     "Table 6: pre-training on JFT-300M, top-1 accuracy in per cent after fine-tuning, and exaFLOPs",
     ("model, epochs", "ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "exaFLOPs"),
-    {
-        f"{model}, {epochs}": (*accuracies, float(compute))
-        for (model, epochs, compute), accuracies in zip(TABLE_6, ACCURACIES_6, strict=True)
-    },
+    {f"{model}, {epochs}": (*accuracies, float(compute)) for model, epochs, compute, accuracies in TABLE_6},
 )
 
 TABLE_7 = PaperTable(

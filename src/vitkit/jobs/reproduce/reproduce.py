@@ -6,32 +6,31 @@ OUT/result.json   the result, OUT/report.html the same beside the paper's number
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
-from vitkit.config import COUNT, Positive, Range, describe_value, from_json, nearest, to_json
+from vitkit.config import COUNT, Positive, Range, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import Scores, paired_difference
+from vitkit.evaluation.paired import paired_difference
 from vitkit.jobs.functions import from_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.reproduce.designs import Base, Design, Variant, base_of, flops
+from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.jobs.reproduce.page import (
     COLLECTORS,
-    Answer,
     ArmRow,
     Finding,
+    Reproduction,
     collect_few_shot,
     collect_vtab,
     judge,
-    render,
+    keep,
     say,
     study_parts,
     summarise,
@@ -41,8 +40,6 @@ from vitkit.jobs.study.study import (
     Arm,
     Comparison,
     Planned,
-    ScoredArms,
-    StudyResult,
     begins_within,
     check_arms,
     compare_arms,
@@ -55,8 +52,7 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.models.zoo import model_config
-from vitkit.report.template import Part
-from vitkit.runs.budget import Pace, with_steps
+from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
@@ -83,22 +79,6 @@ ONE_START = ("fig2", "table2", "table5", "table9")
 """Items that fine-tune a single checkpoint; items that draw pictures take several."""
 SMALL_SIDE = 32
 """Pixels a side of images other than the digits: small enough for a base of two minutes."""
-
-
-@dataclass(frozen=True, repr=False)
-class Reproduction(StudyResult):
-    """The result of a study of the paper."""
-
-    item: Item
-    answer: Answer
-
-    def summary(self) -> str:
-        """Give the conclusions here."""
-        return f"{self.item.title}. {' '.join(self.answer.answer)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the contents of result.json, without paths of this machine."""
-        return {"title": self.item.title, "conclusion": self.item.conclusion, **to_json(self.answer)}
 
 
 @dataclass(frozen=True)
@@ -173,33 +153,33 @@ def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) 
     recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
     study = new_study(_kind(options), command, recorded, ())
     with study.claim(folder):
-        collected = COLLECTORS[options.item](options, folder)
-        answer = Answer(collected.answer, collected=collected.numbers)
-        return _write(folder, item, answer, collected.parts, collected.folders, command)
+        other = COLLECTORS[options.item](options, folder)
+        result = Reproduction(folder, item.title, item.conclusion, other.answer, collected=other.numbers)
+        return keep(result, item, other.parts, other.folders, command)
 
 
 def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Train the arms of a study and compare them."""
     listener = options.listener
     base, design, opened = make_design(options, item, folder)
-    length = _recorded_length(options, design, folder)
+    length = _recorded_length(options, folder)
     if length is None:
-        arms = make_arms(options, item, base, design, 1)  # their length is not chosen yet
+        arms = make_arms(base, design, 1)  # their length is not chosen yet
         # The start of an arm that begins from another arm is not there yet.
         check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, opened)
-        paces = measure_paces(_runs(design), options, opened)
-        length = _choose_length(options, item, base, design, paces)
+        length, _ = _measure(options, item, base, design, opened)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
-    arms = make_arms(options, item, base, design, length.length)
+    seeds = options.seeds or item.seeds
     recorded = {
         "item": options.item,
         "minutes": options.minutes if options.steps is None else None,
         "steps": options.steps,
-        "seeds": _seeds(options, item),
+        "seeds": seeds,
         "only": list(options.only),
+        **to_json(length),
     }
-    study = new_study(_kind(options), command, {**recorded, **to_json(length)}, arms)
+    study = new_study(_kind(options), command, recorded, make_arms(base, design, length.length))
     with study.claim(folder):
         completed = complete_arms(study.arms, folder, options, command)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
@@ -208,21 +188,33 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else None
         with listener.progress("comparing the arms"):
-            answer, comparison = _analyse(options, item, base, design, study.arms, completed, length, folder)
-            parts = study_parts(answer, design, comparison, item.timed)
-            if few_shot is not None:
-                answer = replace(answer, collected=few_shot.numbers)
-                parts += few_shot.parts
-            return _write(folder, item, answer, parts, run_pages(folder, study.arms), command)
+            compared = _compare(folder, base, design, study.arms, completed, length.speed)
+            tested, findings, rows = compared
+            result = Reproduction(
+                folder,
+                item.title,
+                item.conclusion,
+                tuple(_sentences(findings, rows, tested, seeds)),
+                tuple(findings),
+                tuple(rows),
+                tested.images,
+                tested.split,
+                seeds,
+                _setting(base, design, length),
+                collected=None if few_shot is None else few_shot.numbers,
+            )
+            parts = study_parts(result, design, tested, item.timed)
+            parts += () if few_shot is None else few_shot.parts
+            return keep(result, item, parts, run_pages(folder, study.arms), command)
 
 
-def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
+def _recorded_length(options: ReproduceOptions, folder: Path) -> Length | None:
     """Read the length of a study that has begun, so that nothing is measured again; None for a new study.
 
     For a folder that holds something else any length will do: `Study.claim` refuses the folder.
 
     Raises:
-        VitkitError: the record is damaged, or has the speed of an arm that the study lacks.
+        VitkitError: the record is damaged.
     """
     path = folder / RECORD
     if not path.exists():
@@ -231,34 +223,11 @@ def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) ->
     if begun.kind != _kind(options):
         return Length(1, {})
     recorded = {name: begun.options[name] for name in ("length", "speed") if name in begun.options}
-    length = from_json(Length, recorded, str(path))
-    unknown = set(length.speed) - {variant.name for variant in design.variants}
-    if unknown:
-        raise VitkitError(
-            f"{path}: speed: expected arms of this study, found {describe_value(sorted(unknown))}. Put the "
-            "original file back, or begin again with another --out."
-        )
-    return length
-
-
-def _write(
-    folder: Path, item: Item, answer: Answer, parts: Sequence[Part], folders: Sequence[str], command: str
-) -> Reproduction:
-    """Write the result and its page."""
-    reproduction = Reproduction(folder, item, answer)
-    replace_json(folder / "result.json", reproduction.to_json())
-    page = render(item, answer, parts, folders, folder.name, command)
-    replace_file(folder / "report.html", [page.encode()])
-    return reproduction
+    return from_json(Length, recorded, str(path))
 
 
 def _kind(options: ReproduceOptions) -> str:
     return f"reproduction of {options.item}"
-
-
-def _seeds(options: ReproduceOptions, item: Item) -> int:
-    """Count the seeds that each arm is trained with, unless the arm says otherwise."""
-    return options.seeds or item.seeds
 
 
 # --- the arms ---
@@ -289,8 +258,12 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path) -> tuple[Ba
     for name in options.only:
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
-    chosen = tuple(variant for variant in design.variants if not options.only or variant.name in options.only)
-    return base, replace(design, variants=chosen), Opened(run, data)
+    variants = tuple(
+        replace(variant, seeds=variant.seeds or options.seeds or item.seeds)
+        for variant in design.variants
+        if not options.only or variant.name in options.only
+    )
+    return base, replace(design, variants=variants), Opened(run, data)
 
 
 def _base_run(options: ReproduceOptions, item: Item) -> Run:
@@ -343,9 +316,7 @@ def _at_higher_resolution(run: Run) -> Run:
     )
 
 
-def make_arms(
-    options: ReproduceOptions, item: Item, base: Base, design: Design, length: int
-) -> tuple[Arm, ...]:
+def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
     """Make the arms of a study whose base trains for `length` steps."""
     arms = []
     for variant in design.variants:
@@ -360,10 +331,7 @@ def make_arms(
             checkpoint_every=math.ceil(steps / CHECKPOINTS),
             keep=1,
         )
-        series = SeriesOptions(
-            sweep_rates=variant.rates,
-            runs=_seeds(options, item) if variant.seeds is None else variant.seeds,
-        )
+        series = SeriesOptions(sweep_rates=variant.rates, runs=variant.seeds)
         arms.append(Arm(variant.name, variant.label, replace(run, training=training), series))
     return tuple(arms)
 
@@ -376,31 +344,38 @@ def _validations(run: Run) -> int:
 # --- the length ---
 
 
-def _choose_length(
-    options: ReproduceOptions, item: Item, base: Base, design: Design, paces: Mapping[str, Pace]
-) -> Length:
-    """Choose the steps of the base so that all runs together take the given minutes."""
+def _measure(
+    options: ReproduceOptions, item: Item, base: Base, design: Design, opened: Opened
+) -> tuple[Length, tuple[Planned, ...]]:
+    """Choose the steps of the base so that all runs together take the given minutes, and plan the arms."""
+    paces = measure_paces({variant.name: variant.run for variant in design.variants}, options, opened)
     batch = design.variants[0].run.training.batch_size
     speed = {name: batch / pace.step for name, pace in paces.items()}
-    if options.steps is not None:
-        return Length(options.steps, speed if item.timed else {})
-    fixed, of_each_step = 0.0, 0.0  # seconds; the steps are the base's
-    for variant, arm in zip(design.variants, make_arms(options, item, base, design, 1), strict=True):
-        pace = paces[variant.name]
-        fixed += arm.series.num_runs * _overhead(variant, base, pace)
-        of_each_step += arm.series.num_runs * variant.length * pace.step
-    steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / of_each_step))
-    if steps < FEW_STEPS:
-        options.listener.warn(
-            f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach little: "
-            "give more --minutes, fewer --seeds, or some of the arms with --only."
+    # The seconds of a run of each arm beside its steps.
+    beside = {
+        variant.name: (_validations(variant.run) + base.tested) * paces[variant.name].validation + FINISHING
+        for variant in design.variants
+    }
+    steps = options.steps
+    if steps is None:
+        runs = {arm.folder: arm.series.num_runs for arm in make_arms(base, design, 1)}
+        fixed = sum(runs[name] * seconds for name, seconds in beside.items())
+        of_each_step = sum(
+            runs[variant.name] * variant.length * paces[variant.name].step for variant in design.variants
         )
-    return Length(steps, speed)
-
-
-def _overhead(variant: Variant, base: Base, pace: Pace) -> float:
-    """Estimate the seconds of a run for everything but its steps."""
-    return (_validations(variant.run) + base.tested) * pace.validation + FINISHING
+        steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / of_each_step))
+        if steps < FEW_STEPS:
+            options.listener.warn(
+                f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach "
+                "little: give more --minutes, fewer --seeds, or some of the arms with --only."
+            )
+    elif not item.timed:
+        speed = {}
+    planned = []
+    for arm in make_arms(base, design, steps):
+        own = arm.run.training.total_steps(base.num_images)
+        planned.append(plan_arm(arm, own, own * paces[arm.folder].step + beside[arm.folder]))
+    return Length(steps, speed), tuple(planned)
 
 
 def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
@@ -414,69 +389,78 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     _refuse_missing(options, item)
     if item.design is None:
         return ()
-    base, design, opened = make_design(options, item, folder)
-    paces = measure_paces(_runs(design), options, opened)
-    length = _choose_length(options, item, base, design, paces).length
-    planned = []
-    arms = make_arms(options, item, base, design, length)
-    for variant, arm in zip(design.variants, arms, strict=True):
-        pace, steps = paces[arm.folder], arm.run.training.total_steps(base.num_images)
-        planned.append(plan_arm(arm, steps, steps * pace.step + _overhead(variant, base, pace)))
-    return tuple(planned)
-
-
-def _runs(design: Design) -> dict[str, Run]:
-    return {variant.name: variant.run for variant in design.variants}
+    return _measure(options, item, *make_design(options, item, folder))[1]
 
 
 # --- the result ---
 
 
-def _analyse(
-    options: ReproduceOptions,
-    item: Item,
+def _compare(
+    folder: Path,
     base: Base,
     design: Design,
     arms: Sequence[Arm],
     completed: Sequence[Series],
-    length: Length,
-    folder: Path,
-) -> tuple[Answer, Comparison]:
-    """Test the paper's conclusions with the arms of a study, and compare them with the first one."""
+    speed: Mapping[str, float],
+) -> tuple[Comparison, list[Finding], list[ArmRow]]:
+    """Compare the arms of a study with the first one, and test the paper's conclusions with them."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     tested = read_scores(folder, *zip(*pairs, strict=True))
     scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
-    findings = judge(design.claims, scores, validation)
-    labels = {arm.folder: arm.label for arm in arms}
     rows = []
     for variant, arm, series in zip(design.variants, arms, completed, strict=True):
+        of_arm = scores.get(arm.folder, {})
+        mean, interval = None, None
+        if of_arm:
+            stacked = np.stack(list(of_arm.values()))
+            # The difference from zeros is the mean, with an interval over seeds and images.
+            score = paired_difference(np.zeros_like(stacked), stacked)
+            mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
         rows.append(
-            _arm_row(
-                variant,
-                arm,
-                series,
-                scores.get(arm.folder, {}),
-                validation.get(arm.folder),
-                base,
-                length.speed.get(arm.folder),
+            ArmRow(
+                name=arm.folder,
+                label=arm.label,
+                line=variant.line,
+                x=variant.x,
+                steps=arm.run.training.total_steps(base.num_images),
+                learning_rate=series.chosen,
+                flops=flops(arm.run, base.num_classes) if arm.run.model else None,
+                images_per_second=speed.get(arm.folder),
+                scores={str(seed): float(row.mean()) for seed, row in of_arm.items()},
+                mean=mean,
+                interval=interval,
+                validation=validation.get(arm.folder),
             )
         )
-    summary = summarise(findings)
-    sentences = [summary] if summary else []
-    sentences += [say(finding, tested) + _name_chosen(finding, labels) for finding in findings]
-    sentences += _accuracy_sentences(findings, rows, tested)
-    seeds = _seeds(options, item)
+    comparison = compare_arms(folder, *zip(*pairs, strict=True))
+    return comparison, judge(design.claims, scores, validation), rows
+
+
+def _sentences(
+    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: Comparison, seeds: int
+) -> Iterator[str]:
+    """Say whether the paper's conclusions hold; where nothing is compared, give the accuracy of each arm."""
+    if summary := summarise(findings):
+        yield summary
+    labels = {row.name: row.label for row in rows}
+    for finding in findings:
+        names, chosen = (*finding.claim.more, *finding.claim.less), (*finding.more, *finding.less)
+        # A name that ends in * stands for several arms (`Claim`), of which the validation chose one.
+        several = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
+        yield say(finding, tested) + (f" Chosen by validation: {'; '.join(several)}." if several else "")
+    for row in () if findings else rows:
+        if row.mean is not None and row.interval is not None:
+            low, high = row.interval
+            yield (
+                f"{row.label}: {tested.score} {row.mean:.1%} (95 % interval {low:.1%} to {high:.1%}) on "
+                f"{tested.images:,} images."
+            )
     if seeds == 1:
-        sentences.append(
+        yield (
             "One seed is about these weights only, and says nothing about other trainings: give --seeds 3 or "
             "more for that."
         )
-    setting = _setting(base, design, length)
-    answer = Answer(
-        tuple(sentences), tuple(findings), tuple(rows), tested.images, tested.split, seeds, setting
-    )
-    return answer, compare_arms(folder, *zip(*pairs, strict=True))
 
 
 def _is_tested(arm: Arm) -> bool:
@@ -495,60 +479,6 @@ def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
             _, predictions = answering.read_evaluation(path)
             means.append(float(answering.score_images(predictions).mean()))
     return float(np.mean(means)) if means else -1.0
-
-
-def _arm_row(
-    variant: Variant,
-    arm: Arm,
-    series: Series,
-    scores: Scores,
-    validation: float | None,
-    base: Base,
-    speed: float | None,
-) -> ArmRow:
-    """Make the row of an arm: its options, its cost and its scores."""
-    mean, interval = None, None
-    if scores:
-        rows = np.stack(list(scores.values()))
-        # The difference from zeros is the mean, with an interval over seeds and images.
-        score = paired_difference(np.zeros_like(rows), rows)
-        mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
-    cost = flops(arm.run, base.num_classes) if arm.run.model else None
-    return ArmRow(
-        name=arm.folder,
-        label=arm.label,
-        line=variant.line,
-        x=variant.x,
-        steps=arm.run.training.total_steps(base.num_images),
-        learning_rate=series.chosen,
-        flops=cost,
-        images_per_second=speed,
-        scores={str(seed): float(row.mean()) for seed, row in scores.items()},
-        mean=mean,
-        interval=interval,
-        validation=validation,
-    )
-
-
-def _name_chosen(finding: Finding, labels: Mapping[str, str]) -> str:
-    """Name the arms that the validation chose for a claim about the best of several."""
-    names = [*finding.claim.more, *finding.claim.less]
-    chosen = [*finding.more, *finding.less]
-    # A name that ends in * stands for several arms (`Claim`).
-    by_validation = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
-    return f" Chosen by validation: {'; '.join(by_validation)}." if by_validation else ""
-
-
-def _accuracy_sentences(findings: Sequence[Finding], rows: Sequence[ArmRow], tested: ScoredArms) -> list[str]:
-    """Give the accuracy of each arm in a sentence, where nothing is compared."""
-    if findings:
-        return []
-    return [
-        f"{row.label}: {tested.score} {row.mean:.1%} (95 % interval {row.interval[0]:.1%} to "
-        f"{row.interval[1]:.1%}) on {tested.images:,} images."
-        for row in rows
-        if row.mean is not None and row.interval is not None
-    ]
 
 
 def _setting(base: Base, design: Design, length: Length) -> dict[str, str]:
