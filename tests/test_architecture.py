@@ -239,7 +239,7 @@ def test_configurations_are_found() -> None:
         "vitkit.models.config.vit_config",
         "vitkit.training.config",
     } <= modules
-    assert {"vitkit.runs.config", "vitkit.jobs.options"} <= modules
+    assert {"vitkit.runs.config", "vitkit.runs.series_options"} <= modules
 
 
 def test_families_answer_for_themselves() -> None:

@@ -1,7 +1,6 @@
 """How a command line becomes the options of a job."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, Unpack
 
 import pytest
@@ -10,7 +9,7 @@ from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.main import run
 from vitkit.cli.mistakes import WrongCommandLine
-from vitkit.cli.options import Verb, call, parse, parse_given, read_names
+from vitkit.cli.options import Verb, call, parse_given, read_names
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import Option, describe, in_shell
 from vitkit.data.config import Splits
@@ -20,48 +19,55 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import Size
 
 
-@dataclass(frozen=True)
-class Options:
-    model: str
-    images: tuple[str, ...]
-    _: KW_ONLY
-    image_size: Size | None = None
-    rates: tuple[float, ...] = ()
-    seed: int = 0
+def sizes(
+    model: str,
+    images: tuple[str, ...],
+    *,
+    image_size: Size | None = None,
+    rates: tuple[float, ...] = (),
+    seed: int = 0,
+) -> tuple[object, ...]:
+    return model, images, image_size, rates, seed
+
+
+def parse(job: Any, line: Sequence[str]) -> Any:
+    """Call a function as a verb does."""
+    options = describe(job)
+    return call(job, parse_given(job, options, list(line), "verb"), options)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["m", "a.png"], Options("m", ("a.png",))),
-        (["m", "--image-size", "32", "a.png"], Options("m", ("a.png",), image_size=(32, 32))),
-        (["m", "--image-size=32", "a.png"], Options("m", ("a.png",), image_size=(32, 32))),
+        (["m", "a.png"], sizes("m", ("a.png",))),
+        (["m", "--image-size", "32", "a.png"], sizes("m", ("a.png",), image_size=(32, 32))),
+        (["m", "--image-size=32", "a.png"], sizes("m", ("a.png",), image_size=(32, 32))),
         (
             ["--image-size", "32", "48", "m", "a.png", "b.png"],
-            Options("m", ("a.png", "b.png"), image_size=(32, 48)),
+            sizes("m", ("a.png", "b.png"), image_size=(32, 48)),
         ),
-        (["m", "a.png", "--image-size", "32"], Options("m", ("a.png",), image_size=(32, 32))),
-        (["m", "--image-size", "32x48", "9"], Options("m", ("9",), image_size=(32, 48))),
-        (["m", "--image-size=32,48", "9"], Options("m", ("9",), image_size=(32, 48))),
-        (["m", "--image-size", "None", "a"], Options("m", ("a",))),
-        (["m", "--rates", "1", "2", "a"], Options("m", ("a",), rates=(1.0, 2.0))),
+        (["m", "a.png", "--image-size", "32"], sizes("m", ("a.png",), image_size=(32, 32))),
+        (["m", "--image-size", "32x48", "9"], sizes("m", ("9",), image_size=(32, 48))),
+        (["m", "--image-size=32,48", "9"], sizes("m", ("9",), image_size=(32, 48))),
+        (["m", "--image-size", "None", "a"], sizes("m", ("a",))),
+        (["m", "--rates", "1", "2", "a"], sizes("m", ("a",), rates=(1.0, 2.0))),
     ],
 )
 def test_an_image_size_is_one_number_or_two_and_takes_no_names(
-    arguments: list[str], expected: Options
+    arguments: list[str], expected: object
 ) -> None:
-    assert parse(Options, arguments, "verb") == expected
+    assert parse(sizes, arguments) == expected
 
 
-@pytest.mark.parametrize("sizes", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
-def test_an_image_size_that_is_no_size_is_refused(sizes: list[str]) -> None:
+@pytest.mark.parametrize("wrong", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
+def test_an_image_size_that_is_no_size_is_refused(wrong: list[str]) -> None:
     with pytest.raises(WrongCommandLine, match="image_size"):
-        parse(Options, ["m", "a.png", "--image-size", *sizes], "verb")
+        parse(sizes, ["m", "a.png", "--image-size", *wrong])
 
 
 def test_numbers_that_follow_one_another_are_one_list() -> None:
     def reading(line: str) -> tuple[dict[str, Any], list[str]]:
-        result = read(line.split(), describe(Options))
+        result = read(line.split(), describe(sizes))
         assert not result.wrong
         return result.given, result.rest
 
@@ -77,20 +83,16 @@ def test_numbers_that_follow_one_another_are_one_list() -> None:
 
 
 def test_words_go_to_their_places_wherever_options_stand() -> None:
-    @dataclass(frozen=True)
-    class Places:
-        first: str
-        several: tuple[str, ...]
-        data: str
-        last: str = "unset"
+    def job(first: str, several: tuple[str, ...], data: str, last: str = "unset") -> tuple[object, ...]:
+        return first, several, data, last
 
-    def places(line: str) -> Places:
-        return parse(Places, line.split(), "verb")
+    def places(line: str) -> Any:
+        return parse(job, line.split())
 
-    assert places("a b c d") == Places("a", ("b", "c"), "d")
-    assert places("--data d a b c") == places("a --data d b c") == Places("a", ("b", "c"), "d")
-    assert places("a b --data=d --last l c") == Places("a", ("b", "c"), "d", "l")
-    assert places("-- -a - -c") == Places("-a", ("-",), "-c")
+    assert places("a b c d") == ("a", ("b", "c"), "d", "unset")
+    assert places("--data d a b c") == places("a --data d b c") == ("a", ("b", "c"), "d", "unset")
+    assert places("a b --data=d --last l c") == ("a", ("b", "c"), "d", "l")
+    assert places("-- -a - -c") == ("-a", ("-",), "-c", "unset")
     with pytest.raises(WrongCommandLine, match="DATA is missing"):
         places("a b")
     with pytest.raises(WrongCommandLine, match="FIRST is missing"):
@@ -170,8 +172,8 @@ def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -
     assert [option.name for option in options[:3]] == ["DATA", "--data", "--batch-size"]
     assert options[2].text == "images at a time: one, or more." and options[-1].group == "how it is cut."
 
-    def called(line: str) -> tuple[object, ...]:
-        return call(job, parse_given(job, options, line.split(), "verb"), options)
+    def called(line: str) -> Any:
+        return parse(job, line.split())
 
     assert called("x --splits.seed 3") == ("x", 1, Splits(seed=3), True)
     assert called("--batch-size 2 --data x") == ("x", 2, None, True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,6 @@ from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
-from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
@@ -269,17 +269,17 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     score = TaskScore(
         "cifar", "/data", "/runs", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01, {}
     )
-    given: list[VtabOptions] = []
+    given: list[tuple[str, str]] = []
 
-    def run_vtab(options: VtabOptions) -> Vtab:
-        given.append(options)
+    def vtab(start: str, root: str, **_: Any) -> Vtab:
+        given.append((start, root))
         return Vtab("/start", "/data", "paper", (), (score,), (), ())
 
-    monkeypatch.setattr(collect, "run_vtab", run_vtab)
+    monkeypatch.setattr(collect, "vtab", vtab)
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
     assert run([*arguments, "--data", "tasks"]) == 0
-    assert (given[0].start, given[0].root, given[0].protocol) == (start, "tasks", "paper")
+    assert given == [(start, "tasks")]
     assert "The mean accuracy is 50.0% over 1 tasks." in capsys.readouterr().out
     read = result(tmp_path / "out").decode()
     assert "/data" not in read and "/start" not in read and '"accuracy": 0.5' in read

@@ -8,12 +8,12 @@ from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
 from vitkit.cli.options import verb_of
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
-from vitkit.cli.verb_options import Option, describe
+from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
 
 
-def commands() -> Iterator[tuple[str, Any, HelpPage]]:
-    """Yield each verb with the dataclass or the table of its options and the page of its help."""
+def commands() -> Iterator[tuple[str, tuple[Option, ...] | None, HelpPage]]:
+    """Yield each verb with the table of its options, unless it trains, and the page of its help."""
     for verb, (_, name) in VERBS.items():
         job = verb_of(verb, name)
         module: Any = None if job else importlib.import_module(name)
@@ -22,8 +22,7 @@ def commands() -> Iterator[tuple[str, Any, HelpPage]]:
         else:
             named = "data check" if verb == "data" else verb
             job = job or getattr(module, "VERB", None)
-            options = job.options if job else getattr(module, "OPTIONS", None)
-            yield named, module.Command if options is None else options, PAGES[named]
+            yield named, job.options if job else module.OPTIONS, PAGES[named]
 
 
 COMMANDS = {verb: (command, page) for verb, command, page in commands()}
@@ -33,6 +32,7 @@ def options_of(verb: str) -> tuple[Option, ...]:
     """Describe the options of a verb, of training too where it trains one run by them."""
     command, page = COMMANDS[verb]
     if verb not in TRAINING_PAGES:
-        return command if isinstance(command, tuple) else describe(command)
+        assert command is not None
+        return command
     run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
     return (*page.before, *describe_training(verb, run))

@@ -1,80 +1,30 @@
-"""A dataclass of options makes a function: its parameters, its Args, and what it takes."""
+"""What is read of the functions of jobs: their signatures and the texts of their parameters."""
 
 import importlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.recorder import Recorder
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import (
-    from_options,
     read_argument_texts,
     read_field_texts,
     read_signature,
     summary_of,
 )
-from vitkit.jobs.options import JobOptions, SizeOptions, as_arguments, as_names, require_at_least
+from vitkit.jobs.options import as_names, require_at_least
+from vitkit.runs.series_options import SeriesOptions
 
 
-@dataclass(frozen=True)
-class Painting(SizeOptions, JobOptions):
-    """The options of a picture."""
-
-    colour: str
-    """the colour of it,
-    in words."""
-    thickness: float = 1.5
-    """of a line."""
-
-
-def run_paint(options: Painting) -> tuple[str, float]:
-    """Paint a picture.
-
-    Returns:
-        Colour and thickness of the picture.
-    """
-    options.listener.note(f"painting in {options.colour}")
-    return options.colour, options.thickness
-
-
-paint = from_options(Painting)(run_paint)
-
-
-def test_a_job_becomes_a_function_of_the_fields_of_its_options() -> None:
-    heard = Recorder()
-    assert paint("red", listener=heard) == paint(colour="red", thickness=1.5, image_size=3) == ("red", 1.5)
-    parameters = ["colour", "thickness", "image_size", "quiet", "listener"]
-    assert list(inspect.signature(paint).parameters) == parameters
-    assert inspect.signature(paint).return_annotation == tuple[str, float]
-    assert paint.__name__ == "paint" and paint.__module__ == __name__
-    with pytest.raises(TypeError, match="color"):
-        paint("red", color="blue")  # type: ignore[call-arg]
-
-
-def test_the_texts_of_the_fields_are_the_args_before_what_is_returned() -> None:
-    text = paint.__doc__ or ""
-    assert (
-        "Paint a picture.\n\nArgs:\n    colour: the colour of it, in words.\n    thickness: of a line.\n"
-        in text
-    )
-    assert text.endswith("Returns:\n    Colour and thickness of the picture.\n") and text.count("Args:") == 1
-
-
-def test_without_its_source_a_function_works_and_has_no_args(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(_: object) -> str:
         raise OSError
 
+    assert read_field_texts(SeriesOptions)
     monkeypatch.setattr("vitkit.jobs.functions.inspect.getsource", nowhere)
-    assert read_field_texts(Painting) == {}
-    assert from_options(Painting)(run_paint)("red") == ("red", 1.5)
-
-
-def test_options_of_more_fields_stand_for_those_of_fewer() -> None:
-    assert as_arguments(SizeOptions, Painting("red", image_size=(2, 3))) == {"image_size": (2, 3)}
+    assert read_field_texts(SeriesOptions) == {}
 
 
 @pytest.mark.parametrize("paths", ["a", Path("a"), ["a"], (Path("a"),)])

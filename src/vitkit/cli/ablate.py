@@ -2,38 +2,26 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vitkit.cli import console
-from vitkit.cli.options import JsonOption, importing, parse_study, require_first
+from vitkit.cli.options import Verb, call, importing, in_options, require_first
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training, with_named_task
-from vitkit.cli.verb_options import Option
-from vitkit.jobs.options import as_arguments
+from vitkit.cli.verb_options import JSON, PLAN, Option
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.options import AblateOptions, Vary
+from vitkit.jobs.study.options import StudyOptions
 
 if TYPE_CHECKING:
     from vitkit.jobs.study.ablate import Ablation
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, AblateOptions):
-    """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
-    position=learned,none.
-
-    All options of vitkit train (vitkit train --help-all) may follow, such as --data, --start or --steps:
-    they change the base, and all arms with it. Stopped anywhere, the same command goes on."""
-
-    vary: Vary = field(default_factory=dict)  # by name alone on a command line
-    plan: bool = False
-    """list the arms, their runs and the time they take, and train nothing."""
+VERB = Verb(
+    "ablate", "vitkit.jobs.study.ablate", "ablate", PLAN, JSON, without=("command",), by_name=("vary",)
+)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the arms, and print their table and the conclusions."""
-    line = shlex.join(["vitkit", "ablate", *arguments])
     require_first(
         arguments, "Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none."
     )
@@ -41,19 +29,21 @@ def main(arguments: list[str]) -> None:
     def training(_: object) -> Sequence[Option]:
         return describe_training(default=with_named_task(recipe(arguments[0]), arguments))
 
-    command, given = parse_study(Command, arguments, "ablate", training)
-    name = str(command.recipe)
-    run = study_base(given, name, recipe(name), "an ablation", "--seeds and --rates", command.listener)
-    options = AblateOptions(**{**as_arguments(AblateOptions, command), "recipe": run})
-    with importing():
-        from vitkit.jobs.study.ablate import plan_ablation, run_ablate
-
-    if command.plan:
-        beside = ", and as long again for evaluations and reports where runs are short."
-        console.print_plan(plan_ablation(options), command.json, beside)
+    given, of_run = VERB.parse_with_training(arguments, training)
+    given["recipe"] = study_base(of_run, given, recipe(given["recipe"]), "an ablation", "--seeds and --rates")
+    as_json = bool(given.get("json"))
+    if not given.get("plan"):
+        ablation = VERB.call(given, command=shlex.join(["vitkit", "ablate", *arguments]))
+        console.print_result(ablation, as_json, _print)
         return
-    ablation = run_ablate(options, line)
-    console.print_result(ablation, command.json, _print)
+    with importing():
+        from vitkit.jobs.study.ablate import make_arms, plan_ablation
+
+    design = call(make_arms, given, VERB.options)
+    with in_options(VERB.options, given):
+        planned = plan_ablation(design.arms, call(StudyOptions, given, VERB.options))
+    beside = ", and as long again for evaluations and reports where runs are short."
+    console.print_plan(planned, as_json, beside)
 
 
 def _print(ablation: "Ablation") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import parse_given, verb_of
 from vitkit.cli.training_options import TRAINING_PAGES, describe_training
-from vitkit.cli.verb_options import Option, describe
+from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
 
 OPTIONS = (
@@ -57,8 +57,7 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         job = verb_of(verb, module)
         home: Any = None if job else importlib.import_module(module)
         job = job or getattr(home, "VERB", None)
-        table = job.options if job else getattr(home, "OPTIONS", None)
-        options = describe(home.Command) if table is None else table
+        options = job.options if job else home.OPTIONS
         if verb == "data":
             options = (*options, *home.SHOW.options)
         if verb in ("ablate", "scale"):  # they take the options of training too

@@ -6,12 +6,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.console import TerminalListener, download, print_result
@@ -20,21 +19,13 @@ from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
-from vitkit.jobs.functions import hush, read_signature
+from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
-from vitkit.listener import Listener
+from vitkit.listener import hushed
 from vitkit.runs.destination import refuse_taken
 from vitkit.signals import stop_signals
 
 C = TypeVar("C")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JsonOption:
-    """The option of a verb whose result programs can read."""
-
-    json: bool = False
-    """print everything as JSON."""
 
 
 class Verb:
@@ -46,14 +37,22 @@ class Verb:
             misspelt option.
         own: options that the verb itself reads.
         without: parameters that are no options.
+        by_name: parameters that are given by name alone, although in Python also by position.
     """
 
     def __init__(
-        self, name: str, module: str, function: str, *own: Option, without: Sequence[str] = ()
+        self,
+        name: str,
+        module: str,
+        function: str,
+        *own: Option,
+        without: Sequence[str] = (),
+        by_name: Sequence[str] = (),
     ) -> None:
         self.name, self.module, self.function = name, module, function
         self.signature = read_signature(module, function)
-        self.options = (*describe(self.signature, without=without), *own)
+        described = describe(self.signature, without=(*without, *by_name))
+        self.options = (*described, *self.only(*by_name), *own)
 
     def main(self, arguments: list[str]) -> None:
         """Parse the command line, call the job, and print its result."""
@@ -119,43 +118,6 @@ def verb_of(name: str, job: str) -> Verb | None:
     """Return the verb of a job, "vitkit.jobs.card:read_card"; None for a verb with a module of its own."""
     module, colon, function = job.partition(":")
     return Verb(name, module, function, JSON) if colon else None
-
-
-def parse(command: type[C], arguments: list[str], verb: str) -> C:
-    """Parse the arguments of a verb into the dataclass of its options.
-
-    Args:
-        command: the dataclass.
-        arguments: what follows the verb.
-        verb: the name in the help.
-
-    Raises:
-        SystemExit: the arguments ask for help, which is printed.
-        WrongCommandLine: they cannot be read.
-        VitkitError: the dataclass refuses the values.
-    """
-    options = describe(command)
-    return build(command, parse_given(command, options, arguments, verb), options)
-
-
-def parse_study(
-    command: type[C],
-    arguments: list[str],
-    verb: str,
-    of_training: Callable[[Mapping[str, Any]], Sequence[Option]],
-) -> tuple[C, dict[str, Any]]:
-    """Parse the options of a study, and return beside them the options of training that are given.
-
-    Args:
-        command, arguments, verb: as for `parse`.
-        of_training: describes the options of training, given the named options of the study.
-
-    Raises:
-        SystemExit, WrongCommandLine: as `parse`.
-    """
-    options = describe(command)
-    given, training = parse_with_training(command, options, arguments, verb, of_training)
-    return build(command, given, options), training
 
 
 def parse_with_training(
@@ -259,7 +221,7 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
     named: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "listener":
-            named[name] = TerminalListener()
+            named[name] = hushed(TerminalListener(), bool(given.get("quiet")))
         elif parameter.kind is parameter.VAR_POSITIONAL:
             positional = given.get(name, ())
         elif parameter.kind is parameter.VAR_KEYWORD:
@@ -267,52 +229,11 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
             named |= {key: given[key] for key in kind.__annotations__ if key in given}
         elif name in given:
             named[name] = given[name]
-        elif any(path.startswith(f"{name}.") for path in given):
-            named[name] = with_given(dataclass_in(parameter.annotation)(), given, f"{name}.")
+        elif within := {path: given[path] for path in given if path.startswith(f"{name}.")}:
+            values = {path.removeprefix(f"{name}."): value for path, value in within.items()}
+            named[name] = dataclass_in(parameter.annotation)(**values)
     with in_options(options, given):
         return function(*positional, **named)
-
-
-def build(command: type[C], given: Mapping[str, Any], options: Sequence[Option] = ()) -> C:
-    """Make a dataclass of the values that are given; the terminal hears its job.
-
-    Args:
-        command: the dataclass.
-        given: values by the paths of the fields; others are left alone.
-        options: all options, by which a refusal names what is wrong.
-
-    Raises:
-        VitkitError: the dataclass refuses the values.
-    """
-    with in_options(options, given):
-        return hush(command(**_values(command, given)))
-
-
-def with_given(default: C, given: Mapping[str, Any], path: str = "") -> C:
-    """Put the values that are given into a dataclass, and into those in its fields.
-
-    Args:
-        default: the dataclass.
-        given: values by the paths of the fields; others are left alone.
-        path: stands before the names of the fields.
-    """
-    return cast("C", replace(cast("Any", default), **_values(default, given, path)))
-
-
-def _values(command: Any, given: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return the values that are given for the fields of a dataclass, or of an instance of one."""
-    values = {}
-    for field in fields(command):
-        place = f"{path}{field.name}"
-        if place in given:
-            values[field.name] = given[place]
-        elif any(name.startswith(f"{place}.") for name in given):
-            is_instance = not isinstance(command, type)
-            inner = getattr(command, field.name) if is_instance else cast("Any", field).default_factory()
-            values[field.name] = with_given(inner, given, f"{place}.")
-        elif field.type is Listener:
-            values[field.name] = TerminalListener()
-    return values
 
 
 @contextmanager

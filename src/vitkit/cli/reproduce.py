@@ -1,27 +1,22 @@
 """`vitkit reproduce`: the figures and tables of the paper at this machine's size, beside its numbers."""
 
 import shlex
-from dataclasses import dataclass
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.options import as_arguments
-from vitkit.jobs.reproduce.options import ReproduceOptions
+from vitkit.cli.options import Verb, call, importing, in_options, parse_given
+from vitkit.cli.verb_options import JSON, PLAN, Option
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, ReproduceOptions):
-    """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
-
-    Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
-    size. Stopped anywhere, the same command goes on. vitkit reproduce --list says what there is."""
-
-    list: bool = False
-    """list the figures and tables: what each is, what it needs, how long it takes here and at the paper's
-    size."""
-    plan: bool = False
-    """list the arms, their runs and the time they take here, and train nothing."""
+LIST = Option(
+    "--list",
+    "list",
+    text="list the figures and tables: what each is, what it needs, how long it takes here and at the "
+    "paper's size.",
+    default=False,
+)
+VERB = Verb(
+    "reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, PLAN, JSON, without=("command",)
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -29,30 +24,34 @@ def main(arguments: list[str]) -> None:
     if not arguments or "--list" in arguments:
         _print_list("--json" in arguments)
         return
-    command = parse(Command, arguments, "reproduce")
-    options = ReproduceOptions(**as_arguments(ReproduceOptions, command))
-    require_images(command.data)
-    if options.item == "fig12":  # which times models by name too
-        require_models(options.starts)
+    given = parse_given(VERB.signature, VERB.options, arguments, "reproduce")
+    starts = given.get("start", ())
+    require_images(given.get("data"))
+    if given["item"] == "fig12":  # which times models by name too
+        require_models(starts)
     else:
-        require_checkpoints(*options.starts)
+        require_checkpoints(*starts)
+    as_json = bool(given.get("json"))
+    if not given.get("plan"):
+        reproduction = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
+        console.print_result(reproduction, as_json)
+        return
     with importing():
         from vitkit.jobs.reproduce.items import ITEMS
-        from vitkit.jobs.reproduce.reproduce import plan_reproduction, run_reproduce
+        from vitkit.jobs.reproduce.options import ReproduceOptions
+        from vitkit.jobs.reproduce.reproduce import plan_reproduction
 
-    if command.plan:
-        item, planned = ITEMS[options.item], plan_reproduction(options)
-        if not command.json:
-            console.print_lines(item.title, f"Needs {item.needs}.")
-        if planned or command.json:
-            console.print_plan(planned, command.json, item=options.item, needs=item.needs)
-        else:
-            console.print_lines(f"Here: {item.here}.")
-            console.print_next("the same command without --plan")
-        return
-    console.download(*options.starts)
-    line = shlex.join(["vitkit", "reproduce", *arguments])
-    console.print_result(run_reproduce(options, line), command.json)
+    item = ITEMS[given["item"]]
+    options = call(ReproduceOptions, given, VERB.options)
+    with in_options(VERB.options, given):
+        planned = plan_reproduction(options)
+    if not as_json:
+        console.print_lines(item.title, f"Needs {item.needs}.")
+    if planned or as_json:
+        console.print_plan(planned, as_json, item=given["item"], needs=item.needs)
+    else:
+        console.print_lines(f"Here: {item.here}.")
+        console.print_next("the same command without --plan")
 
 
 def _print_list(as_json: bool) -> None:

@@ -26,7 +26,7 @@ from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.training_options import RESUMED, split_options
-from vitkit.listener import Listener
+from vitkit.listener import hushed
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, new_model_config, with_options, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
@@ -239,17 +239,16 @@ def _print_series(folder: Path) -> None:
 
 
 def study_base(
-    given: Mapping[str, Any], recipe_name: str, default: Run, study: str, instead: str, listener: Listener
+    given: Mapping[str, Any], of_study: Mapping[str, Any], default: Run, study: str, instead: str
 ) -> Run:
     """Make the run that a study changes: a recipe with options of training over it, suited to its start.
 
     Args:
         given: the options of training that are given.
-        recipe_name: "" where there is none.
+        of_study: the study's own; its recipe is "" where there is none.
         default: the run of the recipe.
         study: the name of the study in a sentence: "an ablation".
         instead: its own options for several runs: "--seeds".
-        listener: hears the progress.
 
     Raises:
         VitkitError: an option belongs to a series of runs or to several processes.
@@ -272,4 +271,5 @@ def study_base(
         # As in vitkit finetune.
         console.download(run.start.start)
         start, data = options.pop("start.start"), options.pop("data", default.data)
-        return finetune_run(start, data, recipe=recipe_name, listener=listener, **options)
+        listener = hushed(TerminalListener(), bool(of_study.get("quiet")))
+        return finetune_run(start, data, recipe=of_study.get("recipe", ""), listener=listener, **options)

@@ -1,42 +1,32 @@
 """`vitkit vtab`: fine-tune a checkpoint on the 19 tasks of VTAB-1k, and take the mean."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints, require_images
-from vitkit.cli.options import JsonOption, importing, parse
-from vitkit.jobs.options import as_arguments
-from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.cli.checks import require_images
+from vitkit.cli.options import Verb
+from vitkit.cli.verb_options import JSON
 from vitkit.runs.destination import require_folder
 
 if TYPE_CHECKING:
     from vitkit.jobs.vtab.vtab import Vtab
 
-
-@dataclass(frozen=True, kw_only=True)
-class Command(JsonOption, VtabOptions):
-    """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
-
-    Stopped anywhere, the same command goes on: finished tasks are not repeated."""
+VERB = Verb("vtab", "vitkit.jobs.vtab.vtab", "vtab", JSON, without=("command",))
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, fine-tune on each task, and print the table."""
-    command = parse(Command, arguments, "vtab")
-    options = VtabOptions(**as_arguments(VtabOptions, command))
-    if command.out is not None:
-        require_folder(Path(command.out))
-    require_checkpoints(command.start)
-    require_images(command.root)
-    with importing():
-        from vitkit.jobs.vtab.vtab import run_vtab, vtab_folder
+    given = VERB.parse(arguments)
+    if "out" in given:
+        require_folder(Path(given["out"]))
+    require_images(given.get("root"))
+    vtab = VERB.call(given, command=shlex.join(["vitkit", "vtab", *arguments]))
+    from vitkit.jobs.vtab.vtab import vtab_folder
 
-    console.download(options.start)
-    vtab = run_vtab(options, shlex.join(["vitkit", "vtab", *arguments]))
-    console.print_result(vtab, command.json, lambda result: _print(result, vtab_folder(options)))
+    folder = vtab_folder(given["start"], given.get("out"))
+    console.print_result(vtab, bool(given.get("json")), lambda result: _print(result, folder))
 
 
 def _print(vtab: "Vtab", folder: Path) -> None:

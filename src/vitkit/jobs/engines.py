@@ -189,7 +189,6 @@ def _from_folder(
 ) -> Ready:
     """Load the folder of an export, which fixes the engine, the precision and the image size."""
     model, record = serve_folder(folder, thread_count())
-    size = record.config.image_size
     for name, option, exported in (
         ("engine", engine or record.engine, record.engine),
         ("precision", record.precision if precision == "auto" else precision, record.precision),

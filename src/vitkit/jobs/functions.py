@@ -1,10 +1,7 @@
-"""Read the functions of jobs for the command line, and make public functions from dataclasses of options.
+"""Read the functions of jobs for the command line.
 
 A module with a job computes, and so imports torch, for which help must not wait: `read_signature` reads the
 function from its source, and the options of its verb follow from it.
-
-Jobs that are not written as functions yet are functions of one value, their options, a frozen dataclass:
-`from_options` makes the public function, whose parameters are the fields and whose Args are the texts below.
 """
 
 import ast
@@ -12,84 +9,12 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_args, is_typeddict
-
-from vitkit.jobs.options import JobOptions
-from vitkit.listener import hushed
-
-P = ParamSpec("P")
-Options = TypeVar("Options")
-Result = TypeVar("Result")
-
-
-def from_options(
-    options: Callable[P, Options],
-) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
-    """Turn a job, a function of its options, into the public function whose parameters are their fields.
-
-    Args:
-        options: a dataclass. The texts below its fields become the Args of the docstring, which is the job's.
-
-    Returns:
-        A decorator. The function has the name of the job without the "run_" that may stand before it.
-    """
-
-    def publish(job: Callable[[Options], Result]) -> Callable[P, Result]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> Result:
-            return job(hush(options(*args, **kwargs)))
-
-        _describe(function, job, options)
-        return function
-
-    return publish
-
-
-def hush(options: Options) -> Options:
-    """Have the listener of a job's options hear warnings alone, if the options say `quiet`."""
-    if isinstance(options, JobOptions) and options.quiet:
-        return replace(options, listener=hushed(options.listener, options.quiet))
-    return options
-
-
-def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Callable[..., Any]) -> None:
-    """Give a function the name of its job, the parameters of its options, and the docstring of both."""
-    function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
-    function.__module__ = job.__module__
-    parameters = inspect.signature(options).parameters.values()
-    # Quiet and listener come last among their kind, as the least important; a signature must be in the order
-    # of kinds.
-    ordered = sorted(
-        parameters, key=lambda parameter: (parameter.kind, parameter.name in ("quiet", "listener"))
-    )
-    result = inspect.signature(job).return_annotation
-    function.__dict__["__signature__"] = inspect.Signature(ordered, return_annotation=result)
-    function.__annotations__ = {"return": result}  # what typing.get_type_hints reads
-    function.__doc__ = _with_arguments(job.__doc__ or "", [parameter.name for parameter in ordered], options)
-
-
-def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
-    """Put the texts of the fields into a docstring, before Returns and Raises.
-
-    Args:
-        text: the docstring of the job.
-        names: the fields, in the order of the parameters.
-        options: the dataclass.
-    """
-    texts = read_field_texts(options)
-    lines = [
-        textwrap.fill(f"    {name}: {texts[name]}", 108, subsequent_indent=" " * 8, break_on_hyphens=False)
-        for name in names
-        if name in texts
-    ]
-    head, heading, rest = re.split(
-        r"(^(?:Returns|Raises):\n|\Z)", inspect.cleandoc(text), maxsplit=1, flags=re.MULTILINE
-    )
-    return "\n".join([head.rstrip(), "", "Args:", *lines, "", heading + rest]).rstrip() + "\n"
+from typing import Any, get_args, is_typeddict
 
 
 def read_field_texts(options: type) -> dict[str, str]:

@@ -1,22 +1,14 @@
-"""The options of jobs: frozen dataclasses, each written once for a function and for its verb.
-
-First come the options that verbs share, then each verb's own. The options of fine-tuning, of pre-training and
-of the studies have files of their own: they need the configuration of a run, for which the help of other
-verbs should not wait. None of it needs torch. `vitkit.jobs.functions` makes the functions.
-"""
+"""Types and options that the signatures of several jobs name. None of it needs torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 from vitkit.engines.libraries import Engine
 from vitkit.errors import VitkitError
-from vitkit.listener import Listener
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
 from vitkit.models.config.vit_config import Interpolation
-from vitkit.notebook import AUTOMATIC
 
 StrPath: TypeAlias = str | Path
 """A file, a folder, an address, or the name of a published checkpoint."""
@@ -74,44 +66,6 @@ def require_at_least(least: int, **numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < least:
             raise VitkitError(f"{name} is at least {least}, found {number}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """The options that every job has.
-
-    The listener is among them, because a signature that is made of a dataclass (ParamSpec) takes no keyword
-    beside its fields.
-    """
-
-    quiet: bool = False
-    """print nothing but warnings."""
-    listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
-    """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeOptions:
-    """The size of a model's images."""
-
-    image_size: Size | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320; left out, the size of the
-    checkpoint, recipe or protocol, else 224. Position embeddings are resized."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineOptions:
-    """The part of the machine that trains."""
-
-    device: str = "auto"
-    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
-    threads: int | None = None
-    """CPU threads; left out, as many as PyTorch chooses."""
-
-
-def as_arguments(options: type, source: Any) -> dict[str, Any]:
-    """Return the arguments that make a dataclass of options, from an object that has all of its fields."""
-    return {option.name: getattr(source, option.name) for option in fields(options)}
 
 
 def as_names(paths: StrPaths) -> tuple[str, ...]:

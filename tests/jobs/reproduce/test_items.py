@@ -10,7 +10,7 @@ from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.options import ITEM_NAMES, ItemName, ReproduceOptions
 from vitkit.jobs.reproduce.page import COLLECTORS
-from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reproduction, run_reproduce
+from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reproduction, reproduce
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.runs.config import Run
@@ -20,7 +20,7 @@ STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None 
 
 
 def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
-    options, item = ReproduceOptions(name, data=data), ITEMS[name]
+    options, item = ReproduceOptions(item=name, data=data), ITEMS[name]
     base, design, _ = make_design(options, item, folder)
     return design, make_arms(base, design, 40)
 
@@ -107,15 +107,15 @@ def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     [("fig7", "needs a trained model"), ("table5", "needs a trained model"), ("fig2", "start")],
 )
 def test_what_needs_a_start_says_so(name: ItemName, message: str, tmp_path: Path) -> None:
-    options = ReproduceOptions(name, out=tmp_path / "out")
-    for job in (run_reproduce, plan_reproduction):
-        with pytest.raises(VitkitError, match=message):
-            job(options)
+    with pytest.raises(VitkitError, match=message):
+        reproduce(name, out=tmp_path / "out")
+    with pytest.raises(VitkitError, match=message):
+        plan_reproduction(ReproduceOptions(item=name, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_an_arm_or_an_item_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="Did you mean 'table8'"):
-        ReproduceOptions("table88")  # type: ignore[arg-type]
+        reproduce("table88")  # type: ignore[arg-type]
     with pytest.raises(VitkitError, match=r"no arm named 'lerned'\. Did you mean 'learned'"):
-        run_reproduce(ReproduceOptions("table8", only=["lerned"], out=tmp_path / "out"))
+        reproduce("table8", only=["lerned"], out=tmp_path / "out")

@@ -18,7 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import OTHER_RATES
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
-from vitkit.jobs.study.options import AblateOptions
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value, read_run
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import TrainingConfig
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def designed(vary: Mapping[str, Sequence[Any]] | Sequence[str], run: Run = SMALL, **options: Any) -> Design:
-    return make_arms(AblateOptions(run, vary, **options))
+    return make_arms(run, vary, **options)
 
 
 def labels(design: Design) -> list[str]:
@@ -130,7 +130,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         designed(["pool=mean"], fixed_rate=True, rates=(0.1,))
     with pytest.raises(VitkitError, match="leave rates out"):
         designed(["optimizer=sgd+learning_rate=0.1"], rates=(0.1,))
-    with pytest.raises(VitkitError, match="seeds is from 1"):
+    with pytest.raises(VitkitError, match="seeds is at least 1"):
         designed(["pool=mean"], seeds=0)
     timed = replace(SMALL, training=TrainingConfig(minutes=3))
     with pytest.raises(VitkitError, match="give steps or epochs"):
@@ -276,7 +276,9 @@ def test_an_evaluation_of_other_images_is_refused(tmp_path: Path) -> None:
 
 def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = plan_ablation(AblateOptions(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3)))
+    expected = plan_ablation(
+        designed({"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3)).arms, StudyOptions()
+    )
     assert [(arm.label, arm.runs, arm.rates) for arm in expected] == [
         ("the base", 5, (0.1, 0.2, 0.3)),
         ("pool mean", 5, (0.1, 0.2, 0.3)),

@@ -20,8 +20,9 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import Point, fit_power_law
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.options import ScaleOptions
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.scale import (
+    Design,
     Measured,
     Scale,
     ScalePlan,
@@ -31,7 +32,7 @@ from vitkit.jobs.study.scale import (
     point_table,
     propose_recipe,
     remarks,
-    run_scale,
+    scale,
 )
 from vitkit.jobs.study.study import Arm
 from vitkit.listener import SILENT
@@ -56,15 +57,15 @@ SMALL = Run(
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def options(out: Path | None = None, **changes: Any) -> ScaleOptions:
+def measure_law(out: Path | None = None, **changes: Any) -> Scale:
     given: dict[str, Any] = {"points": 5, "threads": 1, "out": out, "recipe": SMALL}
-    return ScaleOptions("digits", **given | changes)
+    return scale("digits", **given | changes)
 
 
 @pytest.fixture(scope="module")
 def finished(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Scale:
     """Complete a study once for all tests that only look at one, or at a copy."""
-    return run_scale(options(tmp_path_factory.mktemp("finished") / "law"))
+    return measure_law(tmp_path_factory.mktemp("finished") / "law")
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Measure a hundredth of a second a step and a tenth a validation; lists what was measured."""
     measured: list[Run] = []
 
-    def measure(runs: Mapping[str, Run], options: ScaleOptions, opened: Opened) -> dict[str, Pace]:
+    def measure(runs: Mapping[str, Run], machine: StudyOptions, opened: Opened) -> dict[str, Pace]:
         measured.append(next(iter(runs.values())))
         return dict.fromkeys(runs, Pace(0.01, 0.1))
 
@@ -87,7 +88,10 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 def plan(**changes: Any) -> ScalePlan:
-    return plan_scale(options(**changes))
+    given: dict[str, Any] = {"recipe": SMALL, "start": "", "points": 5} | changes
+    recipe, start, listener = given.pop("recipe"), given.pop("start"), given.pop("listener", SILENT)
+    run = base_run("digits", recipe, start, listener)
+    return plan_scale(run, Design(**given), StudyOptions(listener=listener))
 
 
 def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> N
             Image.new("RGB", (side, side)).save(folder / "1.png")
             Image.new("RGB", (side, side), "red").save(folder / "2.png")
         assert propose_recipe(str(tmp_path / str(side)), SILENT) == recipe
-    assert base_run(ScaleOptions("digits")).model == named_recipe("digits").model
+    assert base_run("digits", "", "", SILENT).model == named_recipe("digits").model
 
 
 def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Run]) -> None:
@@ -196,16 +200,16 @@ def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, An
     ("changes", "message"),
     [
         ({"points": 4}, "points is from 5 to 30, found 4"),
-        ({"seeds": 0}, "seeds is from 1"),
+        ({"seeds": 0}, "seeds is at least 1"),
         ({"budget": "soon"}, "budget is a time such as 45m, 2h or 1h30m, found 'soon'"),
         ({"budget": "0m"}, "budget is a time"),
-        ({"along": "size", "start": "runs/x"}, "leave start out"),
+        ({"along": "size", "recipe": replace(SMALL, start=StartConfig("runs/x"))}, "leave start out"),
         ({"along": "steps", "hold": "epochs"}, "hold epochs is for along data"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(VitkitError, match=message):
-        options(**changes)
+        measure_law(**changes)
 
 
 def test_a_start_that_has_seen_the_images_is_warned_of(paced: list[Run], finished: Scale) -> None:
@@ -225,7 +229,7 @@ def test_what_is_left_out_suits_the_start(paced: list[Run], finished: Scale) -> 
 
 def test_a_budget_is_read_as_people_write_it() -> None:
     times = {"45m": 2700, "2h": 7200, "1h30m": 5400, "90s": 90, "1.5h": 5400, "1d 2h": 93600}
-    assert {text: options(budget=text).budget_seconds for text in times} == times
+    assert {text: Design(budget=text).budget_seconds for text in times} == times
 
 
 @pytest.mark.parametrize("along", ["data", "steps"])
@@ -263,7 +267,7 @@ def test_the_prediction_is_written_before_the_held_out_point_is_trained(
 
     monkeypatch.setattr(series_job, "train_run", trained)
     monkeypatch.setattr(job, "_keep_prediction", write_prediction)
-    scale = run_scale(options(tmp_path / "law", listener=Hearing()))
+    scale = measure_law(tmp_path / "law", listener=Hearing())
     assert order == [*(f"data-0{number}" for number in range(1, 6)), "prediction", "data-06"]
     written = json.loads((tmp_path / "law/prediction.json").read_text())
     assert written["prediction"]["x"] == scale.held_out.x == 1257
@@ -285,9 +289,9 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_result(
 
         monkeypatch.setattr(series_job, "train_run", stopped)
         with pytest.raises(InterruptedTraining, match="the same command"):
-            run_scale(options(tmp_path / "law"))
+            measure_law(tmp_path / "law")
     monkeypatch.setattr(series_job, "train_run", train)
-    parts = run_scale(options(tmp_path / "law"))
+    parts = measure_law(tmp_path / "law")
     assert replace(parts, folder=finished.folder) == finished
     for name in ("prediction.json", "scale.json"):
         assert (parts.folder / name).read_bytes() == (finished.folder / name).read_bytes()
@@ -299,17 +303,17 @@ def test_a_finished_study_is_read_and_nothing_is_trained_again(
     finished: Scale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series_job, "train_run", None)
-    assert run_scale(options(finished.folder)) == finished
+    assert measure_law(finished.folder) == finished
 
 
 def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
-    first = run_scale(options(tmp_path / "law", budget="36s", recipe=run))
+    first = measure_law(tmp_path / "law", budget="36s", recipe=run)
     assert first.steps > job.FEWEST_STEPS
     monkeypatch.setattr(job, "measure_paces", None)  # whoever measured again would fail
-    assert run_scale(options(tmp_path / "law", budget="36s", recipe=run)) == first
+    assert measure_law(tmp_path / "law", budget="36s", recipe=run) == first
     with pytest.raises(VitkitError, match="budget '36s' -> left out"):
-        run_scale(options(tmp_path / "law", recipe=run))
+        measure_law(tmp_path / "law", recipe=run)
 
 
 def test_points_that_were_changed_are_refused(copied: Path) -> None:
@@ -317,7 +321,7 @@ def test_points_that_were_changed_are_refused(copied: Path) -> None:
     record["arms"][5]["run"]["splits"]["subset"] = "[:100]"
     (copied / "study.json").write_text(json.dumps(record))
     with pytest.raises(VitkitError, match=r"(?s)holds another study:.*splits_subset '\[:100\]' -> left out"):
-        run_scale(options(copied))
+        measure_law(copied)
 
 
 def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,14 +330,14 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(series_job, "train_run", diverging)
     shutil.rmtree(copied / "data-06")
-    scale = run_scale(options(copied))
+    scale = measure_law(copied)
     assert scale.held_out.point is None
     assert scale.beyond is None
     assert any(sentence.endswith("; training diverged.") for sentence in conclusions(scale))
     assert "1,257 training images: training diverged in 1 run, left out." in remarks(scale)
     shutil.rmtree(copied / "data-02")
     with pytest.raises(VitkitError, match=r"5 places or more, found 4.* diverged at 31 training images"):
-        run_scale(options(copied))
+        measure_law(copied)
 
 
 def test_five_of_six_points_are_enough() -> None:
@@ -354,7 +358,7 @@ def result(errors: list[float], held_out: float, noise: float | None = 0.005) ->
     fit = fit_power_law([measurement.point for measurement in measured[:-1] if measurement.point is not None])
     made = ScalePlan(tuple(places), plan_arms(), 8, None)
     said = fit.predict(places[-1])
-    scale = job._conclude(Path("runs/x"), options(), made, measured[:-1], fit, said, measured[-1])
+    scale = job._conclude(Path("runs/x"), Design(points=5), made, measured[:-1], fit, said, measured[-1])
     return scale if noise is not None else replace(scale, is_fraction=False, metric="loss")
 
 

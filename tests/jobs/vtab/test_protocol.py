@@ -1,14 +1,13 @@
 """The protocol of VTAB-1k is the paper's, and departures are named."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.vtab import SMALL
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.vtab import (
+    RATES,
     TaskData,
     departures,
     task_run,
@@ -21,19 +20,18 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     """B.1.1 and Table 4: SGD, momentum 0.9, cosine, batch 512, no decay, clip 1, 2,500 steps, 0.01, 384."""
-    options = VtabOptions(str(start), root=str(root))
     task = TaskData("clevr_count", root / "clevr_count", {"train800val200": root / "x.txt"})
-    run = task_run(options, task)
+    run = task_run(task, str(start), "paper", {})
     made, training = run.optimizer, run.training
     assert (made.optimizer, made.momentum, made.schedule, made.learning_rate) == ("sgd", 0.9, "cosine", 0.01)
     assert (made.weight_decay, made.clip_norm, made.polyak) == (0.0, 1.0, None)
     assert (training.steps, training.batch_size, training.select) == (2_500, 512, "last")
     assert (run.preprocessing.image_size, run.preprocessing.resize) == ((384, 384), "stretch")
-    assert not list(departures(run, options, task))
-    smaller = replace(options, steps=100, image_size=(32, 48), batch_size=64, sweep=True)
-    run = task_run(smaller, task)
+    assert not list(departures(run, task))
+    given = {"steps": 100, "image_size": (32, 48), "batch_size": 64, "workers": None}
+    run = task_run(task, str(start), "paper", given)
     assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.01)
-    assert list(departures(run, smaller, task)) == [
+    assert list(departures(run, task, RATES["paper"])) == [
         "batch 64 (512)",
         "pixels 32x48 (384x384)",
         "100 steps (2,500)",
@@ -43,12 +41,11 @@ def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
 
 def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: Path) -> None:
     """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96."""
-    options = VtabOptions(str(start), root=str(root))
     rules = {}
     for vtab_task in VTAB_TASKS:
         task = TaskData(vtab_task.folder, root, {"train800val200": root / "x.txt"})
-        run = task_run(options, task)
-        assert not list(departures(run, options, task)) and run.augmentation.shift == 0
+        run = task_run(task, str(start), "paper", {})
+        assert not list(departures(run, task)) and run.augmentation.shift == 0
         assert run.augmentation.crop_aspect is None
         rules[vtab_task.folder] = run.augmentation.crop_area, run.augmentation.flip
     large, small = ((480 / 512) ** 2,) * 2, ((128 / 160) ** 2,) * 2

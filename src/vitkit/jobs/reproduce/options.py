@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from vitkit.config import nearest
@@ -19,37 +19,20 @@ ItemName: TypeAlias = Literal[
 ITEM_NAMES: tuple[ItemName, ...] = get_args(ItemName)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(StudyOptions):
-    """The options of a study of the paper; the texts below the fields are their help."""
+    """The options of a study of the paper, as `vitkit.reproduce` explains them."""
 
     item: ItemName
-    """the figure or table of the paper: fig2 to fig14, table2, table5 to table9, or ssl (4.6); --list
-    describes each."""
-    _: KW_ONLY
     data: str = "digits"
-    """images with labels to train on: digits (built in), a folder of class folders, a .csv or a folder of
-    .parquet; for table9 and fig2 the folder of VTAB-1k's tasks."""
     start: StrPaths = ()
-    """a run folder or checkpoint, for items that train none from scratch; fig10 takes several."""
     images: Sequence[StrPath] = ()
-    """image files or folders for pictures of attention; left out, test images of the run."""
     recipe: Recipe | None = None
-    """the base of the runs, a ViT; left out, that of digits, with 32x32 pixels for other images; for table2
-    and table5 the paper's fine-tuning. From Python also a Run."""
     minutes: float = 30.0
-    """of all runs together: the speed of this machine is measured before the first one, and decides their
-    steps once and for all."""
     steps: int | None = None
-    """number of updates of the base, in place of --minutes."""
     seeds: int | None = None
-    """runs of each arm; left out, 3, or 2 where there are very many arms."""
     only: Sequence[str] = ()
-    """arms to train, with commas between, as --plan names them; left out, all. Conclusions about other arms
-    are left out."""
     out: StrPath | None = None
-    """folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again continues
-    there."""
 
     def __post_init__(self) -> None:
         if self.item not in ITEM_NAMES:

@@ -23,8 +23,7 @@ from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.study.study import Comparison, StudyResult, TestImages, arm_table, difference_plot
-from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.vtab import portable_json, remarks, run_vtab, score_table
+from vitkit.jobs.vtab.vtab import portable_json, remarks, score_table, vtab
 from vitkit.report.template import Part, Photo, render_page
 from vitkit.result import Block, Number, Plot, Table, table_of
 from vitkit.runs.config import shown_command
@@ -393,16 +392,14 @@ def _picture(path: Path, alt: str) -> Photo:
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     """Fine-tune a start on the tasks of VTAB-1k that have a folder."""
     refuse_link(folder / "vtab")  # the study may be somebody else's
-    result = run_vtab(
-        VtabOptions(
-            options.starts[0],
-            options.data,
-            out=folder / "vtab",
-            steps=options.steps,
-            device=options.device,
-            threads=options.threads,
-            listener=options.listener,
-        )
+    result = vtab(
+        options.starts[0],
+        options.data,
+        out=folder / "vtab",
+        steps=options.steps,
+        device=options.device,
+        threads=options.threads,
+        listener=options.listener,
     )
     mean = result.mean()
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]

@@ -17,11 +17,11 @@ from vitkit.config import COUNT, Positive, Range, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import paired_difference
-from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import StrPath, StrPaths
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
-from vitkit.jobs.reproduce.options import ReproduceOptions
+from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.reproduce.page import (
     COLLECTORS,
     ArmRow,
@@ -35,6 +35,7 @@ from vitkit.jobs.reproduce.page import (
     study_parts,
     summarise,
 )
+from vitkit.jobs.study.options import Recipe
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
@@ -51,7 +52,9 @@ from vitkit.jobs.study.study import (
     read_study,
     run_pages,
 )
+from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import model_config
+from vitkit.notebook import AUTOMATIC
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
@@ -91,33 +94,82 @@ class Length:
     """Images a second in training, by arm."""
 
 
-def run_reproduce(
-    options: ReproduceOptions,
-    command: str = "vitkit.reproduce(...)",  # recorded in study.json, to continue the study with
+def reproduce(
+    item: ItemName,
+    *,
+    data: str = "digits",
+    start: StrPaths = (),
+    images: Sequence[StrPath] = (),
+    recipe: Recipe | None = None,
+    minutes: float = 30.0,
+    steps: int | None = None,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    out: StrPath | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    command: str = "vitkit.reproduce(...)",
 ) -> Reproduction:
-    """Reproduce a figure or a table of the paper at the size of this machine, and test its conclusions here.
+    """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
-    Studies train all of their arms with the same seeds on the same images; items about a checkpoint need
-    `start`. The same call continues an interrupted study, and repeats nothing that has ended. `report.html`
-    in the folder shows our numbers beside the paper's.
+    Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
+    size. Stopped anywhere, the same command goes on. vitkit reproduce --list says what there is.
+
+    Args:
+        item: the figure or table of the paper: fig2 to fig14, table2, table5 to table9, or ssl (4.6); --list
+            describes each.
+        data: images with labels to train on: digits (built in), a folder of class folders, a .csv or a folder
+            of .parquet; for table9 and fig2 the folder of VTAB-1k's tasks.
+        start: a run folder or checkpoint, for items that train none from scratch; fig10 takes several.
+        images: image files or folders for pictures of attention; left out, test images of the run.
+        recipe: the base of the runs, a ViT; left out, that of digits, with 32x32 pixels for other images; for
+            table2 and table5 the paper's fine-tuning. From Python also a Run.
+        minutes: of all runs together: the speed of this machine is measured before the first one, and decides
+            their steps once and for all.
+        steps: number of updates of the base, in place of `minutes`.
+        seeds: runs of each arm; left out, 3, or 2 where there are very many arms.
+        only: arms to train, with commas between, as --plan names them; left out, all. Conclusions about other
+            arms are left out.
+        out: folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again
+            continues there.
+        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        command: continues the study; its record has it.
 
     Returns:
-        The result, and the folder.
+        The result, and the folder; `report.html` in it shows our numbers beside the paper's.
 
     Raises:
         VitkitError: a start or images are needed and were not given, an arm cannot be trained, or `out` holds
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    require_threads(options.threads)
-    item, folder = ITEMS[options.item], study_folder(options)
-    _refuse_missing(options, item)
-    reproduction = (_collect if item.design is None else _train)(options, item, folder, command)
+    options = ReproduceOptions(
+        item=item,
+        data=data,
+        start=start,
+        images=images,
+        recipe=recipe,
+        minutes=minutes,
+        steps=steps,
+        seeds=seeds,
+        only=only,
+        out=out,
+        device=device,
+        threads=threads,
+        listener=hushed(listener, quiet),
+    )
+    require_threads(threads)
+    described, folder = ITEMS[item], study_folder(options)
+    _refuse_missing(options, described)
+    study = _collect if described.design is None else _train
+    reproduction = study(options, described, folder, command)
     options.listener.show([("report", [str(reproduction.folder / "report.html")])])
     return reproduction
-
-
-reproduce = from_options(ReproduceOptions)(run_reproduce)
 
 
 def study_folder(options: ReproduceOptions) -> Path:
@@ -382,7 +434,7 @@ def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
     """Plan the arms of a study, with the speed of this machine as measured now; nothing is written.
 
     Raises:
-        VitkitError: as `run_reproduce`, before it trains.
+        VitkitError: as `reproduce`, before it trains.
     """
     require_threads(options.threads)
     item, folder = ITEMS[options.item], study_folder(options)

@@ -16,15 +16,16 @@ from vitkit.config import to_json
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
-from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.options import AblateOptions, Vary
+from vitkit.jobs.study.options import Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     Comparison,
     Planned,
     StudyResult,
+    arm_series,
     arm_table,
     check_arms,
     compare_arms,
@@ -36,13 +37,14 @@ from vitkit.jobs.study.study import (
     plan_arm,
     run_pages,
 )
+from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
+from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.page import shown_score
 from vitkit.text import join_names, without_places
@@ -113,72 +115,81 @@ class Ablation(StudyResult):
         }
 
 
-def run_ablate(
-    options: AblateOptions,
-    command: str = "vitkit.ablate(...)",  # continues the study; its record has it
+def ablate(
+    recipe: Recipe,
+    vary: Vary = (),
+    *,
+    grid: bool = False,
+    seeds: int = 3,
+    fixed_rate: bool = False,
+    rates: Sequence[float] | None = None,
+    out: StrPath | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    command: str = "vitkit.ablate(...)",
 ) -> Ablation:
-    """Train a run and its variants with the same seeds, and compare them on the same test images.
+    """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
+    position=learned,none.
 
-    Each arm is a series of runs: a sweep over learning rates on held-out images, unless the rate is fixed,
-    then a run for each seed with the best rate. The same call continues an interrupted study, and repeats
-    nothing that has ended. `report.html` in the folder has the comparison of the arms.
+    All options of vitkit train (vitkit train --help-all) may follow, such as --data, --start or --steps:
+    they change the base, and all arms with it. Stopped anywhere, the same command goes on.
+
+    Args:
+        recipe: the base of all comparisons: a recipe, as vitkit recipes lists them; from Python also a Run.
+        vary: an option of training and its values, as in position=learned,none,learned_2d; given once for
+            each option. A + joins further settings to a value: optimizer=adamw,sgd+weight_decay=0. From
+            Python a mapping of names to lists of values.
+        grid: train every combination of the values; left out, one option at a time is changed against the
+            base.
+        seeds: runs of each arm, with seeds that follow one another from --seed and are the same in all arms.
+            One seed says something about these weights only, and nothing about other trainings.
+        fixed_rate: train every arm at its own learning rate, that of the recipe unless an arm sets another.
+            Left out, each arm tries several on held-out images first: the rates of the paper's recipe of
+            fine-tuning, else 1/3, 1 and 3 times its own.
+        rates: learning rates that each arm tries instead, with commas between.
+        out: folder for the runs and the result; left out, runs/DATA-MODEL-ablation. The same command again
+            continues there.
+        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        command: continues the study; its record has it.
 
     Returns:
-        The comparison of each arm with the base, and the folder.
+        The comparison of each arm with the base, and the folder; `report.html` in it has the same.
 
     Raises:
         VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    listener = options.listener
-    require_threads(options.threads)
-    out = None if options.out is None else Path(options.out)
-    design = make_arms(options)
+    machine = StudyOptions(device, threads, hushed(listener, quiet))
+    place = None if out is None else Path(out)
+    design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
-    described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": options.grid}
+    described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
     study = new_study(KIND, command, described, design.arms)
-    if out is None or not (out / RECORD).exists():
-        _refuse(study.arms, options, opened)
+    if place is None or not (place / RECORD).exists():
+        _refuse(study.arms, machine, opened)
 
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, opened.images.name, ENDING)
 
-    with study.claim(out, numbered) as folder:
-        completed = complete_arms(study.arms, folder, options, command)
-        with listener.progress("comparing the arms"):
+    with study.claim(place, numbered) as folder:
+        completed = complete_arms(study.arms, folder, machine, command)
+        with machine.listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
         replace_file(folder / "report.html", [_render(ablation, command).encode()])
     return ablation
 
 
-ablate = from_options(AblateOptions)(run_ablate)
-
-
-def base_run(options: AblateOptions) -> Run:
-    """Make the run of the base.
-
-    Raises:
-        VitkitError: there is no such recipe, or its runs cannot be compared.
-    """
-    run = options.recipe if isinstance(options.recipe, Run) else named_recipe(options.recipe)
-    require_data(run)
-    if find_task(run.task).answering is None:
-        raise VitkitError(
-            f"{run.task} gives no answers to compare image by image: ablate a run that is fine-tuned from it."
-        )
-    if run.training.minutes is not None:
-        raise VitkitError(
-            "minutes gives each arm as many steps as the clock allows, and all arms need the same number: "
-            "give --steps or --epochs."
-        )
-    return run
-
-
-def _refuse(arms: Sequence[Arm], options: AblateOptions, opened: Opened) -> None:
+def _refuse(arms: Sequence[Arm], machine: StudyOptions, opened: Opened) -> None:
     """Refuse arms that cannot be trained or compared, before a folder is made."""
-    check_arms(arms, options, opened)
+    require_threads(machine.threads)
+    check_arms(arms, machine, opened)
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
         splits = replace(splits, val_fraction=0.0)
@@ -188,15 +199,42 @@ def _refuse(arms: Sequence[Arm], options: AblateOptions, opened: Opened) -> None
         )
 
 
-def make_arms(options: AblateOptions) -> Design:
-    """Make the arms of an ablation: the base first, then its variants, each once.
+def make_arms(
+    recipe: Recipe,
+    vary: Vary,
+    *,
+    grid: bool = False,
+    seeds: int = 3,
+    fixed_rate: bool = False,
+    rates: Sequence[float] | None = None,
+) -> Design:
+    """Make the arms of an ablation: the base first, then its variants, each once; the arguments are its own.
 
     Raises:
-        VitkitError: an option cannot be varied, has no such value, or no value other than the base's.
+        VitkitError: there is no such recipe, or its runs cannot be compared; an option cannot be varied, has
+            no such value, or no value other than the base's.
     """
-    base = base_run(options)
+    if not vary:
+        raise VitkitError(
+            "Which option is to be varied? Give an option of training and its values: --vary "
+            "position=learned,none."
+        )
+    if rates and fixed_rate:
+        raise VitkitError("fixed_rate tries no rates, and rates names some: give one of the two.")
+    base = recipe if isinstance(recipe, Run) else named_recipe(recipe)
+    require_data(base)
+    if find_task(base.task).answering is None:
+        raise VitkitError(
+            f"{base.task} gives no answers to compare image by image: ablate a run that is fine-tuned from "
+            "it."
+        )
+    if base.training.minutes is not None:
+        raise VitkitError(
+            "minutes gives each arm as many steps as the clock allows, and all arms need the same number: "
+            "give --steps or --epochs."
+        )
     levels: dict[str, list[Settings]] = {}
-    for name, values in read_vary(options.vary).items():
+    for name, values in read_vary(vary).items():
         levels[name] = [{}]  # the base's own
         for settings in values:
             for option in settings:
@@ -207,39 +245,43 @@ def make_arms(options: AblateOptions) -> Design:
         if len(levels[name]) == 1:
             own = _shown(_value(base, name))
             raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
-    _refuse_rates(itertools.chain(*levels.values()), options)
+    _refuse_rates(itertools.chain(*levels.values()), fixed_rate, rates)
     arms: list[Arm] = []
     cells: list[tuple[str, ...]] = []
-    for chosen in _combinations(levels, options.grid):
+    for chosen in _combinations(levels, grid):
         settings = _joined(chosen)
         run = with_options(base, settings)
         if any(_is_same(run, arm.run) for arm in arms):
             continue
         label = _describe(run, settings) or "the base"
-        arms.append(Arm(_folder(label, arms), label, run, _series_options(run, base, options)))
+        # An arm that sets a rate tries rates around it, and not the recipe's.
+        is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
+        default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
+        series = arm_series(seeds, () if fixed_rate else rates or default_rates)
+        arms.append(Arm(_folder(label, arms), label, run, series))
         cells.append(tuple(_level(base, name, level) for name, level in zip(levels, chosen, strict=True)))
     shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
     own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
     # The page may be given away, so that it has no paths of this machine.
     model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
-    recipe = f"the recipe {base.recipe}" if base.recipe else "the given run"
-    sentence = f"The base is {recipe} ({model}) with {own}."
-    return Design(sentence, _explain_rates(base, options), shown, tuple(arms), tuple(cells))
+    origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
+    sentence = f"The base is {origin} ({model}) with {own}."
+    return Design(sentence, _explain_rates(base, fixed_rate, rates), shown, tuple(arms), tuple(cells))
 
 
-def _refuse_rates(varied: Iterable[Settings], options: AblateOptions) -> None:
+def _refuse_rates(varied: Iterable[Settings], fixed_rate: bool, rates: Sequence[float] | None) -> None:
     """Refuse settings of the learning rate that the sweep of each arm would ignore.
 
     Raises:
         VitkitError: there are such settings.
     """
     for settings in varied:
-        if "learning_rate" in settings and options.rates is not None:
+        if "learning_rate" in settings and rates:
             raise VitkitError(
                 "rates names the learning rates of every arm, and vary sets one: leave --rates out, or vary "
                 "no learning_rate."
             )
-        if list(settings) == ["learning_rate"] and not options.fixed_rate:
+        if list(settings) == ["learning_rate"] and not fixed_rate:
             raise VitkitError(
                 "Each arm tries several learning rates and takes the best: vary learning_rate with "
                 "--fixed-rate."
@@ -376,49 +418,33 @@ def _folder(label: str, arms: Sequence[Arm]) -> str:
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
-def _series_options(run: Run, base: Run, options: AblateOptions) -> SeriesOptions:
-    """Choose the runs of an arm."""
-    if options.fixed_rate:
-        return SeriesOptions(runs=options.seeds)
-    if options.rates is not None:
-        rates = tuple(float(rate) for rate in options.rates)
-    elif run.optimizer.learning_rate != base.optimizer.learning_rate:
-        # An arm that sets a rate tries rates around it, and not the recipe's.
-        rates = sweep_rates(replace(run, recipe=""), MULTIPLES)
-    else:
-        rates = sweep_rates(run, MULTIPLES)
-    return SeriesOptions(sweep_rates=rates, runs=options.seeds)
-
-
-def _explain_rates(base: Run, options: AblateOptions) -> str:
+def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -> str:
     """Describe how the learning rate of each arm is chosen."""
-    if options.fixed_rate:
+    if fixed_rate:
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
         )
-    rates = options.rates or sweep_rates(base, ())
-    listed = join_names([f"{rate:g}" for rate in rates])
-    if len(rates) == 1:
+    all_tried = rates or sweep_rates(base, ())
+    listed = join_names([f"{rate:g}" for rate in all_tried])
+    if len(all_tried) == 1:
         return f"Every arm was trained at a learning rate of {listed}."
     tried = "1/3, 1 and 3 times its own learning rate"
-    if rates:
-        tried = f"learning rates of {listed}" if options.rates else f"the recipe's learning rates ({listed})"
+    if all_tried:
+        tried = f"learning rates of {listed}" if rates else f"the recipe's learning rates ({listed})"
     return (
         f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
     )
 
 
-def plan_ablation(options: AblateOptions) -> list[Planned]:
+def plan_ablation(arms: Sequence[Arm], machine: StudyOptions) -> list[Planned]:
     """Plan the arms of an ablation, with their time as measured now; nothing is written.
 
     Raises:
-        VitkitError: as `run_ablate`, before it trains.
+        VitkitError: as `ablate`, before it trains.
     """
-    require_threads(options.threads)
-    arms = make_arms(options).arms
     opened = Opened(arms[0].run, list_images(arms[0].run))
-    _refuse(arms, options, opened)
-    paces = measure_paces({arm.label: arm.run for arm in arms}, options, opened)
+    _refuse(arms, machine, opened)
+    paces = measure_paces({arm.label: arm.run for arm in arms}, machine, opened)
     planned = []
     for arm in arms:
         training, pace = arm.run.training, paces[arm.label]

@@ -18,6 +18,7 @@ the number of parameters does not depend on the number of tokens, and a larger m
 
 import bisect
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,13 +34,14 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.options import Axis, ScaleOptions
+from vitkit.jobs.study.options import Axis, Recipe, StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     StudyResult,
+    arm_series,
     check_arms,
     complete_arm,
     complete_arms,
@@ -48,16 +50,16 @@ from vitkit.jobs.study.study import (
     read_study,
 )
 from vitkit.jobs.train_run import check_run
-from vitkit.listener import Listener
+from vitkit.listener import Listener, hushed
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
+from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Plot, Table
 from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Run, StartConfig, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
@@ -285,6 +287,46 @@ FEWEST_STEPS = 10
 held-out one. Fewer are no training."""
 
 
+FEWEST_POINTS, MOST_POINTS = 5, 30
+"""A law has three numbers, and five points leave two residuals; beyond thirty, neighbouring points are nearly
+the same."""
+_SECONDS_OF = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+
+
+@dataclass(frozen=True)
+class Design:
+    """The options that decide the points of a study, as its record has them."""
+
+    along: Axis = "data"
+    points: int = 6
+    seeds: int = 1
+    hold: Literal["steps", "epochs"] = "steps"
+    budget: str | None = None
+
+    def __post_init__(self) -> None:
+        if not FEWEST_POINTS <= self.points <= MOST_POINTS:
+            raise VitkitError(f"points is from {FEWEST_POINTS} to {MOST_POINTS}, found {self.points}.")
+        if self.hold != "steps" and self.along != "data":
+            raise VitkitError("hold epochs is for --along data: leave it out.")
+        arm_series(self.seeds)  # for its error, before anything is measured
+        _ = self.budget_seconds  # and for its
+
+    @property
+    def budget_seconds(self) -> float | None:
+        """Return the time for all points in seconds; None where it is not limited.
+
+        Raises:
+            VitkitError: it is no time above 0.
+        """
+        if self.budget is None:
+            return None
+        seconds = sum(float(number) * _SECONDS_OF[unit] for number, unit in _TIME.findall(self.budget))
+        if _TIME.sub("", self.budget).strip() or not seconds > 0:
+            raise VitkitError(f"budget is a time such as 45m, 2h or 1h30m, found {self.budget!r}.")
+        return seconds
+
+
 @dataclass(frozen=True)
 class ScalePlan:
     """The points of a study, the held-out one last."""
@@ -298,15 +340,52 @@ class ScalePlan:
     """The measured time of all points together; None where it was not measured."""
 
 
-def run_scale(
-    options: ScaleOptions,
-    command: str = "vitkit.scale(...)",  # recorded in study.json, to continue the study with
+def scale(
+    data: StrPath,
+    *,
+    recipe: Recipe = "",
+    along: Axis = "data",
+    points: int = 6,
+    seeds: int = 1,
+    hold: Literal["steps", "epochs"] = "steps",
+    budget: str | None = None,
+    start: StrPath = "",
+    out: StrPath | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    command: str = "vitkit.scale(...)",
 ) -> Scale:
-    """Measure how test error falls along an axis, predict a point three times beyond, train it, and compare.
+    """Say what three times more images, steps or size would buy, on your images: vitkit scale DATA.
 
-    Five points or more over a factor of 30 are trained and a law with offset is fitted to their test errors.
-    Its prediction is written before the held-out point is trained. The same call continues an interrupted
-    study.
+    Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
+    beyond is predicted, then trained and compared. Stopped anywhere, the same command goes on. Every other
+    option is one of vitkit train (vitkit train --help-all), laid over the recipe at all points.
+
+    Args:
+        data: images, as for vitkit train: digits (built in), a folder of class folders, a .csv, .parquet.
+        recipe: recipe of each point, as vitkit recipes lists them; left out, the recipe that vitkit data
+            check proposes for these images. From Python also a Run.
+        along: quantity that grows from point to point. data: the training images; the law is fitted on a
+            third of them at most, and its prediction tested on all. steps: the updates of the weights, each
+            point a complete training of its own. size: width and depth of the model, in constant proportion,
+            against the FLOPs of its training.
+        points: points that the law is fitted to, over a factor of 30 and by equal factors; another point,
+            three times beyond the last, is predicted and then trained.
+        seeds: runs at each point, with seeds that follow one another from --seed.
+        hold: length of training that is equal at all points along data: the updates of the weights, or the
+            passes over the images, with which few images also mean few updates.
+        budget: time for all points together, as in 45m, 2h or 1h30m: the speed is measured first, and chooses
+            the number of steps once and for all. Left out, the length of the recipe.
+        start: weights that each point begins from, as for vitkit train --start; left out, new ones.
+        out: folder for the runs and the result; left out, runs/DATA-MODEL-scale-AXIS, where the same command
+            again goes on.
+        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        command: continues the study; its record has it.
 
     Returns:
         The law, the prediction and the measured error; the page is `report.html` in its folder.
@@ -316,17 +395,23 @@ def run_scale(
             holds something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    listener, run = options.listener, base_run(options)
-    opened = _open_images(run, options)
-    out = scale_folder(options, run, opened.images.name)
-    plan = _plan(options, opened, _read_budget(out, options))
-    study = new_study(KIND, command, _describe_options(options, plan), plan.arms)
-    if not (out / RECORD).exists():  # a study that has begun was checked then
-        check_arms(study.arms, options, opened)
+    design = Design(along, points, seeds, hold, budget)
+    listener = hushed(listener, quiet)
+    machine = StudyOptions(device, threads, listener)
+    run = base_run(data, recipe, start, listener)
+    opened = _open_images(run, design, machine)
+    place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
+    plan = _plan(design, machine, opened, _read_budget(place, design))
+    described = to_json(design)
+    if budget is not None:  # chosen by the clock once: a study that is continued reads them here
+        described |= {"steps": plan.steps, "seconds": plan.seconds}
+    study = new_study(KIND, command, described, plan.arms)
+    if not (place / RECORD).exists():  # a study that has begun was checked then
+        check_arms(study.arms, machine, opened)
     *fitted, last = study.arms
-    with study.claim(out) as folder:
-        listener.show([("points", describe_plan(plan, options))])
-        completed = complete_arms(fitted, folder, options, command)
+    with study.claim(place) as folder:
+        listener.show([("points", describe_plan(plan))])
+        completed = complete_arms(fitted, folder, machine, command)
         measured = tuple(
             _measure(x, arm, series)
             for x, arm, series in zip(plan.places[:-1], fitted, completed, strict=True)
@@ -335,51 +420,42 @@ def run_scale(
         prediction = fit.predict(plan.places[-1])
         _keep_prediction(folder, fit, prediction)
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
-        place = f"the held-out point, {last.label}"
         try:
-            series = complete_arm(last, folder, place, options, command)
+            series = complete_arm(last, folder, f"the held-out point, {last.label}", machine, command)
         except NonFiniteError as error:  # a result too: the law is then said not to hold
             listener.warn(str(error))
             series = read_series(folder / last.folder)
         held_out = _measure(plan.places[-1], last, series)
-        result = _conclude(folder, options, plan, measured, fit, prediction, held_out)
+        result = _conclude(folder, design, plan, measured, fit, prediction, held_out)
         listener.show([("report", [str(write_result(result, command))])])
     return result
 
 
-scale = from_options(ScaleOptions)(run_scale)
-
-
-def scale_folder(options: ScaleOptions, run: Run, data_name: str) -> Path:
-    """Return the given folder of a study, else a default below `runs/`, named by data, model and axis."""
-    if options.out is not None:
-        return Path(options.out)
-    return next(numbered_folders(run, data_name, f"-scale-{options.along}"))
-
-
-def plan_scale(options: ScaleOptions) -> ScalePlan:
+def plan_scale(run: Run, design: Design, machine: StudyOptions) -> ScalePlan:
     """Choose the points of a study and measure how long they take, without training them.
 
     Raises:
-        VitkitError: as `run_scale`.
+        VitkitError: as `scale`.
     """
-    opened = _open_images(base_run(options), options)
-    plan = _plan(options, opened, None, measure=True)
-    check_arms(plan.arms, options, opened)
+    opened = _open_images(with_absolute_paths(run), design, machine)
+    plan = _plan(design, machine, opened, None, measure=True)
+    check_arms(plan.arms, machine, opened)
     return plan
 
 
-def base_run(options: ScaleOptions) -> Run:
+def base_run(data: StrPath, recipe: Recipe, start: StrPath, listener: Listener) -> Run:
     """Make the run that the points are variants of: by the recipe, or by the start."""
-    if isinstance(options.recipe, Run):
-        run = options.recipe
-    elif options.start and not options.recipe:
+    if not data:
+        raise VitkitError("Which images? vitkit scale DATA, such as digits or a folder of class folders.")
+    if isinstance(recipe, Run):
+        run = recipe
+    elif start and not recipe:
         run = Run()
     else:
-        run = named_recipe(options.recipe or propose_recipe(str(options.data), options.listener))
-    run = replace(run, data=str(options.data))
-    if options.start:
-        run = suit_start(replace(run, start=StartConfig(str(options.start))), listener=options.listener).run
+        run = named_recipe(recipe or propose_recipe(str(data), listener))
+    run = replace(run, data=str(data))
+    if start:
+        run = suit_start(replace(run, start=StartConfig(str(start))), listener=listener).run
     return with_absolute_paths(run)
 
 
@@ -400,14 +476,16 @@ def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> st
         return suggest_recipe(sample_sizes(list_images(Run(data=data)).splits["train"]), has_model)
 
 
-def _open_images(run: Run, options: ScaleOptions) -> Opened:
+def _open_images(run: Run, design: Design, machine: StudyOptions) -> Opened:
     """List the images, and refuse images and options that do not allow a law of scale.
 
     Raises:
         VitkitError: there are no test images; an option is given that the points themselves decide; the task
             measures no error; or the number of threads is impossible.
     """
-    require_threads(options.threads)
+    require_threads(machine.threads)
+    if run.start.start and design.along == "size":
+        raise VitkitError("Along size every point is a new model, which no start fits: leave --start out.")
     if run.splits.subset is not None:
         raise VitkitError(
             "The points of a law are parts of the training images themselves: leave --subset out."
@@ -421,26 +499,26 @@ def _open_images(run: Run, options: ScaleOptions) -> Opened:
             f"A law of scale is one of errors, and {run.task} is judged by {monitor.metric}: neither "
             "a fraction that is right nor a loss. Choose another --task."
         )
-    with options.listener.progress("listing images"):
+    with machine.listener.progress("listing images"):
         data = list_images(run)
     if "test" not in data.splits:
         raise VitkitError(
             "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
         )
-    if options.along == "data" and run.start.start and is_training_data(describe_start(run).card, run.data):
-        options.listener.warn(
+    if design.along == "data" and run.start.start and is_training_data(describe_start(run).card, run.data):
+        machine.listener.warn(
             f"{run.start.start} was trained on these images, also on images that the smaller points leave "
             "out: the law does not hold for more images."
         )
     return Opened(run, data)
 
 
-def _read_budget(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
+def _read_budget(out: Path, design: Design) -> tuple[int, float] | None:
     """Read the steps and seconds that the budget of a study was turned into; None for a new study.
 
     It is None for another study's record too, which `Study.claim` refuses.
     """
-    if options.budget is None or not (out / RECORD).exists():
+    if design.budget is None or not (out / RECORD).exists():
         return None
     recorded = read_study(out).options
     steps, seconds = recorded.get("steps"), recorded.get("seconds")
@@ -451,17 +529,9 @@ def _read_budget(out: Path, options: ScaleOptions) -> tuple[int, float] | None:
     return steps, float(seconds)
 
 
-def _describe_options(options: ScaleOptions, plan: ScalePlan) -> dict[str, Any]:
-    """List the options that decide the points, and the steps and seconds of a budget."""
-    names = ("along", "points", "seeds", "hold", "budget")
-    chosen = {name: getattr(options, name) for name in names}
-    if options.budget is not None:  # chosen by the clock once: a study that is continued reads them here
-        chosen |= {"steps": plan.steps, "seconds": plan.seconds}
-    return chosen
-
-
 def _plan(
-    options: ScaleOptions,
+    design: Design,
+    machine: StudyOptions,
     opened: Opened,
     recorded: tuple[int, float] | None,
     measure: bool = False,
@@ -469,7 +539,7 @@ def _plan(
     """Choose the points; a new study with a budget times its steps first.
 
     Args:
-        options: of the study.
+        design, machine: of the study.
         opened: the run that the points are variants of, and its images.
         recorded: the steps and seconds of a study that has begun with a budget.
         measure: whether to time the points without a budget too.
@@ -481,25 +551,25 @@ def _plan(
         opened.run,
         opened.images,
         len(opened.images.splits["train"]),
-        options.budget_seconds,
+        design.budget_seconds,
     )
     steps, seconds = run.training.total_steps(count), None
     if recorded is not None:
         steps, seconds = recorded
     elif budget is not None or measure:
         # The largest first, by which all are timed whose models are alike.
-        largest, *others = (point for _, _, point in reversed(_make_points(options, run, data, steps)))
-        check_run(largest, device=options.device, threads=options.threads, opened=opened)
+        largest, *others = (point for _, _, point in reversed(_make_points(design, run, data, steps)))
+        check_run(largest, device=machine.device, threads=machine.threads, opened=opened)
         timed = {f"point {number}": point for number, point in enumerate([largest, *others])}
-        paces = [*reversed(measure_paces(timed, options, opened).values())]
+        paces = [*reversed(measure_paces(timed, machine, opened).values())]
 
         def cost(steps: int) -> float:
-            return _seconds(_make_points(options, run, data, steps), paces, data, options.seeds)
+            return _seconds(_make_points(design, run, data, steps), paces, data, design.seeds)
 
         if budget is not None:
-            steps = _steps_within(budget, cost, _fewest_steps(options, run, count))
+            steps = _steps_within(budget, cost, _fewest_steps(design, run, count))
         seconds = cost(steps)
-    points = _make_points(options, run, data, steps)
+    points = _make_points(design, run, data, steps)
     places = [x for x, _, _ in points]
     if len(set(places)) < len(places):
         few = {
@@ -508,23 +578,21 @@ def _plan(
             "size": f"{run.model} is too small",
         }
         raise VitkitError(
-            f"Two of the {len(places)} points are the same: {few[options.along]} for points over a factor of "
+            f"Two of the {len(places)} points are the same: {few[design.along]} for points over a factor of "
             f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
         )
-    series = SeriesOptions(runs=options.seeds)
+    series = arm_series(design.seeds)
     arms = tuple(
-        Arm(f"{options.along}-{n:02d}", label, point, series) for n, (_, label, point) in enumerate(points, 1)
+        Arm(f"{design.along}-{n:02d}", label, point, series) for n, (_, label, point) in enumerate(points, 1)
     )
     return ScalePlan(tuple(places), arms, steps, seconds)
 
 
-def _make_points(
-    options: ScaleOptions, run: Run, data: ImageData, steps: int
-) -> list[tuple[float, str, Run]]:
+def _make_points(design: Design, run: Run, data: ImageData, steps: int) -> list[tuple[float, str, Run]]:
     """Make x, a label and the run of each point, the held-out one last.
 
     Args:
-        options: the axis, and the number of points.
+        design: the axis, and the number of points.
         run: the run that the points are variants of.
         data: its images.
         steps: updates of the held-out point.
@@ -534,11 +602,11 @@ def _make_points(
     """
     count = len(data.splits["train"])
     # Fractions of the held-out x: the fitted points, at equal factors, and that point itself.
-    fractions = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, options.points).tolist(), 1.0]
-    if options.along == "steps":
+    fractions = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, design.points).tolist(), 1.0]
+    if design.along == "steps":
         lengths = [max(1, round(fraction * steps)) for fraction in fractions]
         return [(float(n), f"{n:,} steps", _with_length(run, n, steps, count)) for n in lengths]
-    if options.along == "size":
+    if design.along == "size":
         # `BEYOND`: the run's own model is the largest that the law is fitted to.
         configs = [_scaled(run, len(data.class_names), BEYOND * fraction) for fraction in fractions]
         return [
@@ -559,7 +627,7 @@ def _make_points(
         )
     points = []
     for size in sizes:
-        updates = steps if options.hold == "steps" else max(1, round(steps * size / count))
+        updates = steps if design.hold == "steps" else max(1, round(steps * size / count))
         splits = replace(run.splits, subset=None if size == count else f"[:{size}]")
         point = _with_length(replace(run, splits=splits), updates, steps, count)
         points.append((float(size), f"{size:,} training images", point))
@@ -644,12 +712,12 @@ def _seconds(
     return total * seeds
 
 
-def _fewest_steps(options: ScaleOptions, run: Run, count: int) -> int:
+def _fewest_steps(design: Design, run: Run, count: int) -> int:
     """Count the fewest steps of the held-out point that a budget may choose.
 
     Along steps, the shortest point then has `FEWEST_STEPS`; else the held-out point sees each image once.
     """
-    if options.along == "steps":
+    if design.along == "steps":
         return math.ceil(FEWEST_STEPS * BEYOND * SPAN)
     return max(FEWEST_STEPS, math.ceil(count / run.training.batch_size))
 
@@ -673,12 +741,13 @@ def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> i
     return fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
 
 
-def describe_plan(plan: ScalePlan, options: ScaleOptions) -> list[str]:
+def describe_plan(plan: ScalePlan) -> list[str]:
     """List the points, and their time where it was measured."""
     lines = [f"{arm.label}, {arm.run.training.steps:,} steps" for arm in plan.arms]
     lines[-1] += " (held out: predicted, then trained)"
-    if options.seeds > 1:
-        lines.append(f"{options.seeds} seeds each")
+    seeds = plan.arms[0].series.runs
+    if seeds > 1:
+        lines.append(f"{seeds} seeds each")
     if plan.seconds is not None:
         lines.append(f"about {format_duration(plan.seconds)} in all, as measured on this machine")
     return lines
@@ -741,7 +810,7 @@ def _keep_prediction(folder: Path, fit: LawFit, prediction: Prediction) -> None:
 
 def _conclude(
     folder: Path,
-    options: ScaleOptions,
+    design: Design,
     plan: ScalePlan,
     measured: Sequence[Measured],
     fit: LawFit,
@@ -762,8 +831,8 @@ def _conclude(
         folder=folder,
         data=run.data,
         model=run.model,
-        along=options.along,
-        hold=options.hold,
+        along=design.along,
+        hold=design.hold,
         metric=task.monitor.metric,
         is_fraction=task.curve.is_fraction,
         steps=plan.steps,

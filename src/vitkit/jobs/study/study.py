@@ -8,6 +8,7 @@ A study lists its arms, holds its folder with `Study.claim` while it works, and 
 folder may be moved: the start of an arm that begins from another arm is recorded by its path within it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -58,6 +59,14 @@ class Arm:
     run: Run
     series: SeriesOptions
     """The runs: a sweep over rates, several seeds, or a single run."""
+
+
+def arm_series(seeds: int = 1, rates: Sequence[float] = (), sweep_data: str = "") -> SeriesOptions:
+    """Make the runs of an arm; a refusal names the options of studies."""
+    try:
+        return SeriesOptions(runs=seeds, sweep_rates=tuple(map(float, rates)), sweep_data=sweep_data)
+    except VitkitError as error:
+        raise VitkitError(_with_own_option(str(error))) from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -357,7 +366,9 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions, comm
 
 def _with_own_option(sentence: str) -> str:
     """Name the options of rates and seeds as studies do, in a sentence of a series."""
-    return sentence.replace("--sweep-rates", "--rates").replace("--runs", "--seeds")
+    for of_series, own in (("sweep-rates", "rates"), ("sweep_rates", "rates"), ("--runs", "--seeds")):
+        sentence = sentence.replace(of_series, own)
+    return re.sub("^runs is", "seeds is", sentence)
 
 
 class _ArmListener(Listener):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitkit import config
 from vitkit._version import __version__
@@ -33,19 +33,20 @@ from vitkit.durable import hash_file, refuse_links, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
-from vitkit.jobs.functions import from_options
+from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series.series import recorded_run
-from vitkit.jobs.study.study import Arm, complete_arm, new_study
-from vitkit.jobs.vtab.options import VtabOptions
+from vitkit.jobs.study.options import StudyOptions
+from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
-from vitkit.models.config.image_config import height_and_width
+from vitkit.listener import Listener, hushed
+from vitkit.models.config.image_config import Size, height_and_width
+from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import Part, render_page
 from vitkit.result import Block, Number, Result, Table, Text
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
@@ -293,6 +294,11 @@ NUM_TRAINING = 1_000
 """Training images of every task, which give VTAB-1k its name."""
 UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
 """The lists are the splits: nothing is cut from them."""
+RATES: dict[str, Sequence[float]] = {
+    "paper": (0.001, 0.003, 0.01, 0.03),  # Table 4 for data sets other than ImageNet
+    "finetune": (0.0001, 0.0003, 0.001, 0.003),  # around the rate of AdamW there, 0.0005
+}
+"""The rates that a sweep tries, by protocol."""
 EXPECTED = (
     "Expected a folder for each task, such as cifar/ and dtd/, with images/, train800.txt, val200.txt, "
     "train800val200.txt and test.txt in it"
@@ -330,57 +336,124 @@ class RootFolder:
     """Tasks that have a folder and are not to be trained."""
 
 
-def run_vtab(
-    options: VtabOptions,
-    command: str = "vitkit.vtab(...)",  # continues the study; its record has it
+def vtab(
+    start: StrPath,
+    root: StrPath = "",
+    *,
+    tasks: Sequence[TaskFolder] = (),
+    out: StrPath | None = None,
+    protocol: Literal["paper", "finetune"] = "paper",
+    steps: int | None = None,
+    batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    image_size: Size | None = None,
+    sweep: bool = False,
+    rates: Sequence[float] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+    command: str = "vitkit.vtab(...)",
 ) -> Vtab:
-    """Fine-tune a checkpoint on the tasks of VTAB-1k, and take the mean of the test accuracies.
+    """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
-    The same call continues an interrupted study: finished tasks are not repeated, and the task that was
-    interrupted continues from its last committed checkpoint.
+    Stopped anywhere, the same command goes on: finished tasks are not repeated.
+
+    Args:
+        start: run folder, file or folder of weights, or an address (hf:org/name, https://...).
+        root: folder with a folder for each task, such as cifar/ and dtd/, which holds images/, train800.txt,
+            val200.txt, train800val200.txt and test.txt, or Parquet files of these names, or of train and
+            test.
+        tasks: folders of the tasks, with commas between; left out, all that are there.
+        out: folder for the runs and the result; left out, runs/vtab-START. The same command again continues
+            there.
+        protocol: paper: SGD for 2,500 steps of 512 images at 384 pixels and a rate of 0.01, with BiT's crops
+            and flips where they keep the label: neither in the structured tasks, no flips of SVHN.
+            finetune: what vitkit finetune chooses for as many images.
+        steps: number of updates of the weights; left out, the protocol's.
+        batch_size: images per update of the weights; left out, the protocol's.
+        micro_batch_size: images that are computed at a time, which takes less memory; left out, the whole
+            batch.
+        image_size: height and width in pixels, or one number for both: 384, or 224 320; left out, the size
+            of the checkpoint, recipe or protocol, else 224. Position embeddings are resized.
+        sweep: choose the learning rate of each task: train on 800 images with each of `rates`, take the
+            best on the other 200, train on all 1,000 with it, and test that once.
+        rates: learning rates that `sweep` tries, with commas between; left out, 0.001,0.003,0.01,0.03, or for
+            the protocol finetune 0.0001,0.0003,0.001,0.003.
+        seed: seed of the order of the images and all that is drawn.
+        workers: processes that decode the images that do not fit into memory; left out, one for each CPU
+            core.
+        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        command: continues the study; its record has it.
 
     Raises:
         VitkitError: there is no task, a list of images is malformed, or `out` holds another result.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    listener = options.listener
-    if options.out is not None:
-        require_folder(Path(options.out))
-    with listener.progress("looking at the tasks"):
-        tasks = find_tasks(Path(options.root), options.tasks, options.sweep)
+    machine = StudyOptions(device, threads, hushed(listener, quiet))
+    if not root:
+        raise VitkitError(
+            "Where are the tasks? Give --root FOLDER, a folder with a folder for each task, such as cifar/ "
+            "and dtd/."
+        )
+    require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
+    tried = tuple(rates or RATES[protocol]) if sweep else ()
+    if out is not None:
+        require_folder(Path(out))
+    with machine.listener.progress("looking at the tasks"):
+        there = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listings = [_list_hashes(task, options.sweep) for task in tasks.tasks]
-    with listener.progress("looking at the start"):
-        start = find_start(StartConfig(str(options.start)))
-        weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in start.files)
-    study = new_study(KIND, command, describe_options(options, weights), ())
-    with study.claim(vtab_folder(options)) as folder:
+        listings = [_list_hashes(task, sweep) for task in there.tasks]
+    with machine.listener.progress("looking at the start"):
+        files = find_start(StartConfig(str(start))).files
+        weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in files)
+        settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
+        given = settings | {"micro_batch_size": micro_batch_size, "workers": workers, "seed": seed}
+        arms = []
+        for task in there.tasks:
+            images = absolute_spec(str(task.most_training)) if sweep else ""
+            run = task_run(task, str(start), protocol, given)
+            arms.append(Arm(task.folder, task.folder, run, arm_series(1, tried, images)))
+    described = {
+        "protocol": protocol,
+        "steps": steps,
+        "batch_size": batch_size,
+        "sweep": sweep,
+        "seed": seed,
+        "start": absolute_start(str(start)),
+        "root": absolute_spec(str(root)),
+        "image_size": settings["image_size"],
+        "rates": list(tried) if sweep else None,
+        "weights_of_start": weights,
+    }
+    with new_study(KIND, command, described, ()).claim(vtab_folder(start, out)) as folder:
         scores = []
-        for number, (task, hashes) in enumerate(zip(tasks.tasks, listings, strict=True), start=1):
-            place = f"task {number} of {len(tasks.tasks)}, {task.folder}"
-            scores.append(complete_task(options, task, hashes, folder, place, command))
-        example = task_run(options, tasks.tasks[0])
+        for number, (task, arm, hashes) in enumerate(zip(there.tasks, arms, listings, strict=True), start=1):
+            place = f"task {number} of {len(arms)}, {task.folder}"
+            scores.append(complete_task(task, arm, hashes, folder, place, machine, command))
         result = Vtab(
-            start=absolute_start(str(options.start)),
-            root=absolute_spec(str(options.root)),
-            protocol=options.protocol,
-            departures=tuple(departures(example, options, tasks.tasks[0])),
+            start=absolute_start(str(start)),
+            root=absolute_spec(str(root)),
+            protocol=protocol,
+            departures=tuple(departures(arms[0].run, there.tasks[0], tried)),
             tasks=tuple(scores),
-            absent=tasks.absent,
-            not_asked=tasks.left_out,
+            absent=there.absent,
+            not_asked=there.left_out,
         )
         write_result(folder, result)
     return result
 
 
-vtab = from_options(VtabOptions)(run_vtab)
-
-
-def vtab_folder(options: VtabOptions) -> Path:
+def vtab_folder(start: StrPath, out: StrPath | None) -> Path:
     """Return the folder of the runs and the result."""
-    if options.out is not None:
-        return Path(options.out)
-    name = absolute_start(str(options.start)).rstrip("/").rpartition("/")[2]
+    if out is not None:
+        return Path(out)
+    name = absolute_start(str(start)).rstrip("/").rpartition("/")[2]
     return Path("runs") / f"vtab-{name}"
 
 
@@ -390,43 +463,29 @@ def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
     return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
-def describe_options(options: VtabOptions, weights: str) -> dict[str, Any]:
-    """List all options that decide the accuracies.
-
-    Args:
-        options: of this call.
-        weights: the files of the start, each with its SHA-256.
-    """
-    names = ("protocol", "steps", "batch_size", "sweep", "seed")
-    return {name: getattr(options, name) for name in names} | {
-        "start": absolute_start(str(options.start)),
-        "root": absolute_spec(str(options.root)),
-        "image_size": height_and_width(options.image_size),
-        "rates": list(options.tried) if options.sweep else None,
-        "weights_of_start": weights,
-    }
-
-
 def complete_task(
-    options: VtabOptions, task: TaskData, hashes: Mapping[Path, str], folder: Path, place: str, command: str
+    task: TaskData,
+    arm: Arm,
+    hashes: Mapping[Path, str],
+    folder: Path,
+    place: str,
+    machine: StudyOptions,
+    command: str,
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
     Args:
-        options: of this call.
         task: the task.
+        arm: its runs.
         hashes: the hashes of its lists of images, as they are now.
         folder: of the study.
         place: its place among the tasks, for messages.
+        machine: trains it.
         command: that began the study.
 
     Raises:
         VitkitError: its lists of images have changed since its runs were trained.
     """
-    sweep = SeriesOptions()
-    if options.sweep:
-        images = absolute_spec(str(task.most_training))
-        sweep = SeriesOptions(sweep_rates=tuple(options.tried), sweep_data=images)
     own, series = folder / task.folder, None
     # The page is the last file of a series that has ended.
     if (own / "report.html").exists() and recorded_run(own) is not None:
@@ -434,8 +493,7 @@ def complete_task(
         series = read_series(own)
     is_new = series is None or not series.ended
     if series is None or not series.ended:
-        arm = Arm(task.folder, task.folder, task_run(options, task), sweep)
-        series = complete_arm(arm, folder, place, options, command)
+        series = complete_arm(arm, folder, place, machine, command)
     lists = {own / "final": task.all_training}
     lists |= {own / member.folder: task.most_training for member in series.rates if member.finished}
     for run, path in lists.items():
@@ -447,7 +505,7 @@ def complete_task(
             )
     score = read_task(task, own, series)
     if is_new:
-        options.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
+        machine.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
     return score
 
 
@@ -477,37 +535,38 @@ def read_task(task: TaskData, folder: Path, series: Series) -> TaskScore:
     )
 
 
-def task_run(options: VtabOptions, task: TaskData) -> Run:
-    """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate."""
-    if options.protocol == "paper":
-        run = _paper_run(options, vtab_task(task.folder))
+def task_run(task: TaskData, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
+    """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate.
+
+    Args:
+        task: the task.
+        start: the weights.
+        protocol: paper or finetune.
+        given: options of training by their names, None for the protocol's.
+    """
+    if protocol == "paper":
+        run = _paper_run(start, vtab_task(task.folder))
     else:  # what `vitkit finetune` chooses for all training images of a task
-        start = StartConfig(str(options.start))
-        run = suit_start(Run(data=str(task.all_training), start=start, splits=UNCUT)).run
-    size = height_and_width(options.image_size)
-    given = {"steps": options.steps, "batch_size": options.batch_size, "image_size": size}
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if options.steps is not None:
+        run = suit_start(Run(data=str(task.all_training), start=StartConfig(start), splits=UNCUT)).run
+    settings = {name: value for name, value in given.items() if value is not None}
+    if "steps" in settings:
         # The warm-up stays the same fraction of all steps.
-        factor = options.steps / run.training.total_steps(NUM_TRAINING)
+        factor = settings["steps"] / run.training.total_steps(NUM_TRAINING)
         settings["warmup_steps"] = round(run.optimizer.warmup_steps * factor)
     settings |= {
         "data": str(task.all_training),
-        "micro_batch_size": options.micro_batch_size,
-        "seed": options.seed,
         "select": "last",  # all training images are trained on, and test images decide nothing
         "keep": 1,  # enough to go on; there are many runs
-        "workers": options.workers,
     }
     return with_options(run, settings)
 
 
-def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
+def _paper_run(start: str, task: VtabTask) -> Run:
     """Make the run of the paper (B.1.1), which is the same for all tasks but for crops and flips."""
     return replace(
         recipe(PAPER_RECIPE),
         recipe=PAPER_RECIPE,
-        start=StartConfig(str(options.start)),
+        start=StartConfig(start),
         splits=UNCUT,
         # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
         augmentation=Augmentation(
@@ -518,16 +577,16 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
     )
 
 
-def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
+def departures(run: Run, task: TaskData, tried: Sequence[float] = ()) -> Iterator[str]:
     """Name the differences of a run from the paper's VTAB-1k (B.1.1), each with the paper's value."""
-    paper = _paper_run(options, vtab_task(task.folder))
+    paper = _paper_run(run.start.start, vtab_task(task.folder))
     yield from departures_from_paper(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
     if run.augmentation != paper.augmentation:
         yield "the same crops and flips for all tasks (BiT's, where they keep the label)"
     own, papers = run.optimizer.learning_rate, paper.optimizer.learning_rate
-    if options.sweep:
-        tried = ", ".join(f"{rate:g}" for rate in options.tried)
-        yield f"rate of each task the best of {tried} ({papers:g} for all)"
+    if tried:
+        listed = ", ".join(f"{rate:g}" for rate in tried)
+        yield f"rate of each task the best of {listed} ({papers:g} for all)"
     elif own != papers:
         yield f"rate {own:g} ({papers:g})"
 
