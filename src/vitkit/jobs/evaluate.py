@@ -272,10 +272,10 @@ def without_training_images(
         )
         return result
     with listener.progress("looking for training images among these"):
-        found = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
+        repeats = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
     shown = images.name if _is_whole(images, split, trained_on) else split
     where = f"the training images of {recorded.name}"
-    repeated = {split: found["others"]} if found else {}
+    repeated = {split: repeats["others"]} if repeats else {}
     return with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
 
 

@@ -211,7 +211,7 @@ def load_start(
             "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
     config, options = model.config, run.start
-    wanted = LoadOptions(
+    changes = LoadOptions(
         num_classes=config.num_classes,
         image_size=config.image_size,
         head=options.head,
@@ -220,7 +220,7 @@ def load_start(
         image_std=options.image_std,
         channels=config.in_channels,
     )
-    tensors = fit_weights(start.name, start.config, start.card, start.read(), wanted, model).tensors
+    tensors = fit_weights(start.name, start.config, start.card, start.read(), changes, model).tensors
     if run.start.head == "keep":
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
