@@ -17,7 +17,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -287,7 +287,7 @@ def _download(
         first: SHA-256 of the file that is there, which must come back as it was when it was fetched.
     """
     part = target.with_name(target.name + ".part")
-    wanted = expected or first
+    required = expected or first
     _log.info("fetching %s into %s", shown, target)
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -309,14 +309,14 @@ def _download(
             )
             time.sleep(pause)
     (size, digest), fault = hash_file(part), explain_no_weights(part)
-    if digest != (wanted or digest):
-        fault = f"its SHA-256 is {digest}, expected {wanted}: it is another file, or a damaged one"
+    if digest != (required or digest):
+        fault = f"its SHA-256 is {digest}, expected {required}: it is another file, or a damaged one"
     if fault:
         part.unlink()
         advice = (
             f" The file here is left as it is, {target}: use it by its path if you trust it, or delete it to "
             "fetch the other."
-        ) * (first is not None and wanted == first)
+        ) * (first is not None and required == first)
         raise VitkitError(
             f"{shown} was fetched, but {fault}. It was thrown away; nothing else was changed.{advice}"
         )
@@ -390,7 +390,7 @@ def _limit(total: int | None, folder: Path, most: int) -> int:
     return total
 
 
-def _pieces(address: str) -> Iterator[tuple[bytes, int | None]]:
+def _pieces(address: str) -> Generator[tuple[bytes, int | None]]:
     """Yield a file as it comes, in pieces, each beside the size of all of it if that is known.
 
     The first piece is empty: it comes before any byte is read.
@@ -485,7 +485,7 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     """Opens connections whose answers have a deadline."""
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
-        connection = type("Connection", (http_class,), {"response_class": _Response})
+        connection: Any = type("Connection", (http_class,), {"response_class": _Response})
         return super().do_open(connection, req, **http_conn_args)
 
 

@@ -55,9 +55,10 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
         weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
         # Bars are for terminals and notebooks: in a file, each of their steps is a line.
         has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
-        if not has_screen and not hub.utils.are_progress_bars_disabled():
-            hub.utils.disable_progress_bars()
-            stack.callback(hub.utils.enable_progress_bars)
+        bars: Any = hub.utils
+        if not has_screen and not bars.are_progress_bars_disabled():
+            bars.disable_progress_bars()
+            stack.callback(bars.enable_progress_bars)
         snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
         digests = {
             name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
