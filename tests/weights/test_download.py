@@ -216,7 +216,7 @@ def test_no_secrets_in_records(server: Server) -> None:
     server.files["/x.npz"] = Hosted(npz())
     fetched = fetch(server.url("/x.npz?signature=secret"))
     assert fetched.origin["source"] == server.url("/x.npz")
-    records = [path.read_text() for path in fetched.path.parent.glob(".*json")]
+    records = [path.read_text() for path in cache_folder().rglob("*.json")]
     assert records and not any("secret" in text for text in records)
     message = refused("https://me:secret@host/x.npz", "name and password")
     assert "secret" not in message

@@ -192,11 +192,7 @@ def _from_folder(
     for name, option, exported in (
         ("engine", engine or record.engine, record.engine),
         ("precision", record.precision if precision == "auto" else precision, record.precision),
-        (
-            "image size",
-            height_and_width(options.image_size) or record.config.image_size,
-            record.config.image_size,
-        ),
+        ("image size", height_and_width(options.image_size) or size, size),
         ("number of heads", options.num_heads, None),
         ("grid of positions", options.position_interpolation, None),
     ):

@@ -17,8 +17,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import PLAIN, Compute, Precision
 from vitkit.models.config.image_config import LARGEST as LARGEST
-from vitkit.models.config.image_config import ImageConfig as ImageConfig
-from vitkit.models.config.vit_config import Interpolation
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config.vit_config import Interpolation, ViTConfig
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""
@@ -72,7 +72,7 @@ class ImageModel(nn.Module):
     card: Card
     """The name and the classes; a `vitkit.weights.model_card.ModelCard` where more is recorded."""
     config: Any
-    """The family's configuration, an `ImageConfig`."""
+    """The family's configuration, a `ModelConfig`."""
     head: nn.Linear | nn.Identity
     """The classifier; an identity with 0 classes, so that the logits are the features."""
     chosen: Compute
@@ -86,7 +86,7 @@ class ImageModel(nn.Module):
     pixel_mean: Tensor
     pixel_std: Tensor
 
-    def __init__(self, config: ImageConfig) -> None:
+    def __init__(self, config: ViTConfig | ResNetConfig) -> None:
         super().__init__()
         self.config = config
         self.card = Card()

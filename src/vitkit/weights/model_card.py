@@ -17,7 +17,6 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.card import LossFunction as LossFunction
 from vitkit.models.config.card import Task as Task
-from vitkit.models.config.image_config import ImageConfig
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import without_places
 
@@ -107,7 +106,7 @@ class Described(Protocol):
 
     @property
     def config(self) -> Any:
-        """Return the family's configuration, an `ImageConfig`."""
+        """Return the family's configuration, a `ModelConfig`."""
 
     @property
     def card(self) -> Card:
@@ -129,7 +128,7 @@ def preprocessing_of(model: Described) -> Preprocessing:
     return fit_preprocessing(card_of(model).preprocessing, model.config)
 
 
-def fit_preprocessing(recorded: Preprocessing | None, config: ImageConfig) -> Preprocessing:
+def fit_preprocessing(recorded: Preprocessing | None, config: ModelConfig) -> Preprocessing:
     """Fit a recorded preprocessing to a model's size and channels; the original's where none is recorded."""
     if recorded is None:
         recorded = Preprocessing(config.image_size, antialias=False)

@@ -1,10 +1,9 @@
-"""The fields that the configurations of all model families share.
+"""The checks of fields that the configurations of all model families share.
 
 This file imports no torch, because help texts must not wait for it.
 """
 
-import math
-from typing import ClassVar, Protocol, Self, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 from vitkit.errors import VitkitError
 from vitkit.text import format_size
@@ -23,75 +22,8 @@ Size: TypeAlias = int | tuple[int, int]
 """Height and width of images in pixels, or one number for both."""
 
 
-class ImageConfig(Protocol):
-    """The protocol of every family's configuration. Sizes are `(height, width)` in pixels."""
-
-    family: ClassVar[str]
-    """The family's name, which `model.json` records."""
-    first_filters: ClassVar[tuple[str, ...]]
-    """Names of the parameter that reads the pixels: a model has one of them."""
-
-    @property
-    def image_size(self) -> tuple[int, int]: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def in_channels(self) -> int: ...
-    @property
-    def image_mean(self) -> tuple[float, ...]: ...
-    @property
-    def image_std(self) -> tuple[float, ...]: ...
-    @property
-    def width(self) -> int:
-        """The number of features of an image or of a token: D."""
-
-    @property
-    def num_layers(self) -> int:
-        """The number of encoder blocks or residual units; a hybrid's backbone is not counted."""
-
-    @property
-    def num_heads(self) -> int:
-        """The number of attention heads; it counts for nothing in a model without attention."""
-
-    @property
-    def attention(self) -> str:
-        """The kind of attention: "full" (every token sees all), "axial" (along rows and columns), "none"."""
-
-    @property
-    def num_tokens(self) -> int | None:
-        """The number of tokens of an image; None for a model that makes none."""
-
-    @property
-    def layer_summary(self) -> str:
-        """The layers as text: "12", by stages "3-4-6-3", or both for a hybrid."""
-
-    @property
-    def arithmetic(self) -> tuple[str, ...]:
-        """The numerics as phrases, in which two models with the same weights may differ."""
-
-    @property
-    def pools(self) -> bool:
-        """Whether there is one row of logits for an image; without pooling every token has one."""
-
-    @property
-    def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """The name and size of the extent on which positions depend: ("a grid", (14, 14)), or images'."""
-
-    @property
-    def cut_off(self) -> str:
-        """The part of an image that no token sees, as a phrase; empty where every pixel counts."""
-
-    @property
-    def unmaskable(self) -> str:
-        """The reason why its patches cannot be hidden for self-supervision, as a phrase after its name; empty
-        where they can."""
-
-    def with_new_head(self, num_classes: int) -> Self:
-        """Give the configuration with a linear head for other classes."""
-
-
-def check_images(config: ImageConfig) -> None:
-    """Refuse image sizes, channels and pixel statistics that no model can have.
+def check_images(config: Any) -> None:
+    """Refuse image sizes, channels and pixel statistics that no model of any family can have.
 
     Raises:
         VitkitError: sizes below one or beyond `LARGEST`, pixel statistics of another number of channels, not
@@ -113,10 +45,7 @@ def check_images(config: ImageConfig) -> None:
             f"image_mean and image_std need one value per channel ({config.in_channels}), "
             f"found {config.image_mean} and {config.image_std}."
         )
-    if (
-        not all(map(math.isfinite, (*config.image_mean, *config.image_std)))
-        or min(config.image_std) < FLOAT32_LEAST
-    ):
+    if min(config.image_std) < FLOAT32_LEAST:  # that all are finite, `require_finite` has checked
         raise VitkitError(
             "image_mean holds finite numbers and image_std finite numbers above 0, "
             f"found {config.image_mean} and {config.image_std}."

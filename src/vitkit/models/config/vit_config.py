@@ -296,6 +296,7 @@ class ViTConfig:
 
     @property
     def head_dim(self) -> int:
+        """The number of a token's features that belong to each head."""
         return self.width // self.num_heads
 
     @property
@@ -315,14 +316,17 @@ class ViTConfig:
 
     @property
     def num_tokens(self) -> int:
+        """The number of tokens of an image; a family without tokens says None."""
         return self.grid[0] * self.grid[1] + self.prefix_tokens
 
     @property
     def num_layers(self) -> int:
+        """The number of encoder blocks (or residual units); a hybrid's backbone is not counted."""
         return self.depth
 
     @property
     def layer_summary(self) -> str:
+        """The layers as text: "12", by stages "3-4-6-3", or both for a hybrid."""
         units = "-".join(map(str, self.backbone.layers)) if self.backbone else ""
         return f"{units} + {self.depth}" if units else str(self.depth)
 
@@ -335,6 +339,7 @@ class ViTConfig:
 
     @property
     def pools(self) -> bool:
+        """Whether there is one row of logits for an image; without pooling every token has one."""
         return self.pool != "none"
 
     @property
@@ -354,6 +359,7 @@ class ViTConfig:
 
     @property
     def unmaskable(self) -> str:
+        """The reason why patches cannot be hidden for self-supervision, as a phrase; empty where they can."""
         if self.backbone is not None or self.stem_channels:
             return (
                 "sees its patches through convolutions, so that the neighbours of a hidden patch show its "

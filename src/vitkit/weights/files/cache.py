@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,27 +28,40 @@ def read_note(path: Path) -> dict[str, Any]:
         return {}
 
 
-def recorded_digest(file: Path, record: dict[str, Any]) -> str | None:
-    """Return the recorded SHA-256 of a file; None where its size or time differs from the record."""
-    stat = file.stat()
-    same = (record.get("size"), record.get("mtime_ns")) == (stat.st_size, stat.st_mtime_ns)
-    return str(record.get("sha256")) if record and same else None
-
-
-def described(file: Path, digest: str) -> dict[str, Any]:
-    """Make the record of a file that `recorded_digest` reads."""
-    stat = file.stat()
-    return {"sha256": digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-
-
 def remembered_digest(file: Path) -> str:
-    """Return the SHA-256 of a file in another library's cache; it is read only when it has changed."""
-    place = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
-    record = cache_folder() / "hub" / f"{place}.json"
-    digest = recorded_digest(file, read_note(record))
-    if digest is None:
-        _, digest = hash_file(file)
-        with suppress(OSError):  # then it is read again next time
-            record.parent.mkdir(parents=True, exist_ok=True)
-            replace_json(record, described(file, digest))
+    """Return the SHA-256 of a file in a cache; it is read only when its size or time has changed."""
+    record = _note_about("", os.fsencode(file.resolve()))
+    stat, note = file.stat(), read_note(record)
+    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    if note.items() >= state.items() and "sha256" in note:
+        return str(note["sha256"])
+    _, digest = hash_file(file)
+    _write_note(record, {"sha256": digest, **state})
     return digest
+
+
+def first_fetch(address: str) -> Path:
+    """Return the path of the record of an address's first fetch."""
+    return _note_about("first-", address.encode())
+
+
+def read_first_fetch(address: str) -> dict[str, Any]:
+    """Read the record of an address's first fetch, its `source` and `sha256`; empty where there is none."""
+    record = read_note(first_fetch(address))
+    digests = record.get("sha256")
+    return record if isinstance(digests, dict) and digests and isinstance(record.get("source"), str) else {}
+
+
+def record_first_fetch(address: str, source: str, digests: Mapping[str, str]) -> None:
+    """Record what an address held: its source without secrets, and the SHA-256 of each file of weights."""
+    _write_note(first_fetch(address), {"source": source, "sha256": digests})
+
+
+def _note_about(kind: str, subject: bytes) -> Path:
+    return cache_folder() / "hub" / f"{kind}{hashlib.sha256(subject).hexdigest()[:16]}.json"
+
+
+def _write_note(path: Path, note: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # the cache cannot be written: next time the file is read, and nothing compared
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_json(path, note)

@@ -17,8 +17,8 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from filelock import FileLock
 from vitkit.durable import hash_file, replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
-from vitkit.weights.files.cache import cache_folder, described, read_note, recorded_digest
+from vitkit.weights.files.cache import cache_folder, read_first_fetch, record_first_fetch, remembered_digest
 from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
 from vitkit.weights.files.source import SETTINGS, explain_no_weights, read_json_object
 from vitkit.weights.format_names import ENDINGS
@@ -72,16 +72,12 @@ _CLOSED = (
 )
 
 
-class _CutError(Exception):
-    """A download broke off: another attempt may succeed."""
+class _FailedError(Exception):
+    """A download failed: for good; or `again` may succeed; or it is `absent`, for everybody or for us."""
 
-
-class _RefusedError(Exception):
-    """The answer will be the same next time."""
-
-
-class _AbsentError(_RefusedError):
-    """There is no such file, or none for us."""
+    def __init__(self, reason: str, *, again: bool = False, absent: bool = False) -> None:
+        super().__init__(reason)
+        self.again, self.absent = again, absent
 
 
 @dataclass(frozen=True)
@@ -240,11 +236,21 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Of two processes that start together one downloads and one waits.
         with FileLock(target.parent / ".lock"):
-            digest = _cached_digest(target, shown)
-            if digest is None or digest != (expected or digest):
-                digest = _download(address, shown, target, progress, expected)
+            digest = first = None
+            if target.exists():
+                digest = remembered_digest(target)
+                # A file that was put there by hand is what it is.
+                first = read_first_fetch(address).get("sha256", {}).get(name, digest)
+            if digest is None or digest != (expected or first):
+                if digest != first:
+                    _log.warning(
+                        "%s is not the file that was fetched from %s: fetching it again", target, shown
+                    )
+                _download(address, shown, target, progress, expected, first)
                 if not name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
+                digest = remembered_digest(target)
+            record_first_fetch(address, shown, {name: digest})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
             f"{shown} cannot be kept in {target.parent}: {error}. Make room there, or choose another folder "
@@ -263,73 +269,60 @@ def _digest_in(fragment: str, address: str) -> str | None:
     return match[1].lower()
 
 
-def _cached_digest(target: Path, shown: str) -> str | None:
-    """Return the SHA-256 of the file in the cache; None where it is absent or not what was downloaded.
+def _download(
+    address: str,
+    shown: str,
+    target: Path,
+    progress: Progress | None,
+    expected: str | None,
+    first: str | None,
+) -> None:
+    """Fetch into a file beside `target`, and rename it when it is whole.
 
-    Its size and time stand for its contents; where they differ from the record, all of it is read.
+    Args:
+        address, shown: with secrets and without.
+        target: the file of the cache.
+        progress: as for `fetch`.
+        expected: SHA-256 that the user asks for.
+        first: SHA-256 of the file that is there, which must come back as it was when it was fetched.
     """
-    if not target.exists():
-        return None
-    record = read_note(_record(target))
-    digest = recorded_digest(target, record)
-    if digest is not None:
-        return digest
-    _, digest = hash_file(target)
-    if record and record.get("sha256") != digest:
-        _log.warning("%s is not the file that was fetched from %s: fetching it again", target, shown)
-        return None
-    if not record:
-        _log.info("%s: taken as %s, put there by hand", target, shown)
-    replace_json(_record(target), {"source": shown, **described(target, digest)})
-    return digest
-
-
-def _record(target: Path) -> Path:
-    return target.with_name(f".{target.name}.fetched.json")
-
-
-def _download(address: str, shown: str, target: Path, progress: Progress | None, expected: str | None) -> str:
-    """Fetch into a file beside `target`; rename it when it is whole, and return its SHA-256."""
     part = target.with_name(target.name + ".part")
-    # A file that the cache still holds, damaged perhaps, must come back as it was.
-    first = read_note(_record(target)).get("sha256") if target.exists() else None
-    expected = expected or first
+    required = expected or first
     _log.info("fetching %s into %s", shown, target)
-    closed = _CLOSED if "vit_models" in shown else ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             _transfer(address, part, MAX_WEIGHTS, progress)
             break
-        except _RefusedError as error:
-            raise VitkitError(f"{shown} cannot be fetched: {error}.{closed} Nothing was changed.") from error
-        except _CutError as error:
-            if attempt == ATTEMPTS:
+        except _FailedError as error:
+            if attempt == ATTEMPTS or not error.again:
+                closed = _CLOSED if "vit_models" in shown else ""
+                by_hand = (
+                    " With no network here, fetch the file elsewhere and give its path, or put it at "
+                    f"{target}."
+                ) * error.again
                 raise VitkitError(
-                    f"{shown} cannot be fetched: {error}.{closed} Nothing was changed. With no network here, "
-                    f"fetch the file elsewhere and give its path, or put it at {target}."
+                    f"{shown} cannot be fetched: {error}.{closed} Nothing was changed.{by_hand}"
                 ) from error
             pause = PAUSE * 2 ** (attempt - 1)
             _retries.warning(
                 "%s: %s; trying again in %g s (attempt %d of %d)", shown, error, pause, attempt + 1, ATTEMPTS
             )
             time.sleep(pause)
-    (_, digest), fault = hash_file(part), explain_no_weights(part)
-    if digest != (expected or digest):
-        fault = f"its SHA-256 is {digest}, expected {expected}: it is another file, or a damaged one"
+    (size, digest), fault = hash_file(part), explain_no_weights(part)
+    if digest != (required or digest):
+        fault = f"its SHA-256 is {digest}, expected {required}: it is another file, or a damaged one"
     if fault:
         part.unlink()
         advice = (
             f" The file here is left as it is, {target}: use it by its path if you trust it, or delete it to "
             "fetch the other."
-        ) * (first is not None and expected == first)
+        ) * (first is not None and required == first)
         raise VitkitError(
             f"{shown} was fetched, but {fault}. It was thrown away; nothing else was changed.{advice}"
         )
-    replace_json(_record(target), {"source": shown, **described(part, digest)})
     part.replace(target)
     sync_folder(target.parent)
-    _log.info("fetched %s: %d bytes, SHA-256 %s", shown, target.stat().st_size, digest)
-    return digest
+    _log.info("fetched %s: %d bytes, SHA-256 %s", shown, size, digest)
 
 
 def _fetch_settings(parts: SplitResult, folder: Path) -> None:
@@ -340,10 +333,11 @@ def _fetch_settings(parts: SplitResult, folder: Path) -> None:
         try:
             _transfer(beside, part, MAX_SETTINGS)
             replace_json(folder / name, read_json_object(part))
-        except (_AbsentError, VitkitError):  # the server has none, or a page that says so
+        except VitkitError:  # a page that says that the server has none
             continue
-        except (_CutError, _RefusedError) as error:  # the user learns that the model is read without it
-            _retries.warning("%s beside the weights is left out: %s", name, error)
+        except _FailedError as error:
+            if not error.absent:  # the user learns that the model is read without it
+                _retries.warning("%s beside the weights is left out: %s", name, error)
     part.unlink(missing_ok=True)
 
 
@@ -351,38 +345,29 @@ def _transfer(address: str, part: Path, most: int, progress: Progress | None = N
     """Fetch a file of at most `most` bytes once into `part`.
 
     Raises:
-        _CutError, _RefusedError: it is not whole; what came of it is removed.
+        _FailedError: it is not whole; what came of it is removed.
     """
-    size = 0
     part.unlink(missing_ok=True)  # of a process that was killed
     try:
-        with ExitStack() as stack:
-            with _explained(address):
-                is_store = not address.startswith("http")
-                source, total, deadline = (_open_in_store if is_store else _open_url)(address, stack)
+        with closing(_pieces(address)) as pieces:
+            size, (_, total) = 0, next(pieces)
             limit = _limit(total, part.parent, most)
-            file = stack.enter_context(part.open("wb"))
-            since = 0
-            while True:
-                if since >= LEAST:
-                    deadline.moment, since = time.monotonic() + WINDOW, 0
-                with _explained(address):
-                    piece = source(CHUNK)
-                if not piece:
-                    break
-                file.write(piece)
-                size, since = size + len(piece), since + len(piece)
-                if progress is not None:
-                    progress(size, total)
-                if size > limit:
-                    raise _RefusedError(
-                        f"it has not ended after {size:,} bytes, and the server does not say how long it is"
-                    )
-            if size != (size if total is None else total):
-                raise _CutError(f"it ended after {size:,} of {total:,} bytes")
-            file.flush()
-            os.fsync(file.fileno())  # before it is renamed
-    except (_CutError, _RefusedError):
+            with part.open("wb") as file:
+                for piece, _ in pieces:
+                    file.write(piece)
+                    size += len(piece)
+                    if progress is not None:
+                        progress(size, total)
+                    if size > limit:
+                        raise _FailedError(
+                            f"it has not ended after {size:,} bytes, and the server does not say how long it "
+                            "is"
+                        )
+                if total not in (None, size):
+                    raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)
+                file.flush()
+                os.fsync(file.fileno())  # before it is renamed
+    except _FailedError:
         part.unlink(missing_ok=True)
         raise
 
@@ -396,44 +381,54 @@ def _limit(total: int | None, folder: Path, most: int) -> int:
     if total is None:
         return min(most, free // 2)
     if total > most:
-        raise _RefusedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
+        raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
     if total > free:
-        raise _RefusedError(
+        raise _FailedError(
             f"it needs {total:,} bytes, and {folder} has {free:,} free: make room there, or choose another "
             "folder with the environment variable VITKIT_CACHE"
         )
     return total
 
 
-@contextmanager
-def _explained(address: str) -> Iterator[None]:
-    """Turn what Python and the packages of stores raise into words, and tell what may work another time.
+def _pieces(address: str) -> Generator[tuple[bytes, int | None]]:
+    """Yield a file as it comes, in pieces, each beside the size of all of it if that is known.
+
+    The first piece is empty: it comes before any byte is read.
 
     Raises:
-        _CutError, _RefusedError: the same error, explained.
+        _FailedError: what Python and the packages of stores raise, in words.
     """
     try:
-        yield
-    except (_CutError, _RefusedError):
+        with ExitStack() as stack:
+            is_store = not address.startswith("http")
+            read, total, deadline = (_open_in_store if is_store else _open_url)(address, stack)
+            yield b"", total
+            since = 0
+            while piece := read(CHUNK):
+                yield piece, total
+                since += len(piece)
+                if since >= LEAST:
+                    deadline.moment, since = time.monotonic() + WINDOW, 0
+    except _FailedError:
         raise
     except urllib.error.HTTPError as error:
         error.close()
         reasons = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
         reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
         again = error.code >= 500 or error.code in (408, 429)
-        raise (_CutError if again else _AbsentError)(reason) from error
+        raise _FailedError(reason, again=again, absent=not again) from error
     except FileNotFoundError as error:
-        raise _AbsentError("there is no such file") from error
+        raise _FailedError("there is no such file", absent=True) from error
     except PermissionError as error:
-        raise _AbsentError("access is refused, or needs a login") from error
+        raise _FailedError("access is refused, or needs a login", absent=True) from error
     except (http.client.InvalidURL, ValueError) as error:
         reason = first_line(error)
-        raise _RefusedError(f"it, or where the server sends it on to, is no address ({reason})") from error
+        raise _FailedError(f"it, or where the server sends it on to, is no address ({reason})") from error
     except Exception as error:  # of the network, by any library below
         reason = first_line(getattr(error, "reason", error))
         anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)"
-        raise _CutError(
-            f"the server cannot be reached: {reason}{anonymous * address.startswith('s3:')}"
+        raise _FailedError(
+            f"the server cannot be reached: {reason}{anonymous * address.startswith('s3:')}", again=True
         ) from error
 
 
@@ -451,7 +446,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         if urlsplit(url).scheme != "https" and not (url.startswith("http:") and request.type == "http"):
             shown = visible(url.split("?")[0][:200])
-            raise _RefusedError(f"the server sends it on to {shown}, which is not encrypted")
+            raise _FailedError(f"the server sends it on to {shown}, which is not encrypted")
         return super().redirect_request(request, file, code, message, headers, url)
 
 
@@ -471,7 +466,7 @@ class _Deadline(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         count = self.connection.readinto(buffer)
         if time.monotonic() > self.moment:
-            raise _CutError(f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s")
+            raise _FailedError(f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s", again=True)
         return count
 
     def close(self) -> None:
@@ -490,12 +485,8 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     """Opens connections whose answers have a deadline."""
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
-        def connect(*arguments: Any, **options: Any) -> Any:
-            connection = http_class(*arguments, **options)
-            connection.response_class = _Response
-            return connection
-
-        return super().do_open(connect, req, **http_conn_args)
+        connection: Any = type("Connection", (http_class,), {"response_class": _Response})
+        return super().do_open(connection, req, **http_conn_args)
 
 
 _Opened = tuple[Callable[[int], bytes], int | None, Any]
@@ -508,9 +499,9 @@ def _open_url(address: str, stack: ExitStack) -> _Opened:
     opener = urllib.request.build_opener(_Redirects, _Handler)
     response = stack.enter_context(opener.open(request, timeout=TIMEOUT))
     if response.status != 200:  # a part that nobody asked for, say
-        raise _RefusedError(f"the server answers with HTTP {response.status} in place of the file")
+        raise _FailedError(f"the server answers with HTTP {response.status} in place of the file")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise _RefusedError("the server sends it compressed, although it was asked not to")
+        raise _FailedError("the server sends it compressed, although it was asked not to")
     return response.read1, response.length, response.deadline
 
 
@@ -524,7 +515,7 @@ def _open_in_store(address: str, stack: ExitStack) -> _Opened:
         system, inside = fsspec.core.url_to_fs(address)
     except ImportError as error:
         public = f", or give the address under https://storage.googleapis.com/{address[5:]}, if it is public"
-        raise _RefusedError(
+        raise _FailedError(
             f"{scheme}:// needs {package} (pip install {package}{public if scheme == 'gs' else ''})"
         ) from error
     total = int(system.info(inside)["size"])

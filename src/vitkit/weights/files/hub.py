@@ -1,20 +1,18 @@
 """Models of the Hugging Face Hub, through its own library and cache."""
 
 import glob
-import hashlib
 import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
-from vitkit.weights.files.cache import cache_folder, read_note, remembered_digest
+from vitkit.weights.files.cache import first_fetch, read_first_fetch, record_first_fetch, remembered_digest
 from vitkit.weights.files.source import SETTINGS, choose_weights, read_json_object, weight_names
 from vitkit.weights.format_names import ENDINGS
 
@@ -40,8 +38,8 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     repository, revision, inside = _parts(address)
     import huggingface_hub as hub
 
-    first = {} if expected else _read_first_fetch(address)
-    with _explained(address):
+    first = {} if expected else read_first_fetch(address)
+    with _explained(address), ExitStack() as stack:
         announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
         digest = announced[chosen]
@@ -55,17 +53,22 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
             needed |= {str(folder / shard) for shard in shards} & set(announced)
         patterns = [glob.escape(name) for name in sorted(needed)]
         weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
-        with _bars_on_screens(hub):
-            snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-            digests = {
-                name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
-                for name in weights
-            }
+        # Bars are for terminals and notebooks: in a file, each of their steps is a line.
+        has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
+        bars: Any = hub.utils
+        if not has_screen and not bars.are_progress_bars_disabled():
+            bars.disable_progress_bars()
+            stack.callback(bars.enable_progress_bars)
+        snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+        digests = {
+            name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
+            for name in weights
+        }
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
         raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
     if not expected and not first:
-        _record_first_fetch(address, {"address": address, "source": exact, "sha256": digests})
+        record_first_fetch(address, exact, digests)
     return snapshot / chosen, {
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
@@ -120,20 +123,6 @@ def _explained(address: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _bars_on_screens(hub: Any) -> Iterator[None]:
-    """Show the Hub's bars on terminals and in notebooks alone: in a file, each of their steps is a line."""
-    has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
-    if has_screen or hub.utils.are_progress_bars_disabled():
-        yield
-        return
-    hub.utils.disable_progress_bars()
-    try:
-        yield
-    finally:
-        hub.utils.enable_progress_bars()
-
-
 def is_in_cache(address: str) -> bool:
     """Whether the Hub's cache on this machine holds the weights of an address; no server is asked."""
     import huggingface_hub as hub
@@ -142,28 +131,7 @@ def is_in_cache(address: str) -> bool:
     folder = _local_snapshot(hub, repository, revision)
     if folder is None:
         return False
-    return bool(weight_names(str(path.relative_to(folder)) for path in (folder / inside).rglob("*"))) or (
-        (folder / inside).is_file()
-    )
-
-
-def _first_fetch(address: str) -> Path:
-    """Return the path of the record of an address's first fetch."""
-    return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
-
-
-def _read_first_fetch(address: str) -> dict[str, Any]:
-    """Read the record of an address's first fetch; empty where there is none."""
-    record = read_note(_first_fetch(address))
-    digests = record.get("sha256")
-    return record if isinstance(digests, dict) and digests and isinstance(record.get("source"), str) else {}
-
-
-def _record_first_fetch(address: str, record: Mapping[str, Any]) -> None:
-    path = _first_fetch(address)
-    with suppress(OSError):  # the cache cannot be written: the next fetch compares nothing
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_json(path, record)
+    return (folder / inside).is_file() or bool(weight_names(map(str, (folder / inside).rglob("*"))))
 
 
 def _other_weights(
@@ -181,7 +149,7 @@ def _other_weights(
         former = "What a commit holds never changes, so that one of the two is not it: if"
     return VitkitError(
         f"{address} is not what it was when it was first fetched: expected {then}, found {chosen} with "
-        f"{actual}. {former} you trust the other, delete {_first_fetch(address)}."
+        f"{actual}. {former} you trust the other, delete {first_fetch(address)}."
     )
 
 
