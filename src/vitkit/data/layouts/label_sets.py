@@ -96,8 +96,8 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
         VitkitError: no image has a text file, or one cannot be read or holds boxes.
     """
     images = [path.relative_to(root).as_posix() for path in image_files(root)]
-    found = files_below(root, lambda name: name.endswith(".txt"))
-    texts = {path.relative_to(root).as_posix() for path in found}
+    text_files = files_below(root, lambda name: name.endswith(".txt"))
+    texts = {path.relative_to(root).as_posix() for path in text_files}
     pairs = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
     if not pairs:
         raise VitkitError(
