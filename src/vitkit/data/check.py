@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from vitkit.data.advice import advise_on_start, suggest_recipe, where_to_ask
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.layouts.repeats import pixel_digest
-from vitkit.data.listing import Labels
+from vitkit.data.listing import names_of
 from vitkit.data.sources import ImageData
 from vitkit.errors import DecodeError
 from vitkit.text import join_names, pluralize
@@ -27,24 +27,20 @@ _CONVERTED_TO = {1: "grey", 3: "RGB", 4: "RGB and alpha"}
 
 
 @dataclass(frozen=True)
-class ListedImage:
-    """An image by its place in the data."""
+class BadFile:
+    """A file that cannot be read, by its place in the data."""
 
     split: str
     key: str
-
-
-@dataclass(frozen=True)
-class BadFile(ListedImage):
-    """A file that cannot be read."""
-
     reason: str
 
 
 @dataclass(frozen=True)
-class Copy(ListedImage):
-    """One of several files with the same pixels."""
+class Copy:
+    """One of several files with the same pixels, by its place in the data."""
 
+    split: str
+    key: str
     label: str
 
 
@@ -115,23 +111,39 @@ def check_data(
         bad_quota: fraction of the training files that may be unreadable before training stops; the default
             is as in training, 5 %.
     """
-    counts: dict[str, dict[str, int]] = {}
+    counts, images = dict[str, dict[str, int]](), dict[str, int]()
+    sizes, formats, modes = list[tuple[int, int]](), Counter[str](), Counter[str]()
+    bad, same = list[BadFile](), dict[bytes, list[Copy]]()
+    channels, done, total = 3, 0, sum(map(len, data.splits.values()))
     for split, samples in data.splits.items():
+        images[split] = len(samples)
         per_class = count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
-    read = _read_all(data, progress)
-    sizes, bad = read.sizes, read.bad
-    duplicates = tuple(tuple(group) for group in read.same.values() if len(group) > 1)
+        for index in range(len(samples)):
+            key = samples.key(index)
+            try:
+                head, pixels = samples.header(index), samples.decode(index)
+            except DecodeError as error:
+                bad.append(BadFile(split, key, str(error)))
+            else:
+                formats[head.format] += 1
+                modes[head.mode] += 1
+                height, width, channels = pixels.shape
+                sizes.append((height, width))
+                label = ", ".join(names_of(samples.labels[index], data.class_names))
+                same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    duplicates = tuple(tuple(group) for group in same.values() if len(group) > 1)
     contradictions = tuple(group for group in duplicates if len({copy.label for copy in group}) > 1)
     leaks = _leaks(duplicates, tuple(data.splits))
-    summary = _summary(sizes)
-    images = {split: len(samples) for split, samples in data.splits.items()}
     start = ""
     if data.class_names:  # advice is about classes
         start = advise_on_start(data.spec, images.get("train", 0), len(data.class_names))
     warnings = [
         *_about_bad_files(bad, images, bad_quota),
-        *_about_images(sizes, read.modes, read.channels),
+        *_about_images(sizes, modes, channels),
         *_about_classes(counts, data.multi_label),
         *_about_duplicates(duplicates, contradictions, leaks),
     ]
@@ -140,9 +152,9 @@ def check_data(
         kind=data.kind,
         counts=counts,
         images=images,
-        sizes=summary,
-        formats=dict(read.formats.most_common()),
-        modes=dict(read.modes.most_common()),
+        sizes=_summary(sizes),
+        formats=dict(formats.most_common()),
+        modes=dict(modes.most_common()),
         bad=tuple(bad),
         duplicates=duplicates,
         leaks=leaks,
@@ -152,52 +164,6 @@ def check_data(
         advice=(start, where_to_ask(data.spec)) if start else (),
         recipe=suggest_recipe(sizes),
     )
-
-
-@dataclass
-class _ReadFiles:
-    """The formats, sizes and pixel digests of all files of a data set."""
-
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    """(height, width) of each image that could be read."""
-    formats: Counter[str] = field(default_factory=Counter)
-    modes: Counter[str] = field(default_factory=Counter)
-    channels: int = 3
-    """The number of channels of the decoded images."""
-    bad: list[BadFile] = field(default_factory=list)
-    same: dict[bytes, list[Copy]] = field(default_factory=dict)
-    """Images by the digest of their pixels."""
-
-
-def _read_all(data: ImageData, progress: Callable[[int, int], None] | None) -> _ReadFiles:
-    """Decode every file once."""
-    files, done, total = _ReadFiles(), 0, sum(map(len, data.splits.values()))
-    for split, samples in data.splits.items():
-        for index in range(len(samples)):
-            key = samples.key(index)
-            try:
-                head = samples.header(index)
-                pixels = samples.decode(index)
-            except DecodeError as error:
-                files.bad.append(BadFile(split, key, str(error)))
-            else:
-                files.formats[head.format] += 1
-                files.modes[head.mode] += 1
-                height, width, files.channels = pixels.shape
-                files.sizes.append((height, width))
-                label = _label(samples.labels, index, data.class_names)
-                files.same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
-            done += 1
-            if progress is not None:
-                progress(done, total)
-    return files
-
-
-def _label(labels: Labels, index: int, class_names: Sequence[str]) -> str:
-    """Return the label of an image; where it has several, all of them with commas."""
-    if labels.ndim == 1:
-        return class_names[int(labels[index])]
-    return ", ".join(class_names[number] for number in np.flatnonzero(labels[index]).tolist())
 
 
 def _summary(sizes: list[tuple[int, int]]) -> ImageSizes | None:

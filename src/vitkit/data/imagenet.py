@@ -185,7 +185,7 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
     try:
         text = durable.read_regular_file(mappings / "imagenet_to_label_2012_v2", 1 << 20)
         lines = text.decode("utf-8").splitlines()
-        class_at = {int(line): _class_number(number) for number, line in line_of_class.items()}
+        class_at = {int(line): int(number) for number, line in line_of_class.items()}
         class_of = {line.strip(): class_at[i] for i, line in enumerate(lines) if line.strip()}
         accepted_of = {
             label: tuple(sorted({class_of[name] for name in names.split("; ")}))
@@ -193,6 +193,8 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         }
         if not all(isinstance(label, str) for label in label_of_folder.values()):
             raise ValueError("labels are texts")
+        if not all(0 <= number < 1000 for number in class_at.values()):
+            raise ValueError("class numbers are from 0 to 999")
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VitkitError(
             f"{mappings}: expected the mappings of ObjectNet, found files that do not agree with each other "
@@ -219,14 +221,6 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         tuple((place[group],) for group in folder_of[is_scored].tolist()),
         {"of classes that ImageNet does not have": int((~is_scored).sum())},
     )
-
-
-def _class_number(text: str) -> int:
-    """Read the number of a class of ImageNet. Raises ValueError."""
-    number = int(text)
-    if not 0 <= number < 1000:
-        raise ValueError(f"class number {number}, which is from 0 to 999")
-    return number
 
 
 def _folders(root: Path) -> tuple[tuple[str, ...], Files, NDArray[np.int64], NDArray[np.int64]]:

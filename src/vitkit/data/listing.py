@@ -6,7 +6,7 @@ instead of copying it.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -186,3 +186,9 @@ def class_numbers(labels: Labels) -> NDArray[np.int64]:
             "for classes that exclude each other alone. Give data of class folders, or of a single label."
         )
     return labels.astype(np.int64, copy=False)
+
+
+def names_of(label: NDArray[Any], class_names: Sequence[str]) -> list[str]:
+    """Return the names of the labels of an image, a class number or `(K,)` bool."""
+    numbers = [int(label)] if label.ndim == 0 else np.flatnonzero(label).tolist()
+    return [class_names[number] for number in numbers]

@@ -135,18 +135,14 @@ def resize_box(
     else:
         down = _neighbours(top, bottom, size[0], height, first, last)
         across = _neighbours(left, right, size[1], width, before, after)
-        return _sampled(image, down, across, out)
+        part = sample(image, down, across, out)
+        if part is not None:
+            return part
+        rows = _between(image[down[0]], image[down[1]], down[2][:, None, None])
+        values = _between(rows[:, across[0]], rows[:, across[1]], across[2][None, :, None])
+        values += 0.5  # to the nearest level
+        return write_to(values.astype(np.uint8), out)
     return write_to(pixels[first:last, before:after], out)
-
-
-def _sampled(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | None) -> Pixels:
-    part = sample(image, down, across, out)
-    if part is not None:
-        return part
-    rows = _between(image[down[0]], image[down[1]], down[2][:, None, None])
-    values = _between(rows[:, across[0]], rows[:, across[1]], across[2][None, :, None])
-    values += 0.5  # to the nearest level
-    return write_to(values.astype(np.uint8), out)
 
 
 def _neighbours(start: float, stop: float, count: int, limit: int, first: int, last: int) -> Neighbours:

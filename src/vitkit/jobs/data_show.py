@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vitkit.analysis.drawing import enlarged
+from vitkit.data.channels import to_rgb
 from vitkit.data.config import Augmentation
-from vitkit.data.sources import ImageData
+from vitkit.data.listing import names_of
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_at
 from vitkit.durable import replace_file
@@ -150,7 +151,7 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
                 continue  # the file cannot be read: vitkit data check lists it
             (tested,) = evaluation_batches(samples, run.preprocessing, 1, indices=[sample])
             augmented = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
-            label = _label(data, samples.labels[sample])
+            label = ", ".join(names_of(samples.labels[sample], data.class_names))
             seen = tested.images[0].permute(1, 2, 0).numpy()
             images.append(SeenImage(samples.key(sample), label, seen, augmented))
             progress(len(images))
@@ -161,13 +162,6 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
             f"None of the {count:,} training images of {run.data} can be read. vitkit data check says why."
         )
     return DataView(data.name, tuple(_sentences(run, count)), tuple(images))
-
-
-def _label(data: ImageData, label: NDArray[np.generic]) -> str:
-    """Return the class of an image, or all of its labels; "" without any."""
-    if np.ndim(label) == 0:
-        return data.class_names[int(label)]
-    return ", ".join(name for name, has in zip(data.class_names, label, strict=True) if has)
 
 
 def _sentences(run: Run, count: int) -> Iterator[str]:
@@ -204,17 +198,12 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
         yield "large JPEGs decoded at a smaller scale"
 
 
-def _coloured(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Give an image `(H, W, C)` three channels: grey ones repeated, of four and more the first three."""
-    return pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, :1].repeat(3, 2)
-
-
 def _page(view: DataView) -> str:
     """Make the page: each picture is a PNG of exactly the pixels, which the browser enlarges."""
 
     def shown(pixels: NDArray[np.uint8], alt: str) -> dict[str, object]:
         buffer, (height, width) = io.BytesIO(), pixels.shape[:2]
-        Image.fromarray(_coloured(pixels)).save(buffer, "png")
+        Image.fromarray(to_rgb(pixels)).save(buffer, "png")
         source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
         factor = enlarged(pixels, TILE).shape[0] // height
         return {"source": source, "alt": alt, "width": width * factor, "height": height * factor}
@@ -238,7 +227,7 @@ def _page(view: DataView) -> str:
 def _picture(view: DataView) -> bytes:
     """Make the picture: a row for each image, with its name before it and the words above all."""
     tiles = [
-        [enlarged(_coloured(pixels), TILE) for pixels in (image.tested, *image.versions)]
+        [enlarged(to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
         for image in view.images
     ]
     height, width = tiles[0][0].shape[:2]

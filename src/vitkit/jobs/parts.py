@@ -24,10 +24,10 @@ import xxhash
 from vitkit._version import __version__
 from vitkit.config import describe_value, read, to_json, write
 from vitkit.data.listing import PARTS_RECORD
-from vitkit.durable import read_chunks, replace_file
+from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import Cluster, require_at_least
-from vitkit.listener import SILENT, Listener, Progress
+from vitkit.listener import SILENT, Listener
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Owner, claim
 from vitkit.text import visible
@@ -139,7 +139,7 @@ def computed_parts(
                     keep(number, part)
             else:
                 for number in missing:
-                    table = compute(*record.bounds(number), partial(_tell, progress, done))
+                    table = compute(*record.bounds(number), lambda rows: progress(done + rows))
                     keep(number, _write(paths[number], table))
         yield paths, len(paths) - len(missing)
 
@@ -173,16 +173,13 @@ def _changes(folder: Path, record: PartsRecord) -> list[str]:
 
 def _is_whole(path: Path, number: int, record: PartsRecord, columns: pa.Schema) -> bool:
     """Whether a finished part is on the disk as it was written."""
-    part, (first, last) = record.finished.get(path.name), record.bounds(number)
+    first, last = record.bounds(number)
     try:
-        if part is None or path.stat().st_size != part.bytes:
+        part = record.finished[path.name]
+        content = read_regular_file(path, part.bytes)
+        if xxhash.xxh3_128_hexdigest(content) != part.xxh3_128:
             return False
-        digest = xxhash.xxh3_128()
-        for chunk in read_chunks(path):
-            digest.update(chunk)
-        if digest.hexdigest() != part.xxh3_128:
-            return False
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(io.BytesIO(content)) as file:
             return bool(file.metadata.num_rows == last - first and file.schema_arrow.equals(columns))
     except Exception:  # of damaged files Arrow raises a dozen kinds
         return False
@@ -200,11 +197,6 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         raise VitkitError(
             f"{path} is damaged: {visible(str(error)[:300])}. Remove it, and run the same command again."
         ) from error
-
-
-def _tell(progress: Progress, before: int, done: int) -> None:
-    """Add the rows of the current part to the rows of the parts before, and show the sum."""
-    progress(before + done)
 
 
 def _write(path: Path, table: pa.Table) -> PartFile:

@@ -14,10 +14,10 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from vitkit.config import read
 from vitkit.config import write as write_record
@@ -31,10 +31,9 @@ from vitkit.runs.records import read_followed, read_metrics
 from vitkit.text import csv_line, first_line, without_places
 
 Tracker = Literal["csv", "tensorboard", "wandb"]
-"""The logs of other programs that a run can write its numbers into."""
+"""The logs of other programs that a run can write its numbers into. The last two are also the names of the
+packages that they need, and of the extras that install these."""
 CSV, EVENTS, WANDB = "log.csv", "tensorboard", "wandb.json"
-PACKAGES: Mapping[Tracker, str] = {"tensorboard": "tensorboard", "wandb": "wandb"}
-"""The packages that trackers need, which are extras of the same names."""
 INIT_SECONDS = 30
 """Seconds to wait for Weights & Biases to answer before the run goes on without a network."""
 
@@ -58,10 +57,9 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
         VitkitError: the package of a tracker is not installed, or no tracker has that name.
     """
     for name in trackers:
-        if name not in ("csv", *PACKAGES):
+        if name not in get_args(Tracker):
             raise VitkitError(f"No tracker is named {name!r}: choose among csv, tensorboard and wandb.")
-        package = PACKAGES.get(name)
-        if package is not None and importlib.util.find_spec(package) is None:
+        if name != "csv" and importlib.util.find_spec(name) is None:
             raise VitkitError(
                 f"To log to {name}, its package is needed, which is not installed: pip install "
                 f"'vitkit[{name}]'."
@@ -88,8 +86,18 @@ class TrackingListener(RelayingListener):
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         with ExitStack() as stack:
             relay = stack.enter_context(self.listener.run(folder, step, total))
-            before = _measured_before(folder, step)
-            logs = [stack.enter_context(self._open(name, folder, before)) for name in self._names(folder)]
+            before: dict[int, Metrics] = {}  # a damaged line is left out
+            lines = [*read_metrics(folder).lines, *read_followed(folder).lines]
+            for line in sorted(lines, key=lambda line: line["step"]):
+                usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
+                if line["step"] <= step and "epoch" in line and usable:
+                    before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}
+            writers = {
+                "csv": write_csv(folder / CSV, before),
+                "tensorboard": write_events(folder / EVENTS, before),
+                "wandb": send_to_wandb(folder, before, self.listener),
+            }
+            logs = [stack.enter_context(writers[name]) for name in self._names(folder)]
 
             last: tuple[int, set[str]] = (step, set())
 
@@ -121,17 +129,6 @@ class TrackingListener(RelayingListener):
                 self.listener.warn("The log of TensorBoard is not continued: its package is not installed.")
         return names
 
-    def _open(
-        self, name: Tracker, folder: Path, before: Mapping[int, Metrics]
-    ) -> AbstractContextManager[Write]:
-        match name:
-            case "csv":
-                return write_csv(folder / CSV, before)
-            case "tensorboard":
-                return write_events(folder / EVENTS, before)
-            case "wandb":
-                return send_to_wandb(folder, before, self.listener)
-
 
 def _numbers(line: Mapping[str, Any]) -> Metrics:
     """Name the numbers of a line of metrics.jsonl by the phase or the evaluator that measured them."""
@@ -142,17 +139,6 @@ def _numbers(line: Mapping[str, Any]) -> Metrics:
         if name not in ("step", "epoch") and isinstance(value, int | float)
     }
     return {"epoch": float(line["epoch"]), **numbers}
-
-
-def _measured_before(folder: Path, step: int) -> dict[int, Metrics]:
-    """Read the numbers of a run's logs up to a step; a damaged line is left out."""
-    lines = [*read_metrics(folder).lines, *read_followed(folder).lines]
-    before: dict[int, Metrics] = {}
-    for line in sorted(lines, key=lambda line: line["step"]):
-        usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
-        if line["step"] <= step and "epoch" in line and usable:
-            before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}
-    return before
 
 
 @contextmanager

@@ -49,7 +49,10 @@ def _rgb_converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Imag
     if image.mode.startswith(("I", "F")):
         return _wide_grey_converter(image, rule)
     if _is_transparent(image):
-        return lambda part: np.asarray(_composite(part, rule))
+        under = (*rule.background, 255)
+        return lambda part: np.asarray(
+            Image.alpha_composite(Image.new("RGBA", part.size, under), _with_alpha(part)).convert("RGB")
+        )
     return lambda part: np.asarray(part.convert("RGB"))
 
 
@@ -61,12 +64,6 @@ def _with_alpha(image: Image.Image) -> Image.Image:
     if image.mode == "La":  # the only mode that Pillow cannot convert straight to RGBA
         image = image.convert("LA")
     return image.convert("RGBA")
-
-
-def _composite(image: Image.Image, rule: DecodeRule) -> Image.Image:
-    over = _with_alpha(image)
-    under = Image.new("RGBA", image.size, (*rule.background, 255))
-    return Image.alpha_composite(under, over).convert("RGB")
 
 
 def _wide_grey_converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:

@@ -354,8 +354,7 @@ def _class_counts(labels: Labels) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _all_counts(labels: Labels, width: int) -> NDArray[np.float64]:
-    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=width)
-    return counts.astype(np.float64)
+    return np.array(count_labels(labels, width), dtype=np.float64)
 
 
 def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,6 @@
 The labels of N images and K names are an array `(N, K)` of bool.
 """
 
-import os
 import posixpath
 import re
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 
 from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.data.layouts.folders import image_files
-from vitkit.data.layouts.tables import check_label, name_labels, read_csv
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Files, Listing, Paths
+from vitkit.data.layouts.tables import by_split, check_label, name_labels, read_csv
+from vitkit.data.listing import SPLIT_NAMES, Files, Listing, Paths, files_below
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
@@ -66,8 +65,14 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
             )
     notes = list(rows.notes)
     if separator is None:
-        separator = _detect_separator(path, rows.cells)
-        if separator is not None:
+        present = [mark for mark in SEPARATORS if any(mark in cell for cell in rows.cells)]
+        if len(present) > 1:
+            raise VitkitError(
+                f"{path}: cells of labels hold both {' and '.join(map(repr, present))}. Say which character "
+                f"separates labels, with --splits.label-separator {present[0]!r}."
+            )
+        if present:
+            separator = present[0]
             notes.append(f"Labels are separated by {separator!r}, which the cells hold.")
     sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
     for line, labels in zip(rows.lines, sets, strict=True):
@@ -91,7 +96,8 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
         VitkitError: no image has a text file, or one cannot be read or holds boxes.
     """
     images = [path.relative_to(root).as_posix() for path in image_files(root)]
-    texts = _text_files(root)
+    text_files = files_below(root, lambda name: name.endswith(".txt"))
+    texts = {path.relative_to(root).as_posix() for path in text_files}
     pairs = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
     if not pairs:
         raise VitkitError(
@@ -146,28 +152,9 @@ def refuse_single_labels(spec: str, listing: Listing) -> None:
     )
 
 
-def _detect_separator(path: Path, cells: Sequence[str]) -> str | None:
-    present = [mark for mark in SEPARATORS if any(mark in cell for cell in cells)]
-    if len(present) > 1:
-        raise VitkitError(
-            f"{path}: cells of labels hold both {' and '.join(map(repr, present))}. Say which character "
-            f"separates labels, with --splits.label-separator {present[0]!r}."
-        )
-    return present[0] if present else None
-
-
 def _without_empty(labels: Sequence[str]) -> list[str]:
     """Strip labels, and drop empty ones, such as the one after a last separator."""
     return [stripped for label in labels if (stripped := label.strip())]
-
-
-def _text_files(root: Path) -> set[str]:
-    texts = set()
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        below = Path(folder).relative_to(root)
-        texts |= {(below / name).as_posix() for name in names if name.endswith(".txt") and name[0] != "."}
-    return texts
 
 
 def _text_of(image: str, texts: set[str]) -> str | None:
@@ -221,8 +208,7 @@ def _listing(
     path: Path, kind: str, files: Files, sets: list[list[str]], split_of: NDArray[np.str_], notes: list[str]
 ) -> Listing:
     """Number the labels, and put the rows of each split together."""
-    numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
-    numbers = {split: rows for split, rows in numbers.items() if len(rows)}
+    numbers = {split: rows for split, (rows, _) in by_split(split_of, split_of).items()}
     values = {
         split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
     }

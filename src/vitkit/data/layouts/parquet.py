@@ -451,7 +451,7 @@ def _label_kind(file: _File, column: str) -> str:
     plain, types = _value_type(file.schema.field(column).type), pa.types
     if types.is_null(plain):
         return "none"
-    if types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain):
+    if str(plain) in ("string", "large_string", "string_view"):
         return "text"
     if types.is_boolean(plain):
         return "truth values"
@@ -480,8 +480,7 @@ def _image_leaf(file: _File, column: str) -> str:
     kind, leaf = file.schema.field(column).type, column
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind, leaf = kind.field("bytes").type, f"{column}.bytes"
-    plain, types = _value_type(kind), pa.types
-    if not (types.is_binary(plain) or types.is_large_binary(plain) or types.is_binary_view(plain)):
+    if str(_value_type(kind)) not in ("binary", "large_binary", "binary_view"):
         raise VitkitError(
             f"{file.path}: the column {column} holds {file.shown_type(column)}, expected the bytes of an "
             "image file (binary), alone or as `bytes` beside a path. Write the files themselves into it."

@@ -5,11 +5,10 @@ in the file's metadata need not be true. A head is a structure of Thrift's compa
 own; its fields are the fields of `PageHeader` in parquet.thrift.
 """
 
+import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
-_HEAD_BYTES = 512  # nearly every head; one with statistics of long values is read again
-_LARGEST_HEAD = 16 << 20  # bytes, as in Arrow
 _DEEPEST = 8  # nested structures; a head has two levels
 
 _UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8  # fields of a head
@@ -32,7 +31,9 @@ def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator
     """
     end = start + length
     while start < end:
-        head, size = _read_head(stream, start)
+        stream.seek(start)
+        head = _structure(stream, _DEEPEST)
+        size = stream.tell() - start
         unpacked, packed = head.get(_UNPACKED), head.get(_PACKED)
         if not isinstance(unpacked, int) or not isinstance(packed, int) or min(unpacked, packed) < 0:
             raise ValueError(f"the head of the page at byte {start:,} has no lengths")
@@ -48,80 +49,50 @@ def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator
         raise ValueError(f"the pages end at byte {start:,}, expected {end:,}")
 
 
-def _read_head(stream: BinaryIO, start: int) -> tuple[_Head, int]:
-    """Return the head of the page at a byte, and its length."""
-    for most in (_HEAD_BYTES, _LARGEST_HEAD):
-        stream.seek(start)
-        data = _Bytes(stream.read(most))
-        try:
-            return data.structure(_DEEPEST), data.at
-        except IndexError:  # it goes on
-            continue
-    raise ValueError(f"the head of the page at byte {start:,} is cut short")
-
-
-class _Bytes:
-    """Bytes in Thrift's compact protocol, read one field after the other. Raises IndexError at their end."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def structure(self, deepest: int) -> _Head:
-        """Read a structure: its whole numbers and structures, by the numbers of their fields."""
-        if not deepest:
-            raise ValueError("structures within structures")
-        fields, number = _Head(), 0
-        for kind, step in self._fields():
-            number = number + step if step else self._signed()
-            value = self._value(kind, deepest)
-            if value is not None:
-                fields[number] = value
-        return fields
-
-    def _fields(self) -> Iterator[tuple[int, int]]:
-        """Yield the kind of each field, and by how much its number grows; 0: the number follows."""
-        while head := self._byte():
-            yield head & 15, head >> 4
-
-    def _value(self, kind: int, deepest: int) -> "int | _Head | None":
-        """Read a whole number or a structure, and step over any other value."""
+def _structure(stream: BinaryIO, deepest: int) -> _Head:
+    """Read a structure: its whole numbers and structures, by the numbers of their fields."""
+    if not deepest:
+        raise ValueError("structures within structures")
+    fields, number = _Head(), 0
+    while head := _byte(stream):
+        kind, step = head & 15, head >> 4  # by how much the number of the field grows; 0: it follows
+        number = number + step if step else _signed(stream)
         match kind:
             case 1 | 2:  # true and false have no bytes
-                return None
+                pass
             case 3:
-                self._step(1)
+                _byte(stream)
             case 4 | 5 | 6:
-                return self._signed()
+                fields[number] = _signed(stream)
             case 7:
-                self._step(8)
+                stream.seek(8, os.SEEK_CUR)
             case 8:
-                self._step(self._unsigned())
+                stream.seek(_unsigned(stream), os.SEEK_CUR)
             case 12:
-                return self.structure(deepest - 1)
+                fields[number] = _structure(stream, deepest - 1)
             case _:
                 raise ValueError(f"a value of kind {kind} in the head of a page")
-        return None
+    return fields
 
-    def _byte(self) -> int:
-        self.at += 1
-        return self.data[self.at - 1]
 
-    def _step(self, count: int) -> None:
-        if self.at + count > len(self.data):
-            raise IndexError
-        self.at += count
+def _byte(stream: BinaryIO) -> int:
+    data = stream.read(1)
+    if not data:
+        raise ValueError("the head of a page is cut short")
+    return data[0]
 
-    def _unsigned(self) -> int:
-        """Read a number of seven bits a byte, the lowest first."""
-        number = 0
-        for shift in range(0, 70, 7):  # 64 bits are ten bytes
-            byte = self._byte()
-            number |= (byte & 127) << shift
-            if byte < 128:
-                return number
-        raise ValueError("a number of more than 64 bits in the head of a page")
 
-    def _signed(self) -> int:
-        number = self._unsigned()
-        return number >> 1 ^ -(number & 1)
+def _unsigned(stream: BinaryIO) -> int:
+    """Read a number of seven bits a byte, the lowest first."""
+    number = 0
+    for shift in range(0, 70, 7):  # 64 bits are ten bytes
+        byte = _byte(stream)
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number
+    raise ValueError("a number of more than 64 bits in the head of a page")
+
+
+def _signed(stream: BinaryIO) -> int:
+    number = _unsigned(stream)
+    return number >> 1 ^ -(number & 1)

@@ -63,7 +63,7 @@ def holds_split_parquets(paths: Sequence[Path]) -> bool:
 
 def find_lists(folder: Path) -> dict[str, Path]:
     """Return the lists of a folder by name: text files in it, or else the first Parquet file of each."""
-    texts = {name: folder / f"{name}.txt" for name in LISTS if _is_there(folder, name)}
+    texts = {name: folder / f"{name}.txt" for name in LISTS if os.path.lexists(folder / f"{name}.txt")}
     if texts:
         return texts
     files = dict[str, Path]()
@@ -93,7 +93,7 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
     Raises:
         VitkitError: a list is missing or malformed; the error names file and line.
     """
-    lists = {name: _read_list(folder / f"{name}.txt") for name in LISTS if _is_there(folder, name)}
+    lists = {name: _read_list(path) for name, path in find_lists(folder).items()}
     _refuse_shared_images(lists)
     _refuse_missing_images(folder, lists)
     names, notes = _class_names(folder, lists), list[str]()
@@ -159,24 +159,25 @@ class _List:
         return f"{self.path} line {self.lines[index]}"
 
 
-def _is_there(folder: Path, name: str) -> bool:
-    return os.path.lexists(folder / f"{name}.txt")
-
-
 def _read_list(path: Path) -> _List:
     """Read a list. Raises VitkitError: it cannot be read, is empty or has a malformed line."""
     entries, line_of = _List(path, [], [], []), dict[str, int]()
     try:
         with regular_file(path) as file:
             for number, content in enumerate(file, start=1):
-                line = _decoded(f"{path} line {number}", content)
+                where = f"{path} line {number}"
+                try:
+                    line = content.decode("utf-8-sig")  # Windows puts a byte order mark before the first one
+                except UnicodeDecodeError as error:
+                    raise VitkitError(
+                        f"{where} is no text in UTF-8: {error}. Save the list again as UTF-8."
+                    ) from error
                 if not line.strip():
                     continue
-                name, label = _parsed(f"{path} line {number}", path.parent, line)
+                name, label = _parsed(where, path.parent, line)
                 if name in line_of:
                     raise VitkitError(
-                        f"{path} line {number}: {name} is in line {line_of[name]} already. Remove one of the "
-                        "two lines."
+                        f"{where}: {name} is in line {line_of[name]} already. Remove one of the two lines."
                     )
                 line_of[name] = number
                 entries.paths.append(name)
@@ -187,14 +188,6 @@ def _read_list(path: Path) -> _List:
     if not entries.paths:
         raise VitkitError(f"{path} is empty: expected lines of {_LINE}.")
     return entries
-
-
-def _decoded(where: str, content: bytes) -> str:
-    """Decode a line; editors on Windows put a byte order mark before the first one."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise VitkitError(f"{where} is no text in UTF-8: {error}. Save the list again as UTF-8.") from error
 
 
 def _parsed(where: str, folder: Path, line: str) -> tuple[str, int]:

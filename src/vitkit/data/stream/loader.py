@@ -99,23 +99,19 @@ class TrainLoader:
         Raises:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
+        allowed = bad_files_allowed(len(self.samples), self.bad_quota)
         for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
-            self._check_quota()
+            if len(self.rejects) > allowed:
+                # Five show the kind of damage; `vitkit data check` lists all.
+                first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])
+                raise VitkitError(
+                    f"{len(self.rejects)} of {len(self.samples)} training files cannot be read so far, more "
+                    f"than the {allowed} allowed. The first:\n{first}\nRun `vitkit data check` for the whole "
+                    "list, then repair or remove them, or raise --bad-quota."
+                )
             yield batch
-
-    def _check_quota(self) -> None:
-        allowed = bad_files_allowed(len(self.samples), self.bad_quota)
-        if len(self.rejects) <= allowed:
-            return
-        # Five show the kind of damage; `vitkit data check` lists all.
-        first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])
-        raise VitkitError(
-            f"{len(self.rejects)} of {len(self.samples)} training files cannot be read so far, more than the "
-            f"{allowed} allowed. The first:\n{first}\n"
-            "Run `vitkit data check` for the whole list, then repair or remove them, or raise --bad-quota."
-        )
 
 
 def evaluation_batches(
@@ -171,10 +167,13 @@ class _TrainBatches:
     places: NDArray[np.int64]
 
     def ids(self, number: int) -> NDArray[np.int64]:
-        return self._epochs_and_ids(number)[1]
+        return self.epochs_and_ids(number)[1]
+
+    def epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return sample_at(number * self.batch_size + self.places, len(self.samples), self.seed)
 
     def compute(self, number: int, reading: Reading) -> Result:
-        epochs, ids = self._epochs_and_ids(number)
+        epochs, ids = self.epochs_and_ids(number)
 
         def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
             if self.augmentation is None:
@@ -206,9 +205,6 @@ class _TrainBatches:
         if drawn.size is None:
             drawn.draw(*image.shape[:2])
         return image
-
-    def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return sample_at(number * self.batch_size + self.places, len(self.samples), self.seed)
 
 
 @dataclass(frozen=True)
@@ -274,7 +270,8 @@ def _computed(
     if workers and len(numbers):
         results = compute_ahead(batches, numbers, workers, worker_timeout)
     else:
-        results = (batches.compute(number, _unwatched) for number in numbers)
+        # Nobody looks at which sample is read, which tells the image at which a worker process hangs.
+        results = (batches.compute(number, lambda sample: None) for number in numbers)
     with closing(results):  # ends the workers at once when the caller stops early
         for number, (pixels, bad) in zip(numbers, results, strict=True):
             ids = batches.ids(number).copy()
@@ -283,7 +280,3 @@ def _computed(
             targets = {name: torch.from_numpy(rows[ids]) for name, rows in batches.samples.targets.items()}
             batch = Batch(pixels, targets, torch.from_numpy(mask), torch.from_numpy(ids))
             yield batch, {batches.key(int(ids[slot])): reason for slot, reason in bad.items()}
-
-
-def _unwatched(sample: int) -> None:
-    """Ignore the index of the sample that is read: it names the image at which a worker process hangs."""
