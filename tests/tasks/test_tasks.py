@@ -48,7 +48,7 @@ def test_the_table_names_its_tasks_as_cards_do() -> None:
         assert task.learning.monitor.evaluator in task.learning.evaluators(_validation())
 
 
-def _validation() -> Validation[ClassificationConfig]:
+def _validation() -> Validation:
     def batches(world: World = ALONE) -> Iterator[Batch]:
         yield from ()
 

@@ -97,6 +97,12 @@ def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
     return matplotlib.rc_context(style)
 
 
+def picture(width: float, height: float) -> tuple[Figure, Axes]:
+    """Make a figure of one picture; width and height are in inches."""
+    figure = Figure((width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
 def percentages() -> FuncFormatter:
     """Make a formatter that writes the fractions of an axis as percentages, in the fewest digits."""
     return FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g}%")

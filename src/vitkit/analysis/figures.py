@@ -137,8 +137,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             names = [drawing.shortened(name, 20) for name in class_names]
             side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
             labels = 0.08 * max(map(len, names))
-            figure = Figure((side + labels + 1.4, side + max(0.3, labels) + 0.7), layout="constrained")
-            axes = figure.subplots()
+            figure, axes = drawing.picture(side + labels + 1.4, side + max(0.3, labels) + 0.7)
             matrix = _matrix(cells, classes, 1)
             fractions = _show_fractions(figure, axes, matrix)
             for row, column in np.argwhere(matrix).tolist():
@@ -173,16 +172,13 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
 
     With many classes only the 40 worst are drawn.
     """
-    seen = [score for score in scores if score.count]
     bars = [
         (score.correct / score.count, binomial_interval(score.correct, score.count), score.name, score.count)
-        for score in seen
+        for score in scores
+        if score.count
     ]
-    bars.sort(key=lambda bar: bar[0])
-    shown = bars[:BARS_SHOWN]
-    which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
     with drawing.styled():
-        figure, axes = _bars(shown, f"Accuracy within {which}, {data}")
+        figure, axes, _ = _bars(bars, "Accuracy within", "class", "classes", data)
         axes.set(xlabel="fraction of the class's images right (line: 95% interval)", ylabel="class (images)")
     return figure
 
@@ -191,8 +187,13 @@ _Bar = tuple[float, tuple[float, float] | None, str, int]
 """Value and interval, from 0 to 1, of a class; its name and the number of its images."""
 
 
-def _bars(bars: Sequence[_Bar], title: str) -> tuple[Figure, Axes]:
-    """Draw bars with their intervals from top to bottom, and the names and sizes of their classes."""
+def _bars(
+    bars: Sequence[_Bar], what: str, singular: str, plural: str, data: str
+) -> tuple[Figure, Axes, Sequence[_Bar]]:
+    """Draw bars with their intervals from the worst to the best, and the names and sizes of their classes; of
+    many the worst alone, which are returned too."""
+    every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
+    which = f"each {singular}" if len(bars) == every else f"the {len(bars)} worst of {every} {plural}"
     figure = Figure((drawing.WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2)), layout="constrained")
     axes = figure.subplots()
     rows = range(len(bars))
@@ -206,8 +207,8 @@ def _bars(bars: Sequence[_Bar], title: str) -> tuple[Figure, Axes]:
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(True, axis="x")
     axes.tick_params(axis="y", length=0)
-    drawing.add_title(figure, title)
-    return figure, axes
+    drawing.add_title(figure, f"{what} {which}, {data}")
+    return figure, axes, bars
 
 
 def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str = "") -> Figure:
@@ -360,11 +361,8 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
         for score in scores
         if score.average_precision is not None
     ]
-    bars.sort(key=lambda bar: bar[0])
-    shown = bars[:BARS_SHOWN]
-    which = "each label" if len(shown) == len(bars) else f"the {len(shown)} worst of {len(bars)} labels"
     with drawing.styled():
-        figure, axes = _bars(shown, f"Average precision of {which}, {data}")
+        figure, axes, shown = _bars(bars, "Average precision of", "label", "labels", data)
         chance = [images / count for *_, images in shown]
         axes.plot(chance, range(len(shown)), "o", color=drawing.VERMILION, markersize=3)
         axes.set(xlabel="average precision (line: 95% interval; dot: by chance)", ylabel="label (images)")

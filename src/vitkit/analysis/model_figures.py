@@ -58,8 +58,7 @@ def position_similarity_map(similarity: drawing.Floats) -> Figure:
             mosaic[top : top + rows, left : left + columns] = similarity[row, column]
     with drawing.styled():
         height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
-        figure = Figure((max(width + 1.6, NARROWEST), height + 0.8), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(max(width + 1.6, NARROWEST), height + 0.8)
         lowest = min(0.0, float(similarity.min()))
         image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
         colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
@@ -92,8 +91,7 @@ def attention_distance_plot(distances: drawing.Floats, even: float, data: str) -
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
     with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.62, 3.8), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(drawing.WIDTH * 0.62, 3.8)
         axes.scatter(
             layers.repeat(heads), distances.ravel(), s=26, color=drawing.BLUE, alpha=0.6, linewidths=0
         )
@@ -173,8 +171,7 @@ def picture_sheet(sheet: NDArray[np.uint8], rows: Sequence[str]) -> Figure:
     """
     height, width = sheet.shape[:2]
     with drawing.styled():
-        figure = Figure((drawing.WIDTH, 1.1 * drawing.WIDTH * height / width + 0.1), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(drawing.WIDTH, 1.1 * drawing.WIDTH * height / width + 0.1)
         drawing.bare(axes)
         axes.imshow(sheet, interpolation="none")
         middles = [(number + 0.5) * height / len(rows) for number in range(len(rows))]

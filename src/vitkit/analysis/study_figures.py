@@ -192,8 +192,7 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         images: the test images as a phrase, for the title.
     """
     with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.6, 3.4), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(drawing.WIDTH * 0.6, 3.4)
         lines: dict[str, Points] = {
             name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
             for name, values in curves.items()
@@ -233,8 +232,7 @@ def scale_plot(
     # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
     floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
     with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.72, 4.2), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(drawing.WIDTH * 0.72, 4.2)
         for part, colour, dashes, name in (
             (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
             (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
@@ -298,8 +296,7 @@ def difference_figure(
     across, down = 100 * np.array(means), np.arange(len(labels))
     reach = np.abs(100 * np.array(intervals).T - across)
     with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels))
         axes.axvline(0, color=drawing.GREY, linestyle="--", linewidth=1)
         axes.errorbar(across, down, xerr=reach, fmt="o", color=drawing.BLUE, capsize=3, linewidth=1.4)
         axes.set_yticks(down, [drawing.cut(label, 60) for label in labels])
@@ -322,8 +319,7 @@ def flip_figure(
     """
     down, most = np.arange(len(names)), max(*first, *second)
     with drawing.styled():
-        figure = Figure((drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names)), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = drawing.picture(drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names))
         axes.barh(
             down, [-count for count in first], color=drawing.VERMILION, label=drawing.shortened(labels[0], 60)
         )

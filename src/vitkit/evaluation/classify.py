@@ -225,7 +225,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     correct = int(right.sum())
     counts = zip(
         class_names,
-        *(np.bincount(counted, minlength=classes).tolist() for counted in (labels, predicted, labels[right])),
+        *(np.bincount(numbers, minlength=classes).tolist() for numbers in (labels, predicted, labels[right])),
         strict=True,
     )
     per_class = tuple(

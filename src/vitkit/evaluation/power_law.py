@@ -219,11 +219,17 @@ class LawFit:
 
     def objection(self) -> str:
         """Say why the law does not hold on its points; "" where nothing speaks against it."""
-        from scipy.special import chdtri, fdtri  # half a second to import
+        from scipy.special import chdtri, fdtri, stdtrit  # half a second to import
 
-        if self._rises():
-            return "the error rises from point to point"
         pure, pure_degrees = self.pure_noise
+        x, errors, weights = _arrays(self.points)
+        line, covariance = _straight_line(self.points)
+        left = errors - line[0] * np.log(x) - line[1]
+        along = pure_degrees + len(x) - 2  # degrees of freedom of a straight line in log x
+        spread = (pure * pure_degrees + float(weights @ left**2)) / along
+        # A one-sided t test at 5 %.
+        if line[0] > math.sqrt(spread * covariance[0, 0]) * stdtrit(along, FALLS):
+            return "the error rises from point to point"
         stated = MOST_NOISE**2 if self.is_fraction else math.inf
         explained = stated * float(chdtri(self.residuals, 1 - CONTRADICTED))
         if any(len(point.errors) > 1 for point in self.points):
@@ -233,25 +239,12 @@ class LawFit:
         if self.misfit > explained:
             return "the points lie farther from any such law than their noise explains"
         variance, degrees = self.noise
-        _, errors, weights = _arrays(self.points)
         constant = float(weights @ errors / weights.sum())
         gained = float(weights @ (errors - constant) ** 2) - self.misfit
         # Scale and exponent are two numbers more than a constant has.
         if gained / 2 <= variance * float(fdtri(2, degrees, FALLS)):
             return "the error does not fall from point to point by more than its noise"
         return ""
-
-    def _rises(self) -> bool:
-        """Whether the slope of a straight line in log x is above 0, by a one-sided t test at 5 %."""
-        from scipy.special import stdtrit  # half a second to import
-
-        x, errors, weights = _arrays(self.points)
-        line, covariance = _straight_line(self.points)
-        left = errors - line[0] * np.log(x) - line[1]
-        (variance, before), residuals = self.pure_noise, len(x) - 2
-        degrees = before + residuals
-        variance = (variance * before + float(weights @ left**2)) / degrees
-        return bool(line[0] > math.sqrt(variance * covariance[0, 0]) * stdtrit(degrees, FALLS))
 
 
 def _straight_line(points: Sequence[Point]) -> tuple[Floats, Floats]:

@@ -141,7 +141,12 @@ def evaluate(
     with lost_processes_explained(world):
         with prepared_together(world):
             ready = _load(place, **model)
-            images, split, trained_on = _open_images(ready, place.name, data, split, listener)
+            with listener.progress("listing images"):
+                images = open_model_data(ready.model, data, ready.max_pixels)
+            if not ready.model.card.class_names:
+                listener.note(_match_by_order(place.name, ready.model, images))
+            trained_on = data is None or is_training_data(ready.model.card, data)
+            images, split = choose_split(images, split, data is not None, trained_on)
         rejects: dict[str, str] = {}
         result, predictions = evaluate_split(
             ready.model,
@@ -186,24 +191,6 @@ def _load(place: Place, **model: Unpack[ModelOptions]) -> Ready:
     if reason:
         raise VitkitError(f"{place.name} {reason}.")
     return ready
-
-
-def _open_images(
-    ready: Ready, path: str, spec: str | None, split: str | None, listener: Listener
-) -> tuple[ImageData, str, bool]:
-    """Open the images of an evaluation; return the name of the split too, and whether the model was trained
-    on this data.
-
-    Raises:
-        VitkitError: as `evaluate`.
-    """
-    model = ready.model
-    with listener.progress("listing images"):
-        data = open_model_data(model, spec, ready.max_pixels)
-    if not model.card.class_names:
-        listener.note(_match_by_order(path, model, data))
-    trained_on = spec is None or is_training_data(model.card, spec)
-    return *choose_split(data, split, spec is not None, trained_on), trained_on
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -272,10 +259,10 @@ def without_training_images(
         )
         return result
     with listener.progress("looking for training images among these"):
-        repeats = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
+        alike = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
     shown = images.name if _is_whole(images, split, trained_on) else split
     where = f"the training images of {recorded.name}"
-    repeated = {split: repeats["others"]} if repeats else {}
+    repeated = {split: alike["others"]} if alike else {}
     return with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
 
 

@@ -135,9 +135,8 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
         yield folder, lambda there: _summarise_series(there, read_series(there), is_held(there))
     elif place.is_run:
         yield folder, lambda _: _read_run(place)
-    elif (folder / "config.json").exists() and (
-        folder / LOG
-    ).exists():  # another library's config.json has no such log beside it
+    # Another library's config.json has no such log beside it.
+    elif (folder / "config.json").exists() and (folder / LOG).exists():
         yield folder, lambda there: _read_run(Place(str(there), "unfinished run"))
     elif depth and place.kind != "exported model":
         with suppress(OSError), os.scandir(folder) as entries:
@@ -187,7 +186,8 @@ def _read_run(place: Place) -> RunSummary:
     images = 0 if data is None else data.images.get("train", 0)
     total = run.training.total_steps(images) if images else None
     finished = place.kind == "run" and (folder / "report.html").is_file()
-    learning, made = find_task(run.task).learning, _logged_step(folder)
+    learning, logged = find_task(run.task).learning, read_metrics(folder).lines
+    made = int(logged[-1]["step"]) if logged else 0
     row = RunSummary(
         place.name,
         "run",
@@ -208,10 +208,11 @@ def _read_run(place: Place) -> RunSummary:
     of = f" of {total:,}" if total else ""
     if is_held(folder):
         return replace(row, state="running", progress=f"step {made:,}{of}")
-    where = f"step {_committed_step(folder):,}{of}"
-    return replace(
-        row, state="interrupted" if read_divergence(folder) is None else "diverged", progress=where
-    )
+    ended = read_ended(folder)
+    committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
+    step = next(committed, 0 if ended is None else ended.step)
+    state: State = "interrupted" if read_divergence(folder) is None else "diverged"
+    return replace(row, state=state, progress=f"step {step:,}{of}")
 
 
 def _model_name(run: Run, folder: Path) -> str:
@@ -226,19 +227,6 @@ def _data_name(run: Run, folder: Path) -> str:
     """Return the name of the images, by their record or by their path."""
     data = read_record(folder)
     return str(without_places(run.data)) if data is None else data.name
-
-
-def _committed_step(folder: Path) -> int:
-    """Return the step of the newest committed checkpoint, or 0."""
-    ended = read_ended(folder)
-    committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
-    return next(committed, 0 if ended is None else ended.step)
-
-
-def _logged_step(folder: Path) -> int:
-    """Return the last step in the log of a run, or 0."""
-    lines = read_metrics(folder).lines
-    return int(lines[-1]["step"]) if lines else 0
 
 
 def _minutes(folder: Path) -> float | None:

@@ -318,18 +318,11 @@ TABLE_3: dict[str, tuple[str, float, float, Literal["linear", "cosine"], float, 
 UNLABELLED = Splits(test_fraction=0.0, val_fraction=0.02)
 """Splits of images without labels: there is nothing to test, and few images suffice to measure a loss."""
 
+OF_LABELS = (digits, small_images, small_images_conv, small_images_bit, photos)
+OF_IMAGES_ALONE = (masked_patches, simmim, mae, masked_patches_small, simmim_small, mae_small)
+
 RECIPES: dict[str, Callable[[], Run]] = {
-    "digits": digits,
-    "small-images": small_images,
-    "small-images-conv": small_images_conv,
-    "small-images-bit": small_images_bit,
-    "photos": photos,
-    "masked-patches": masked_patches,
-    "simmim": simmim,
-    "mae": mae,
-    "masked-patches-small": masked_patches_small,
-    "simmim-small": simmim_small,
-    "mae-small": mae_small,
+    **{own.__name__.replace("_", "-"): own for own in (*OF_LABELS, *OF_IMAGES_ALONE)},
     **{name: partial(pretrain_as_in_paper, *row) for name, row in TABLE_3.items()},
     "paper": paper,
     **{name: partial(finetune_as_in_paper, *row) for name, row in TABLE_4.items()},

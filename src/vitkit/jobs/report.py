@@ -70,10 +70,8 @@ def write_report(
         VitkitError: it is no run folder, it has no checkpoint yet, or one of its files is damaged. Damaged
             lines of a log are left out, as the page and the listener say.
     """
-    from vitkit.report.page import (
-        ReportContent,
-        render_report,
-    )  # imports matplotlib, for which no training waits
+    # It imports matplotlib, for which no training waits.
+    from vitkit.report.page import ReportContent, render_report
 
     folder, listener = Path(run), hushed(listener, quiet)
     if trained is None:
@@ -97,7 +95,13 @@ def write_report(
     for sentence in left_out:
         listener.note(sentence)
     samples = _open_samples(model, listener) if trained is None else trained.samples
-    _check_ids(folder, evaluations, samples)
+    for split, (_, predictions) in evaluations.items():
+        if split in samples and predictions.ids.max() >= len(samples[split]):
+            raise VitkitError(
+                f"The predictions of {split} in {folder / 'evaluation'}: expected ids of the "
+                f"{len(samples[split]):,} images, found {predictions.ids.max():,}. Run the evaluation again "
+                "to write it anew."
+            )
     quoted = shlex.quote(without_places(str(folder)))
     content = ReportContent(
         title=folder.resolve().name,
@@ -134,21 +138,6 @@ def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples
     except VitkitError as error:
         listener.note(f"Without pictures of images: {error}")
         return {}
-
-
-def _check_ids(
-    folder: Path,
-    evaluations: Mapping[str, tuple[Any, Any]],
-    samples: Mapping[str, Samples],
-) -> None:
-    """Refuse predictions for images that the data does not have."""
-    for split, (_, predictions) in evaluations.items():
-        count = len(samples[split]) if split in samples else None
-        if count is not None and predictions.ids.max() >= count:
-            raise VitkitError(
-                f"The predictions of {split} in {folder / 'evaluation'}: expected ids of the {count:,} "
-                f"images, found {predictions.ids.max():,}. Run the evaluation again to write it anew."
-            )
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -42,7 +42,7 @@ from vitkit.tasks.page import (
     describe_images,
     fraction_cell,
 )
-from vitkit.text import format_count, format_duration, join_names
+from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
@@ -128,30 +128,30 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     """
     say = progress or (lambda part: None)
     model, card = content.model, to_give_away(card_of(content.model))
-    evaluation, task = _evaluation(content), task_of(model.card)
+    task, evaluation, split = task_of(model.card), None, None
+    for split in sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))[:1]:
+        evaluation = ShownEvaluation(split, *content.evaluations[split], content.samples.get(split))
     say("results")
     features = "This model was trained to give features: it has no answers that could be right."
     task_report = TaskReport((Text(features, "answer"),))
     if task.answering is not None:
-        split = None if evaluation is None else evaluation.split
         task_report = task.answering.report(content.evaluations, split)
     elif isinstance(task.learning, ShowsExamples):
         validations = [line for line in content.metrics if line["kind"] == "validation"]
         task_report = task.learning.report(content.examples, validations)
     say("training curves")
     page: dict[str, Any] = {
-        "title": content.title,
+        **vars(content),
         "model_name": model.card.name or "ViT",
         "start": card.origin.get("start", {}).get("from"),
         "evaluation": evaluation,
         "task_report": task_report,
-        "facts": [*task_report.facts, *((value, name) for name, value in _facts(content))],
+        "facts": [*task_report.facts, *_facts(content)],
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning, _altered(content.config)),
         "altered": _altered(content.config),
         "loss": task.learning.curve.loss or figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
-        "left_out": content.left_out,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),
         "card": _flat(
@@ -161,13 +161,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
                 "origin": card.history(),
             }
         ),
-        "data": content.data,
         "class_counts": _class_counts(content.data),
         "rejects": _rejects(content.data),
         "rejects_shown": REJECTS_SHOWN,
-        "commands": content.commands,
-        "files": content.files,
-        "environment": content.environment,
     }
     say("pictures of images")
     sections = (*fewshot_sections(content.followed, content.config), *task_report.sections)
@@ -183,34 +179,23 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     return fill("report.html.j2", {**page, **page_script()})
 
 
-def _evaluation(content: ReportContent) -> ShownEvaluation | None:
-    """Choose the evaluation to report: of the test split, else of validation, else of any split."""
-    splits = sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))
-    if not splits:
-        return None
-    return ShownEvaluation(splits[0], *content.evaluations[splits[0]], content.samples.get(splits[0]))
-
-
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
-    """Collect the facts at the head of the page beside the accuracy."""
+    """Collect the facts at the head of the page beside the accuracy: a value and its name each."""
     config = content.model.config
-    facts = [("parameters", format_count(sum(weight.numel() for weight in content.model.parameters())))]
+    facts = [(format_count(sum(weight.numel() for weight in content.model.parameters())), "parameters")]
     flops = format_count(forward_flops(config, head=True))
-    facts.append((f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}", flops))
+    facts.append((flops, f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}"))
     if content.speed:
         rates = sorted(line["images_per_second"] for line in content.speed)
-        facts.append(("training time", format_duration(_training_seconds(content.speed))))
-        facts.append(("training images per second", f"{rates[len(rates) // 2]:,.0f}"))
+        clock = [float(line["seconds"]) for line in content.speed]
+        # The seconds of all sessions: where the clock goes back, a run was resumed.
+        spent = sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
+        facts.append((format_duration(spent), "training time"))
+        facts.append((f"{rates[len(rates) // 2]:,.0f}", "training images per second"))
         memory = max(line.get("memory_bytes") or 0 for line in content.speed)
         if memory:
-            facts.append(("memory at most", f"{memory / 2**30:.1f} GiB"))
+            facts.append((f"{memory / 2**30:.1f} GiB", "memory at most"))
     return facts
-
-
-def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
-    """Add up the seconds of all sessions; where the clock goes back, a run was resumed."""
-    clock = [float(line["seconds"]) for line in speed]
-    return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]], learning: Learning[Any], altered: str) -> list[Drawing]:
@@ -443,43 +428,31 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         followed: the lines of evaluators in metrics.jsonl. Among lines of the same step the last one counts.
         config: of the run, as nested plain data.
     """
+    images = PurePath(str(config.get("fewshot", {}).get("data", ""))).name or "other images"
     for evaluator in dict.fromkeys(str(line.get("evaluator")) for line in followed):
         measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
-        lines = [measured[step] for step in sorted(measured)]
-        keys = dict.fromkeys(key for line in lines for key in line)
+        steps, keys = sorted(measured), dict.fromkeys(key for line in measured.values() for key in line)
         names = [name for name in keys if name.endswith(("_shots", "_all"))]
-        if names:
-            yield _fewshot_section(evaluator, lines, names, str(config.get("fewshot", {}).get("data", "")))
-
-
-def _fewshot_section(
-    evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], data: str
-) -> Section:
-    images = PurePath(data).name or "other images"
-    curves = {_label(name): [_finite(line.get(name)) for line in lines] for name in names}
-    steps = [int(line["step"]) for line in lines]
-    rows = tuple(
-        (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in curves.values()))
-        for i, step in enumerate(steps)
-    )
-    last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
-    alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
-    draws = 1 if names[0].endswith("_all") else SEEDS
-    return Section(
-        evaluator,
-        "Few-shot",
-        "Few-shot accuracy while it was trained",
-        (
+        if not names:
+            continue
+        curves = {_label(name): [_finite(measured[step].get(name)) for step in steps] for name in names}
+        rows = tuple(
+            (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in curves.values()))
+            for i, step in enumerate(steps)
+        )
+        last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
+        alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
+        draws = 1 if names[0].endswith("_all") else SEEDS
+        caption = (
+            f"{_ways(names)} on the model's features at that step, with the same images of each class at "
+            f"every step; the mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
+        )
+        blocks = (
             Plot(tracking_plot(steps, curves, images), evaluator, alt),
-            Text(
-                f"{_ways(names)} on the model's features at that step, with the same images of each class "
-                f"at every step; the mean of {draws} draw{'s' * (draws != 1)}. It decided nothing in the "
-                "training.",
-                "caption",
-            ),
+            Text(caption, "caption"),
             Table(("step", *curves), rows, sortable=True),
-        ),
-    )
+        )
+        yield Section(evaluator, "Few-shot", "Few-shot accuracy while it was trained", blocks)
 
 
 def _ways(names: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import FOLDER, newest_first
-from vitkit.training.config import ClassificationConfig, ObjectiveConfig, Sharding
+from vitkit.training.config import ClassificationConfig, Sharding
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
 from vitkit.training.parallel import divide, places_of
@@ -280,7 +280,7 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
     return evaluators
 
 
-def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -> Validation[ObjectiveConfig]:
+def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -> Validation:
     """Make the value by which the task measures a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
     reading = worker_count(samples, run.loading, world)

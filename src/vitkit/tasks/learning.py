@@ -7,7 +7,7 @@ model answers (`vitkit.tasks.answering`) without it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.evaluation.classify import explain_no_classes
@@ -29,30 +29,19 @@ if TYPE_CHECKING:
     from vitkit.data.stream.batch import Batch
 
 
-C = TypeVar("C", bound=ObjectiveConfig)
 C_contra = TypeVar("C_contra", bound=ObjectiveConfig, contravariant=True)
 
 
-class OpenBatches(Protocol):
-    """A function that opens the validation images."""
-
-    def __call__(self, world: World = ALONE) -> Iterable["Batch"]:
-        """Yield every image once, in the same order at each call.
-
-        Args:
-            world: given by evaluators that measure together: this process's part is yielded, for `run_model`
-                of `vitkit.evaluation`. Left out, all images.
-        """
-
-
 @dataclass(frozen=True)
-class Validation(Generic[C]):
+class Validation:
     """The values from which the evaluators of a run are made."""
 
-    objective: C
+    objective: Any
     """The options of the objective."""
     class_names: tuple[str, ...]
-    batches: OpenBatches
+    batches: "Callable[..., Iterable[Batch]]"
+    """Yields every image once, in the same order at each call. Given `world`, by evaluators that measure
+    together, it yields this process's part, for `run_model` of `vitkit.evaluation`."""
     device: "torch.device"
     precision: Precision
     world: World = ALONE
@@ -111,7 +100,7 @@ class Learning(Protocol[C_contra]):
             train: the training images with their targets.
         """
 
-    def evaluators(self, validation: Validation[Any]) -> Mapping[str, "Evaluator"]:
+    def evaluators(self, validation: Validation) -> Mapping[str, "Evaluator"]:
         """Make the evaluators of a training run, by name; each is called with model and objective.
 
         The evaluator named "validation" is the monitor's. It measures `loss` too, which the report draws
@@ -168,7 +157,7 @@ class LabelledLearning(ABC):
 
         return open_data(spec, splits, rule, class_names, multi_label=self.several_labels)
 
-    def evaluators(self, validation: Validation[ClassificationConfig]) -> Mapping[str, Evaluator]:
+    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Measure the monitor's metric and the loss on the validation images."""
 
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
@@ -184,7 +173,7 @@ class LabelledLearning(ABC):
         return {self.monitor.evaluator: Evaluator(measure, line=self.line, together=True)}
 
     @abstractmethod
-    def predictor(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+    def predictor(self, validation: Validation) -> Callable[..., Any]:
         """Give the function of `vitkit.evaluation.run_model` that predicts the validation images."""
 
     @abstractmethod

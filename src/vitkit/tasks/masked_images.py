@@ -83,7 +83,7 @@ class MaskedImagesLearning:
 
         return OBJECTIVE_OF[type(config)](config, cast("ViTConfig", model_config))
 
-    def evaluators(self, validation: Validation[Any]) -> Mapping[str, Evaluator]:
+    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Measure the loss on the validation images, with the same patches hidden each time, and two losses
         that need no model: `loss_nothing` and `loss_constant`."""
         import torch

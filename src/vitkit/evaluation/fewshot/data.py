@@ -91,34 +91,28 @@ def open_fewshot_data(
     Raises:
         VitkitError: as `open_data`; there are no test images; two processes see different images.
     """
+    own = next((record for record in trained_on if record.spec == absolute_spec(spec)), None)
+    splits = Splits(val_fraction=0, test_fraction=0) if own is None else own.splits
     with prepared_together(world):
-        opened = _open(spec, trained_on)
+        data = open_data(spec, splits)
+        if not {"test", "val"} & set(data.splits):
+            data = open_data(spec, Splits(val_fraction=0, test_fraction=TEST_FRACTION))
+        split = next((name for name in ("test", "val") if name in data.splits), None)
+        if split is None:
+            raise VitkitError(
+                f"{spec} leaves nothing to test on: expected a class with two images or more, found one "
+                "image of each. Add images, or a folder test/ with some."
+            )
     if world.size == 1:
-        return opened
+        return FewShotData(data, split)
     with prepared_together(world):
-        fingerprint = opened.data.fingerprint()
+        fingerprint = data.fingerprint()
         expected = world.tell(fingerprint)
         if fingerprint != expected:
             raise VitkitError(
                 f"The images of {spec} differ from the images of process 0: expected the fingerprint "
                 f"{expected}, found {fingerprint}. All machines must see the same images."
             )
-    return opened
-
-
-def _open(spec: str, trained_on: Sequence[TrainingData]) -> FewShotData:
-    """List the images and choose the split to test on."""
-    own = next((record for record in trained_on if record.spec == absolute_spec(spec)), None)
-    splits = Splits(val_fraction=0, test_fraction=0) if own is None else own.splits
-    data = open_data(spec, splits)
-    if not {"test", "val"} & set(data.splits):
-        data = open_data(spec, Splits(val_fraction=0, test_fraction=TEST_FRACTION))
-    split = next((name for name in ("test", "val") if name in data.splits), None)
-    if split is None:
-        raise VitkitError(
-            f"{spec} leaves nothing to test on: expected a class with two images or more, found one image of "
-            "each. Add images, or a folder test/ with some."
-        )
     return FewShotData(data, split)
 
 

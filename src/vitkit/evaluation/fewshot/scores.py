@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.evaluation.fewshot.config import L2, Method
 from vitkit.evaluation.fewshot.methods import Draws, Floats, Integers, fit
@@ -96,18 +95,20 @@ def measure(
         VitkitError: there are no shots.
     """
     scores, done = [], 0
+    counts = np.bincount(test.labels, minlength=classes)
     for method in methods:
         for count in shots:
-            trials = []
+            fits, rights = [], []
             for draw in draws:
                 features, labels = pool.taken(draw.take(count, unreadable))
-                fitted = fit(method, features, labels, classes, l2=l2, neighbours=neighbours)
-                trials.append((fitted, fitted.predict(test.rows) == test.labels))
+                fits.append(fit(method, features, labels, classes, l2=l2, neighbours=neighbours))
+                rights.append(fits[-1].predict(test.rows) == test.labels)
                 done += 1
                 if progress is not None:
                     progress(done)
-            accuracies = tuple(float(right.mean()) for _, right in trials)
-            by_class = _class_accuracy(np.array([right for _, right in trials]), test.labels, classes)
+            accuracies = tuple(float(right.mean()) for right in rights)
+            sums = np.bincount(test.labels, weights=np.array(rights).mean(0), minlength=classes)
+            by_class = zip(sums, counts, strict=True)
             scores.append(
                 FewShotScore(
                     method,
@@ -115,19 +116,12 @@ def measure(
                     accuracies,
                     math.fsum(accuracies) / len(accuracies),
                     *_spread(accuracies),
-                    by_class,
-                    tuple(fitted.setting for fitted, _ in trials),
-                    tuple(fitted.converged for fitted, _ in trials),
+                    tuple(float(total / images) if images else None for total, images in by_class),
+                    tuple(fitted.setting for fitted in fits),
+                    tuple(fitted.converged for fitted in fits),
                 )
             )
     return tuple(scores)
-
-
-def _class_accuracy(right: NDArray[np.bool_], labels: Integers, classes: int) -> tuple[float | None, ...]:
-    """Average `right`, `(S, M)`, over the seeds and the images of each class."""
-    counts = np.bincount(labels, minlength=classes)
-    sums = np.bincount(labels, weights=right.mean(0), minlength=classes)
-    return tuple(float(total / count) if count else None for total, count in zip(sums, counts, strict=True))
 
 
 def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:

@@ -219,6 +219,8 @@ def compare(
         raise VitkitError(f"speed_seconds is 0 or more, found {speed_seconds}.")
     require_threads(threads)
     given, listener = None if out is None else Path(out), hushed(listener, quiet)
+    options = {"--data": data, "--split": split}
+    named = [part for name, value in options.items() if value is not None for part in (name, value)]
     if given is not None:
         require_folder(given)
     with use_threads(threads):
@@ -255,7 +257,7 @@ def compare(
                 tested,
                 evaluations,
                 speeds if speed_seconds else None,
-                _command(first, second, data, split),
+                shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named])),
                 listener,
             )
 
@@ -299,13 +301,6 @@ def _conclude(
         page = render(comparison, answering, both, pair[0].samples(tested))
         replace_file(comparison.page, [page.encode()])
     return comparison
-
-
-def _command(first: StrPath, second: StrPath, data: str | None, split: str | None) -> str:
-    """Write the command of a comparison as its page shows it."""
-    named = {"--data": data, "--split": split}
-    given = [part for name, value in named.items() if value is not None for part in (name, value)]
-    return shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *given]))
 
 
 def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:

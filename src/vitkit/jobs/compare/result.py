@@ -163,12 +163,6 @@ class ModelComparison(Result):
         images = describe_images(self.images, self.split) if self.split else pluralize(self.images, "image")
         return f"{images} of {self.data}"
 
-    @property
-    def has_flips(self) -> bool:
-        """Whether there is an image on which one model is better than the other."""
-        flips = self.difference.flips
-        return bool(flips.first_only or flips.second_only)
-
     def summary(self) -> str:
         """Give the answer."""
         return conclusions(self)[0]
@@ -250,7 +244,9 @@ def conclusions(comparison: ModelComparison) -> list[str]:
             "These are validation images: if they helped to choose a model or its settings, its figures are "
             "too good."
         )
-    sentences += _sources(comparison)
+    stored = " and of ".join(side.label for side in sides if side.was_stored)
+    if stored:
+        sentences.append(f"Read from the run folder, and not computed again: the evaluation of {stored}.")
     sentences.append(
         "All of this is about these two sets of weights: another training with another seed would give "
         "others (vitkit ablate compares ways to train over seeds)."
@@ -261,7 +257,7 @@ def conclusions(comparison: ModelComparison) -> list[str]:
 def _difference(comparison: ModelComparison) -> str:
     """Say whether one model is better, by how much, and how sure that is."""
     first, second, difference = comparison.first.label, comparison.second.label, comparison.difference
-    if not comparison.has_flips:
+    if not (difference.flips.first_only or difference.flips.second_only):
         return (
             f"No difference: {second} and {first} have the same {comparison.score} on every single one of "
             f"{comparison.tested}."
@@ -300,34 +296,17 @@ def _flips(comparison: ModelComparison) -> str:
     )
 
 
-def _sources(comparison: ModelComparison) -> list[str]:
-    """Name the models whose evaluation was read from a run folder."""
-    stored = [side.label for side in (comparison.first, comparison.second) if side.was_stored]
-    if not stored:
-        return []
-    return [f"Read from the run folder, and not computed again: the evaluation of {' and of '.join(stored)}."]
-
-
 def _classes(comparison: ModelComparison) -> str:
-    """Say in which classes the two models differ."""
-    sure = [change for change in comparison.classes if change.differs]
+    """Say in which classes the two models differ, and by how many points, the largest change first."""
+    sure = sorted((change for change in comparison.classes if change.differs), key=lambda c: -abs(c.gain))
     over = f"McNemar's exact test of each of {len(comparison.classes):,} classes, p by Holm"
     if not sure:
         return f"In no single class was a difference found ({over})."
-    changes = [
-        f"{verb} {_named([change for change in sure if (change.gain > 0) == gained])}"
-        for verb, gained in (("gained in", True), ("lost in", False))
-        if any((change.gain > 0) == gained for change in sure)
-    ]
+    changes = []
+    for verb, gained in (("gained in", True), ("lost in", False)):
+        named = [f"{c.name} ({100 * c.gain:+.1f} points)" for c in sure if (c.gain > 0) == gained]
+        changes += [f"{verb} {join_names(named, CLASSES_NAMED)}"] if named else []
     return f"{comparison.second.label} {' and '.join(changes)} ({over})."
-
-
-def _named(changes: Sequence[ClassChange]) -> str:
-    """List classes with the points by which they changed, the largest change first."""
-    ordered = sorted(changes, key=lambda change: -abs(change.gain))
-    return join_names(
-        [f"{change.name} ({100 * change.gain:+.1f} points)" for change in ordered], CLASSES_NAMED
-    )
 
 
 def what_flipped(comparison: ModelComparison) -> str:

@@ -50,7 +50,7 @@ class ClassificationLearning(LabelledLearning):
 
         return Classification(config, model_config.num_classes, train.labels.astype(np.int64))
 
-    def predictor(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+    def predictor(self, validation: Validation) -> Callable[..., Any]:
         """Predict by the objective's loss, without smoothing and mixup."""
         from vitkit.evaluation.run_model import predict
 

@@ -54,7 +54,7 @@ class MultiLabelLearning(LabelledLearning):
 
         return MultiLabel(config)
 
-    def predictor(self, validation: Validation[ClassificationConfig]) -> Callable[..., Any]:
+    def predictor(self, validation: Validation) -> Callable[..., Any]:
         """Predict the labels; their loss is the sigmoid's."""
         from vitkit.evaluation.run_model import predict_labels
 
