@@ -4,6 +4,7 @@ Process 0 takes the decisions for all, and it alone writes and reports. Each met
 at the same point of the program; a process that is alone gets its own value back.
 """
 
+import math
 import os
 import socket
 import time
@@ -29,31 +30,24 @@ T = TypeVar("T")
 
 @dataclass
 class Activity:
-    """The activity of a process, by which others can tell whether it hangs."""
+    """The time that a process waits for the others."""
 
-    work: int = 0
-    """A number that grows with every step of its work."""
-    is_waiting: bool = False
-    """Whether it is in a step that all processes take together, where it may wait for the others."""
+    since: float = math.inf
+    """The moment, by `time.monotonic`, since which it may be waiting for the others; infinite: it is not."""
     waited: float = 0.0
-    """Seconds in such steps so far."""
+    """Seconds of waiting so far."""
     has_failed: bool = False
     """Whether all processes end, because one of them has failed."""
 
     @contextmanager
-    def together(self, computes: bool = False) -> Iterator[None]:
-        """Mark a step that all processes take together.
-
-        Args:
-            computes: whether most of its time is this process's own, which is then not counted as waiting.
-        """
-        self.work += 1
-        self.is_waiting, began = True, time.monotonic()
+    def together(self) -> Iterator[None]:
+        """Mark a step that all processes take together, and in which none computes for long."""
+        began = self.since = time.monotonic()
         try:
             yield
         finally:
-            self.is_waiting = False
-            self.waited += 0.0 if computes else time.monotonic() - began
+            self.since = math.inf
+            self.waited += time.monotonic() - began
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from vitkit.runs.config import (
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
-from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import compute_as, deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
     Surroundings,
@@ -89,8 +88,6 @@ def train_run(
     if not world.writes:
         _prepare_process(threads, world)
         return follow(world) or Path()
-    if world.size > 1:
-        listener = WorkingListener(listener, world.activity)
     _refuse_options(run, threads)
     _prepare_process(threads, world)  # now, because `plan_run` times steps for a budget of minutes
     given = None if out is None else Path(out)
