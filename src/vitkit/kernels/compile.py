@@ -90,10 +90,8 @@ def load(source: Source, *, compile_it: bool) -> Built:
         return Built(None, f"{SWITCH} is set")
     try:
         path = _library_path(source)
-        contents, library = _read_own(path), None
-        if contents is not None and contents[-DIGEST_BYTES:] == _hash(
-            path.name.encode(), contents[:-DIGEST_BYTES]
-        ):
+        contents, library = _read_own(path) or b"", None
+        if contents[-DIGEST_BYTES:] == _hash(path.name.encode(), contents[:-DIGEST_BYTES]):
             with suppress(OSError):  # it was compiled where the system had other libraries
                 library = ctypes.CDLL(str(path))
         if library is None and compile_it:

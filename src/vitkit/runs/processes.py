@@ -134,34 +134,36 @@ def _watch(
         say: shows a person a sentence.
         signals: gives the numbers of signals as they arrive; its end ends this function.
     """
-    asked, asked_at, said = 0, math.inf, False
-    while True:
-        with suppress(TimeoutError):
-            numbers = signals.recv(64)
-            if not numbers:
+    keys = {rank: f"waiting/{rank}" for rank in range(world.size)}
+    named = f"Process {world.rank} on {socket.gethostname()}"
+    stop_number, stop_time, said = 0, math.inf, False
+    with signals:
+        while True:
+            with suppress(TimeoutError):
+                numbers = signals.recv(64)
+                if not numbers:
+                    return
+                stops = [number for number in numbers if number in STOP_SIGNALS]
+                if stops and not stop_number:
+                    stop_number, stop_time = stops[0], time.monotonic()
+            since = world.activity.since
+            waited = time.monotonic() - since
+            try:
+                # Half the time before anything is said: the others shall have written theirs by then.
+                if waited >= WAITING_SECONDS / 2:
+                    store.set(keys[world.rank], "")
+                elif store.check([keys[world.rank]]):
+                    store.delete_key(keys[world.rank])
+                    said = False
+                missing = [rank for rank, key in keys.items() if not store.check([key])]
+            except RuntimeError:  # the store has gone, and with it torchrun
                 return
-            stops = [number for number in numbers if number in STOP_SIGNALS]
-            if stops and not asked:
-                asked, asked_at = stops[0], time.monotonic()
-        now, since = time.monotonic(), world.activity.since
-        try:
-            keys = {rank: f"waiting/{rank}" for rank in range(world.size)}
-            # Half the time before anything is said: the others shall have written theirs by then.
-            if now - since >= WAITING_SECONDS / 2:
-                store.set(keys[world.rank], "")
-            elif store.check([keys[world.rank]]):
-                store.delete_key(keys[world.rank])
-                said = False
-            missing = [rank for rank, key in keys.items() if not store.check([key])]
-        except RuntimeError:  # the store has gone, and with it torchrun
-            return
-        names = f"process {', '.join(map(str, missing))} of {world.size}"
-        first = min(set(keys).difference(missing), default=None)
-        if now - since >= WAITING_SECONDS and missing and first == world.rank and not said:
-            said = True
-            say(f"Process {world.rank} on {socket.gethostname()} has waited {now - since:.0f} s for {names}.")
-        if now - max(since, asked_at) >= STOPPING_SECONDS:
-            os._exit(128 + asked)
+            # The first one that waits speaks for all.
+            if waited >= WAITING_SECONDS and missing and not said and {*range(world.rank)} <= {*missing}:
+                said, names = True, ", ".join(map(str, missing))
+                say(f"{named} has waited {waited:.0f} s for process {names} of {world.size}.")
+            if time.monotonic() - max(since, stop_time) >= STOPPING_SECONDS:
+                os._exit(128 + stop_number)
 
 
 def leave_processes() -> None:
@@ -174,9 +176,11 @@ def leave_processes() -> None:
     while _joined:
         _, watch, writer = _joined.pop()
         signal.set_wakeup_fd(-1)
-        # Not closed: a worker that was forked may hold it too. A thread that comes back from C++ while the
-        # interpreter ends aborts the process, so this one is ended before.
-        writer.shutdown(socket.SHUT_RDWR)
+        # A thread that comes back from C++ while the interpreter ends aborts the process, so this one ends
+        # before. Closing alone does not end it: a worker that was forked has the socket too.
+        with suppress(OSError):  # it has ended already
+            writer.shutdown(socket.SHUT_RDWR)
+        writer.close()
         watch.join(LEAVING_SECONDS)
         if mesh := sys.modules.get("torch.distributed.device_mesh"):
             # What sharded the model holds the group: the model, in cycles, and meshes, in PyTorch's caches.
