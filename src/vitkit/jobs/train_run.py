@@ -179,7 +179,8 @@ def _complete(
     if sharding != "replicas":
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
-    invite(world, parts, checkpoint, plan.device_name, sharding)
+    if world.size > 1:
+        invite(world, parts, checkpoint, plan.device_name, sharding)
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])

@@ -251,7 +251,8 @@ def begin_steps(
         The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
         their images.
     """
-    _limit_waiting()
+    if _joined:
+        _limit_waiting()
     listed, parts = parts.data.listed, read_images(parts, listener, world)
     if listed is not None:
         listed.cache.pixels.clear()  # those of splits that do not fit, or are not read
@@ -264,31 +265,30 @@ def begin_steps(
     else:
         modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
-    _limit_waiting(parts.run.loading.step_timeout)
+    if _joined:
+        _limit_waiting(parts.run.loading.step_timeout)
     return trainer, differences, parts
 
 
 def _limit_waiting(seconds: float = 0.0) -> None:
-    """Have PyTorch wait for other processes so long at most; 0: for `LONGEST_WAIT`."""
-    if _joined:
-        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds) if seconds else LONGEST_WAIT)
+    """Have PyTorch wait for the others so long at most; 0: for `LONGEST_WAIT`."""
+    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds) if seconds else LONGEST_WAIT)
 
 
 def invite(
     world: World, parts: Parts, checkpoint: Path | None, device: str, sharding: Sharding = "replicas"
 ) -> None:
     """Have the other processes take part in the steps of a run."""
-    if world.size > 1:
-        invitation = Invitation(
-            str(parts.folder.absolute()),
-            to_json(parts.run),
-            sharding,
-            None if checkpoint is None else checkpoint.name,
-            parts.data.fingerprint(),
-            device,
-            torch.get_num_threads(),
-        )
-        world.tell(asdict(invitation))
+    invitation = Invitation(
+        str(parts.folder.absolute()),
+        to_json(parts.run),
+        sharding,
+        None if checkpoint is None else checkpoint.name,
+        parts.data.fingerprint(),
+        device,
+        torch.get_num_threads(),
+    )
+    world.tell(asdict(invitation))
 
 
 def await_invitation(world: World) -> Invitation | None:
@@ -303,7 +303,8 @@ def await_message(world: World) -> Any:
     Raises:
         SystemExit: process 0 has ended; its own message or torchrun's says why.
     """
-    _limit_waiting()
+    if _joined:
+        _limit_waiting()
     try:
         with lost_processes_explained(world):
             return world.tell(None)

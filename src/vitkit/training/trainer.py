@@ -113,11 +113,6 @@ def send_numbers(totals: Mapping[str, Tensor], batch: Batch, step: int, rate: fl
     return StepNumbers(tuple(totals), values, arrived, batch, step, rate)
 
 
-def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimiser skips a step by itself where its attribute `found_inf` is 1: PyTorch marks it."""
-    return getattr(optimizer, "_step_supports_amp_scaling", False)
-
-
 def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Tensor]) -> None:
     """Have an optimiser leave the weights alone from the first step on whose numbers are not finite.
 
@@ -291,7 +286,8 @@ class Trainer:
         self.environment = environment(self.device, world.size)
         self.environment[SHARDING] = sharding
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
-        skips = can_skip_steps(optimizer) and self.skeleton is None
+        # PyTorch marks the optimisers that skip a step by themselves where their attribute `found_inf` is 1.
+        skips = getattr(optimizer, "_step_supports_amp_scaling", False) and self.skeleton is None
         self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # of the last step whose numbers were read
