@@ -22,7 +22,7 @@ import torch.distributed as dist
 from benchmarks.saving import Noise
 
 from vitkit.models.build import create_model
-from vitkit.runs.machine import hand_back_memory, keep_freed_memory
+from vitkit.runs.machine import keep_freed_memory
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
@@ -47,7 +47,7 @@ def work(
 ) -> None:
     torch.set_num_threads(max(1, torch.get_num_threads() // size))
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    (keep_freed_memory if sharding == "replicas" else hand_back_memory)()  # as runs do
+    keep_freed_memory(sharding == "replicas")  # as runs do
     torch.manual_seed(0)  # all begin with the same weights
     before = memory("VmRSS")
     trainer = Trainer(

@@ -4,10 +4,11 @@ Process 0 takes the decisions for all, and it alone writes and reports. Each met
 at the same point of the program; a process that is alone gets its own value back.
 """
 
+import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -29,31 +30,24 @@ T = TypeVar("T")
 
 @dataclass
 class Activity:
-    """The activity of a process, by which others can tell whether it hangs."""
+    """The time that a process waits for the others."""
 
-    work: int = 0
-    """A number that grows with every step of its work."""
-    is_waiting: bool = False
-    """Whether it is in a step that all processes take together, where it may wait for the others."""
+    since: float = math.inf
+    """The moment, by `time.monotonic`, since which it may be waiting for the others; infinite: it is not."""
     waited: float = 0.0
-    """Seconds in such steps so far."""
+    """Seconds of waiting so far."""
     has_failed: bool = False
     """Whether all processes end, because one of them has failed."""
 
     @contextmanager
-    def together(self, computes: bool = False) -> Iterator[None]:
-        """Mark a step that all processes take together.
-
-        Args:
-            computes: whether most of its time is this process's own, which is then not counted as waiting.
-        """
-        self.work += 1
-        self.is_waiting, began = True, time.monotonic()
+    def together(self) -> Iterator[None]:
+        """Mark a step that all processes take together, and in which none computes for long."""
+        began = self.since = time.monotonic()
         try:
             yield
         finally:
-            self.is_waiting = False
-            self.waited += 0.0 if computes else time.monotonic() - began
+            self.since = math.inf
+            self.waited += time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -81,17 +75,24 @@ class World:
         """
         if self.size == 1:
             return
-        bucket: list[Tensor] = []
+        import torch
+        import torch.distributed as dist
+
+        buckets: list[list[Tensor]] = []
         size = 0
+        for tensor in tensors:
+            if not buckets or size + tensor.nbytes > BUCKET_BYTES:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(tensor)
+            size += tensor.nbytes
         with self.activity.together():
-            for tensor in tensors:
-                if bucket and size + tensor.nbytes > BUCKET_BYTES:
-                    _add_bucket(bucket)
-                    bucket, size = [], 0
-                bucket.append(tensor)
-                size += tensor.nbytes
-            if bucket:
-                _add_bucket(bucket)
+            for bucket in buckets:
+                flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+                dist.all_reduce(flat)
+                sizes = [tensor.numel() for tensor in bucket]
+                for tensor, part in zip(bucket, torch.split(flat, sizes), strict=True):
+                    tensor.copy_(part.view_as(tensor))
 
     def total(self, *numbers: float) -> list[float]:
         """Sum numbers over all processes, in float64."""
@@ -152,12 +153,15 @@ def world_of_environment() -> World:
         return ALONE
     variables["LOCAL_RANK"] = variables["LOCAL_RANK"] or "0"
     variables["LOCAL_WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] or "1"
-    if not all(value.isdecimal() and len(value) < 8 for value in variables.values()):
-        raise _wrong(variables)
-    rank, size, local_rank, on_machine = (int(variables[name]) for name in VARIABLES)
-    if not (rank < size and local_rank < on_machine <= size):
-        raise _wrong(variables)
-    return World(rank, size, local_rank, on_machine)
+    if all(value.isdecimal() and len(value) < 8 for value in variables.values()):
+        rank, size, local_rank, on_machine = (int(variables[name]) for name in VARIABLES)
+        if rank < size and local_rank < on_machine <= size:
+            return World(rank, size, local_rank, on_machine)
+    shown = ", ".join(f"{name}={value!r}" for name, value in variables.items())
+    raise VitkitError(
+        f"The variables by which torchrun numbers processes are not as it sets them, found {shown}. Start "
+        "vitkit by torchrun, or by --processes; for one process leave them out (unset RANK WORLD_SIZE)."
+    )
 
 
 @contextmanager
@@ -193,24 +197,3 @@ def prepared_together(world: World) -> Iterator[None]:
     if error is not None:
         raise error
     raise VitkitError(f"Process {rank} of {world.size} on {host}: {message}")
-
-
-def _wrong(variables: Mapping[str, str]) -> VitkitError:
-    """Make the error for variables with values that torchrun never sets."""
-    shown = ", ".join(f"{name}={value!r}" for name, value in variables.items())
-    return VitkitError(
-        f"The variables by which torchrun numbers processes are not as it sets them, found {shown}. Start "
-        "vitkit by torchrun, or by --processes; for one process leave them out (unset RANK WORLD_SIZE)."
-    )
-
-
-def _add_bucket(tensors: Sequence["Tensor"]) -> None:
-    import torch
-    import torch.distributed as dist
-
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat)
-    at = 0
-    for tensor in tensors:
-        tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
-        at += tensor.numel()

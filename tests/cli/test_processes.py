@@ -153,18 +153,47 @@ def test_torchrun_starts_processes_again_after_one_was_killed(tmp_path: Path) ->
         assert hash_file(whole / name) == hash_file(run / name)
 
 
-@pytest.mark.slow  # tests/runs/test_heartbeat.py holds the same without processes
+LONG = tuple("100000" if word == "60" else word for word in RUN)
+
+
+@pytest.mark.slow  # tests/runs/test_processes.py holds the same without processes
 def test_a_process_that_is_stopped_is_named_and_ended(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    long = ("100000" if word == "60" else word for word in RUN)
-    process = start(*long, "--out", str(run), "--processes", "3")
+    process = start(*LONG, "--out", str(run), "--processes", "3", "--step-timeout", "60")
     wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
     stopped = members(process.pid)[-1]
     os.kill(stopped, signal.SIGSTOP)
     code, _, err = finish(process)
     assert code == 1
-    assert "Process 2 of 3 on" in err and "no sign of life for 60 s" in err and "Traceback" not in err
+    assert "has waited 5" in err and "for process 2 of 3" in err and "Traceback" not in err
+    assert "lost another one" in err and "What was committed is untouched" in err
     assert not Path(f"/proc/{stopped}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_processes_that_wait_for_one_that_is_stopped_end_when_they_are_asked_to(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    process = start(*LONG, "--out", str(run), "--processes", "3")
+    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
+    *waiting, stopped = members(process.pid)
+    os.kill(stopped, signal.SIGSTOP)
+    time.sleep(1)
+    for member in waiting:
+        os.kill(member, number)
+    time.sleep(10)
+    left = [member for member in waiting if Path(f"/proc/{member}").exists()]
+    os.kill(stopped, signal.SIGCONT)
+    code, _, err = finish(process)
+    assert not left and code == 128 + number, err
+    newest = max(path.parent.name for path in (run / "checkpoints").glob("step-*/COMMIT"))
+    process = start(*LONG, "--out", str(run))
+    wait_for(run / "checkpoints" / f"step-{int(newest.removeprefix('step-')) + 10:08}" / "COMMIT", process)
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert "resumed" in out, err
 
 
 def test_one_process_is_not_started_by_torchrun(

@@ -236,8 +236,11 @@ def block_kernel(precision: str) -> tuple[Any, float]:
     return block.compiled_block(precision), block.TOLERANCES[getattr(torch, precision)]
 
 
-seal = compiling._seal
-"""The bytes that end a library of the cache."""
+def seal(path: Path, contents: bytes) -> bytes:
+    """Return the bytes that end a library of the cache."""
+    return compiling._hash(path.name.encode(), contents)
+
+
 plain_block = block._plain_block
 """What a block computes, by PyTorch's functions."""
 RESIZES = {name: kind for name, kind in resample.PILLOW_FILTERS.items() if name != "nearest"}

@@ -1,15 +1,20 @@
 """Processes that prepare something together: all go on, or none."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.helpers.processes import Processes, ending_of
 from vitkit.errors import VitkitError
+from vitkit.runs import processes
 from vitkit.world import World, prepared_together
 
 
@@ -105,3 +110,74 @@ def test_who_leaves_the_others_has_no_thread_of_theirs() -> None:
     ]
     endings = [(process.communicate()[1], process.returncode) for process in started]
     assert endings == [("", 0)] * 2
+
+
+class Store(dict[str, str]):
+    """A store that processes read and write together."""
+
+    set, delete_key = dict.__setitem__, dict.__delitem__
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+class Watched:
+    """The watching threads of some processes, which take part in nothing."""
+
+    def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said, self.codes, self.over = list[str](), list[int](), threading.Event()
+        monkeypatch.setattr(processes, "WAITING_SECONDS", 0.2)
+        monkeypatch.setattr(processes, "STOPPING_SECONDS", 0.1)
+        monkeypatch.setattr(os, "_exit", self.leave)
+        self.worlds, self.store = [World(rank, count) for rank in range(count)], Store()
+        self.writers, self.threads = list[socket.socket](), list[threading.Thread]()
+        for world in self.worlds:
+            reader, writer = socket.socketpair()
+            reader.settimeout(0.01)
+            arguments = (world, cast("Any", self.store), self.said.append, reader)
+            self.threads.append(threading.Thread(target=processes._watch, args=arguments))
+            self.writers.append(writer)
+            self.threads[-1].start()
+
+    def leave(self, code: int) -> None:
+        self.codes.append(code)
+        self.over.set()
+
+    def end(self) -> None:
+        for writer, thread in zip(self.writers, self.threads, strict=True):
+            writer.shutdown(socket.SHUT_RDWR)
+            writer.close()
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_the_first_process_that_waits_names_those_that_it_waits_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(4, monkeypatch)
+    with watched.worlds[1].activity.together(), watched.worlds[2].activity.together():
+        time.sleep(1)
+    time.sleep(0.2)
+    watched.end()
+    (sentence,) = watched.said
+    assert sentence.startswith("Process 1 on ") and sentence.endswith(" s for process 0, 3 of 4.")
+    assert not watched.store and not watched.codes
+
+
+def test_processes_that_do_not_wait_long_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(2, monkeypatch)
+    for _ in range(20):
+        with watched.worlds[0].activity.together():
+            time.sleep(0.02)
+    watched.end()
+    assert not watched.said and not watched.codes
+
+
+def test_a_process_ends_if_it_waits_when_it_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(2, monkeypatch)
+    for writer in watched.writers:
+        writer.send(bytes([signal.SIGCHLD, signal.SIGTERM, signal.SIGINT]))
+    with watched.worlds[1].activity.together():
+        assert watched.over.wait(60)
+    watched.end()
+    assert {*watched.codes} == {128 + signal.SIGTERM}  # the other one answers it by itself

@@ -2,7 +2,6 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,27 +83,17 @@ def test_what_is_small_or_finds_no_room_is_saved_at_once(
 ) -> None:
     trainer = trained(tmp_path, 4)
     size = take_snapshot(trainer.state, trainer.environment).bytes
-    threads: list[Immediate] = []
+    threads, commit = list[threading.Thread](), checkpoints.commit
 
-    def begin(**made: Any) -> Immediate:
-        threads.append(Immediate(**made))
-        return threads[-1]
+    def noted(*arguments: Any) -> Path:
+        threads.append(threading.current_thread())
+        return commit(*arguments)
 
-    monkeypatch.setattr(threading, "Thread", begin)
+    monkeypatch.setattr(checkpoints, "commit", noted)
     for limit, spare, at_once in ((0, size, True), (10 * size, 1 << 40, True), (0, 1 << 40, False)):
         monkeypatch.setattr(checkpoints, "BACKGROUND_BYTES", limit)
         threads.clear()
         writer = CheckpointWriter(tmp_path, 1, partial(int, spare))
         writer.save(trainer.state, trainer.environment, None, at_once=False)
         writer.wait()
-        assert (not threads) == at_once
-
-
-class Immediate:
-    """A thread that has done its work when it has begun."""
-
-    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> None:
-        self.start = lambda: target(*args)
-
-    def join(self) -> None:
-        """Nothing is left to wait for."""
+        assert (threads == [threading.main_thread()]) == at_once

@@ -167,8 +167,8 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         processes = importlib.import_module("vitkit.cli.processes")
         if verb in ("evaluate", "fewshot"):
             job = importlib.import_module(VERBS[verb][1]).VERB
-            return cast("int", processes.take_part(world, job, rest))
-        return cast("int", processes.follow(world))
+            return cast("int", processes.take_part(job, rest))
+        return cast("int", processes.follow())
     console = importlib.import_module("vitkit.cli.console")
     try:
         with _terminable() as stop, console.show_warnings():

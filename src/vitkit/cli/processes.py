@@ -12,7 +12,7 @@ from vitkit.cli.options import Verb
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
-from vitkit.world import World, world_of_environment
+from vitkit.world import world_of_environment
 
 MOST_PROCESSES = 1024
 """Processes on one machine at most; a larger number is a mistyped option."""
@@ -81,21 +81,20 @@ def start_several(verb: str, arguments: list[str]) -> bool:
 
 
 def say(sentence: str) -> None:
-    """Tell a person which process hangs."""
+    """Tell a person for which processes this one waits."""
     print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
 
 
-def take_part(world: World, verb: Verb, arguments: list[str]) -> int:
+def take_part(verb: Verb, arguments: list[str]) -> int:
     """Compute a part of what process 0 prints; return the exit code.
 
     Args:
-        world: the processes.
         verb: the command.
         arguments: its arguments.
     """
     from vitkit.runs.processes import await_invitation, join_processes, leave_processes
 
-    join_processes(say)  # returns once process 0 has understood the arguments
+    world = join_processes(say)  # returns once process 0 has understood the arguments
     logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
     try:
         verb.call(verb.parse(arguments))
@@ -106,14 +105,14 @@ def take_part(world: World, verb: Verb, arguments: list[str]) -> int:
     return 0
 
 
-def follow(world: World) -> int:
+def follow() -> int:
     """Take part in every run of process 0 until the last one has ended; return the exit code."""
     from vitkit.jobs import follow as following
     from vitkit.runs.machine import keep_freed_memory
     from vitkit.runs.processes import join_processes, leave_processes
     from vitkit.signals import StopRequest
 
-    join_processes(say)
+    world = join_processes(say)
     keep_freed_memory()
     folder: Path | None = Path()
     try:

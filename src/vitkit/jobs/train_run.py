@@ -26,7 +26,6 @@ from vitkit.runs.config import (
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
-from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import (
     choose_sharding,
@@ -85,8 +84,6 @@ def train_run(
     keep_freed_memory()
     if not world.writes:
         return follow(world) or Path()
-    if world.size > 1:
-        listener = WorkingListener(listener, world.activity)
     given = None if out is None else Path(out)
     plan = plan_run(run, given, device=device, opened=opened, keep=True, world=world, listener=listener)
     numbered = partial(numbered_folders, plan.run, plan.images.name)
@@ -163,7 +160,8 @@ def _complete(
     if sharding != "replicas":
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
-    invite(world, parts, checkpoint, plan.device_name, sharding)
+    if world.size > 1:
+        invite(world, parts, checkpoint, plan.device_name, sharding)
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])

@@ -90,8 +90,8 @@ def load(source: Source, *, compile_it: bool) -> Built:
         return Built(None, f"{SWITCH} is set")
     try:
         path = _library_path(source)
-        contents, library = _read_own(path), None
-        if contents is not None and contents[-DIGEST_BYTES:] == _seal(path, contents[:-DIGEST_BYTES]):
+        contents, library = _read_own(path) or b"", None
+        if contents[-DIGEST_BYTES:] == _hash(path.name.encode(), contents[:-DIGEST_BYTES]):
             with suppress(OSError):  # it was compiled where the system had other libraries
                 library = ctypes.CDLL(str(path))
         if library is None and compile_it:
@@ -115,7 +115,7 @@ def _library_path(source: Source) -> Path:
     """Return where the library lies or would lie, in this user's cache, which may not be there yet.
 
     Raises:
-        _Without: the machine cannot have it, or others can write to the cache.
+        _Without: the machine cannot have it.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise _Without("kernels are compiled on Linux and x86-64 alone")
@@ -127,16 +127,14 @@ def _library_path(source: Source) -> Path:
     base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitkit"
     # A folder for each user: the files in it are run as code.
     folder = base.expanduser() / f"compiled-{os.getuid()}"
-    if os.path.lexists(folder):
-        _require_own(folder)
     parts = (" ".join(source.flags), source.original, processor, *_compiler())
     # The C files beside it, which it may include, are read with it.
     texts = [path.read_bytes() for path in (source.path, *sorted(source.path.parent.glob("*.c")))]
-    return folder / f"{source.path.stem}-{_digest(*map(os.fsencode, parts), *texts)}.so"
+    return folder / f"{source.path.stem}-{_hash(*map(os.fsencode, parts), *texts).hex()[:16]}.so"
 
 
-def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+def _hash(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"\0".join(parts)).digest()
 
 
 @functools.cache
@@ -165,10 +163,6 @@ def _compiler() -> tuple[str, ...]:
     return (str(Path(program).stat().st_mtime_ns), program, *chosen[1:])
 
 
-def _seal(path: Path, contents: bytes) -> bytes:
-    return hashlib.sha256(path.name.encode() + b"\0" + contents).digest()
-
-
 def _compile(source: Source, path: Path) -> ctypes.CDLL:
     """Compile a library to its place, and load it. Another process sees the whole file or none.
 
@@ -177,9 +171,11 @@ def _compile(source: Source, path: Path) -> ctypes.CDLL:
     """
     folder, compiler = path.parent, _compiler()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _require_own(folder)
     # What hangs would hang with the next file; any other failure may be this file's fault.
-    failed, hanging = path.with_suffix(".failed"), folder / f"{_digest(*map(os.fsencode, compiler))}.failed"
+    failed, hanging = (
+        path.with_suffix(".failed"),
+        folder / f"{_hash(*map(os.fsencode, compiler)).hex()[:16]}.failed",
+    )
     for record in (failed, hanging):
         reason = (_read_own(record) or b"").decode(errors="replace")[:LONGEST_REASON]
         # Unprintable characters were not written here.
@@ -213,7 +209,7 @@ def _compile(source: Source, path: Path) -> ctypes.CDLL:
             raise
         # Another file, for the first one is in use. Loaders do not look behind the end.
         contents = new.read_bytes()
-        sealed.write_bytes(contents + _seal(path, contents))
+        sealed.write_bytes(contents + _hash(path.name.encode(), contents))
         sealed.chmod(0o700)
         sealed.replace(path)
     return library
@@ -262,20 +258,16 @@ def _read_own(path: Path) -> bytes | None:
     """Read a file of the cache; None where there is none, and no bytes of a file that is far too large.
 
     Raises:
-        _Without: it is no file, or others can write to it.
+        _Without: it is no file, or others can write to it or to its folder.
     """
-    try:
-        status = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    _require_own(path)
+    for place in (path.parent, path):
+        try:
+            status = place.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        # It would be run as code.
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _Without(f"others than its owner can write to {place}")
     if not stat.S_ISREG(status.st_mode):
         raise _Without(f"{path} is not a file")
     return path.read_bytes() if status.st_size <= MOST_BYTES else b""
-
-
-def _require_own(path: Path) -> None:
-    """Refuse a file or folder that others than this user can write to, because it would be run as code."""
-    status = path.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _Without(f"others than its owner can write to {path}")

@@ -32,7 +32,7 @@ from vitkit.runs.machine import (
     available_memory,
     compute_as,
     device_features,
-    hand_back_memory,
+    keep_freed_memory,
     usable_processors,
 )
 from vitkit.runs.records import StartRecord, read_start_record
@@ -175,7 +175,7 @@ def build_trainer(
         objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
     if sharding != "replicas":
-        hand_back_memory()
+        keep_freed_memory(False)
         # A sharded block is collected where it is called. The class token alone is computed by calls of the
         # parts of a block, a compiled block calls none of them, and a model in one graph calls no block.
         called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")

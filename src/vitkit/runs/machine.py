@@ -137,7 +137,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
             os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(keeps: bool = True) -> None:
     """Have the C library keep the memory that a step frees, for the next step to take.
 
     Left to itself, glibc hands most of it back to the system at every step and asks for it again, and the
@@ -145,24 +145,17 @@ def keep_freed_memory() -> None:
     to 20 per cent larger than its largest step, because some of the pieces fit nothing. Pieces of more than
     32 MiB, glibc's limit, are handed back as before: to keep those too gained no more. Nothing is changed in
     other C libraries, or where the user set glibc's own variables.
+
+    Args:
+        keeps: False has it hand all back, for states that hardly fit: the blocks of a sharded model are
+            collected and freed in turn; held by glibc, they take more memory than the division saves
+            (docs/results/speed.md).
     """
-    _set_malloc(2**31 - 1, 32 * 2**20)
-
-
-def hand_back_memory() -> None:
-    """Have the C library hand back freed memory to the system: for states that hardly fit.
-
-    The blocks of a sharded model are collected and freed in turn; held by glibc, they take more memory than
-    the division saves (docs/results/speed.md).
-    """
-    _set_malloc(128 * 2**10, 256 * 2**10)  # smaller pieces than a block's smallest matrix
-
-
-def _set_malloc(trim: int, mmap: int) -> None:
-    """Set both thresholds of glibc's malloc, in bytes."""
     variables = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in variables):
         return
+    # To hand back, pieces that are smaller than a block's smallest matrix.
+    trim, mmap = (2**31 - 1, 32 * 2**20) if keeps else (128 * 2**10, 256 * 2**10)
     with suppress(AttributeError, OSError):  # another allocator may have been loaded
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, trim)
@@ -269,9 +262,15 @@ def choose_compute(
         compiler: whether kernels can be compiled, which takes a second or two.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
-    if precision == "auto":
-        pays = _bfloat16_pays(config, device, features, phase) and not (exact and device == "cpu")
+    if precision == "auto" and device == "cpu":
+        # A finished model computes in float32: an evaluation must not depend on the instruction sets of the
+        # machine. Convolutions gain as dense layers do: the training step of narrow BiT ResNets was 1.4 to
+        # 2.2 times as fast in bfloat16 (a core of an EPYC with avx512_bf16).
+        wide = config.width >= NARROWEST_BFLOAT16
+        pays = wide and phase == "training" and not BFLOAT16_FEATURES.isdisjoint(features) and not exact
         precision = "bfloat16" if pays else "float32"
+    elif precision == "auto":
+        precision = "bfloat16" if "bfloat16" in features else "float32"
     if exact or vit is None:
         return Compute(precision)
     # A prediction of a few images would not pay for the two seconds of compiling.
@@ -292,21 +291,6 @@ def choose_compute(
         # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
         graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
-
-
-def _bfloat16_pays(
-    config: ViTConfig | ResNetConfig, device: str, features: Collection[str], phase: Phase
-) -> bool:
-    """Whether bfloat16 is faster, and its rounding acceptable by default.
-
-    On a processor a finished model computes in float32 by default: an evaluation must not depend on the
-    instruction sets of the machine. Convolutions gain as dense layers do: the training step of narrow BiT
-    ResNets was 1.4 to 2.2 times as fast (a core of an EPYC with avx512_bf16).
-    """
-    if device != "cpu":
-        return "bfloat16" in features
-    wide = config.width >= NARROWEST_BFLOAT16
-    return wide and phase == "training" and not BFLOAT16_FEATURES.isdisjoint(features)
 
 
 def choose_for(

@@ -6,12 +6,16 @@ process 0 names the folder of the run, they read its record there, and take part
 
 import atexit
 import gc
+import math
+import os
 import re
+import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -26,8 +30,8 @@ from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import Parts, build_trainer, read_images
-from vitkit.runs.heartbeat import Heartbeat
 from vitkit.runs.machine import usable_processors
+from vitkit.signals import STOP_SIGNALS
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
@@ -35,6 +39,12 @@ from vitkit.world import World, world_of_environment
 LONGEST_WAIT = timedelta(days=1)
 """The time that processes wait for another one: process 0 plans and evaluates alone, which may take hours.
 The death of a process is noticed at once, because its connections close."""
+LOOK_SECONDS = 2.0
+"""The time between two looks at how long this process waits."""
+WAITING_SECONDS = 50.0
+"""The time after which it is said for which processes the others wait."""
+STOPPING_SECONDS = 6.0
+"""The time that a process still waits for the others when it is asked to stop."""
 LEAVING_SECONDS = 10.0
 """The time that a process tries to leave the others, which takes a fraction of a second."""
 LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed out|timeout"
@@ -59,15 +69,16 @@ class Invitation:
     """CPU threads of each process."""
 
 
-_joined: list[tuple[World, Heartbeat]] = []
-"""The other processes, joined once, and the thread that watches over them."""
+_joined: list[tuple[World, threading.Thread, socket.socket]] = []
+"""The other processes, joined once; the thread that watches how long this one waits for them, and the socket
+that ends it."""
 
 
 def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     """Join the other processes, once; returns a world of one where torchrun started no others.
 
     Args:
-        say: shows a person the sentence that names a hanging process.
+        say: shows a person the sentence that names the processes for which this one waits.
 
     Raises:
         VitkitError: the others cannot be reached, or sums over them are wrong.
@@ -86,10 +97,14 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         ranks = torch.full((3,), world.rank + 1.0)
         # Private, and the only way to the store of torchrun's agent, which all processes can reach.
         store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
-        heartbeat = Heartbeat(world, store, say)
-        world.add([ranks])  # waits for all, so that each finds a first heartbeat of the others in the store
-        heartbeat.begin()
-        _joined.append((world, heartbeat))
+        world.add([ranks])
+        reader, writer = socket.socketpair()
+        reader.settimeout(LOOK_SECONDS)
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        watch = threading.Thread(target=_watch, args=(world, store, say, reader), daemon=True)
+        watch.start()
+        _joined.append((world, watch, writer))
         atexit.register(leave_processes)  # also where an error ends the process
     except (RuntimeError, ValueError) as error:
         raise VitkitError(
@@ -105,6 +120,52 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     return world
 
 
+def _watch(
+    world: World, store: distributed_c10d.Store, say: Callable[[str], None], signals: socket.socket
+) -> None:
+    """Say for which processes the others wait, and end this one if it waits when it is asked to stop.
+
+    Python answers no signal while PyTorch waits, as it does for a process that was stopped, or whose machine
+    or disk does not answer.
+
+    Args:
+        world: the processes.
+        store: that all processes read and write: a process that waits has a key there.
+        say: shows a person a sentence.
+        signals: gives the numbers of signals as they arrive; its end ends this function.
+    """
+    keys = {rank: f"waiting/{rank}" for rank in range(world.size)}
+    named = f"Process {world.rank} on {socket.gethostname()}"
+    stop_number, stop_time, said = 0, math.inf, False
+    with signals:
+        while True:
+            with suppress(TimeoutError):
+                numbers = signals.recv(64)
+                if not numbers:
+                    return
+                stops = [number for number in numbers if number in STOP_SIGNALS]
+                if stops and not stop_number:
+                    stop_number, stop_time = stops[0], time.monotonic()
+            since = world.activity.since
+            waited = time.monotonic() - since
+            try:
+                # Half the time before anything is said: the others shall have written theirs by then.
+                if waited >= WAITING_SECONDS / 2:
+                    store.set(keys[world.rank], "")
+                elif store.check([keys[world.rank]]):
+                    store.delete_key(keys[world.rank])
+                    said = False
+                missing = [rank for rank, key in keys.items() if not store.check([key])]
+            except RuntimeError:  # the store has gone, and with it torchrun
+                return
+            # The first one that waits speaks for all.
+            if waited >= WAITING_SECONDS and missing and not said and {*range(world.rank)} <= {*missing}:
+                said, names = True, ", ".join(map(str, missing))
+                say(f"{named} has waited {waited:.0f} s for process {names} of {world.size}.")
+            if time.monotonic() - max(since, stop_time) >= STOPPING_SECONDS:
+                os._exit(128 + stop_number)
+
+
 def leave_processes() -> None:
     """Leave the other processes, if any were joined.
 
@@ -113,7 +174,14 @@ def leave_processes() -> None:
     left running.
     """
     while _joined:
-        _joined.pop()[1].end()
+        _, watch, writer = _joined.pop()
+        signal.set_wakeup_fd(-1)
+        # A thread that comes back from C++ while the interpreter ends aborts the process, so this one ends
+        # before. Closing alone does not end it: a worker that was forked has the socket too.
+        with suppress(OSError):  # it has ended already
+            writer.shutdown(socket.SHUT_RDWR)
+        writer.close()
+        watch.join(LEAVING_SECONDS)
         if mesh := sys.modules.get("torch.distributed.device_mesh"):
             # What sharded the model holds the group: the model, in cycles, and meshes, in PyTorch's caches.
             gc.collect()
@@ -183,8 +251,8 @@ def begin_steps(
         The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
         their images.
     """
-    for _, heartbeat in _joined:
-        heartbeat.step_timeout = parts.run.loading.step_timeout
+    if _joined:
+        _limit_waiting()
     listed, parts = parts.data.listed, read_images(parts, listener, world)
     if listed is not None:
         listed.cache.pixels.clear()  # those of splits that do not fit, or are not read
@@ -197,24 +265,30 @@ def begin_steps(
     else:
         modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
+    if _joined:
+        _limit_waiting(parts.run.loading.step_timeout)
     return trainer, differences, parts
+
+
+def _limit_waiting(seconds: float = 0.0) -> None:
+    """Have PyTorch wait for the others so long at most; 0: for `LONGEST_WAIT`."""
+    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds) if seconds else LONGEST_WAIT)
 
 
 def invite(
     world: World, parts: Parts, checkpoint: Path | None, device: str, sharding: Sharding = "replicas"
 ) -> None:
     """Have the other processes take part in the steps of a run."""
-    if world.size > 1:
-        invitation = Invitation(
-            str(parts.folder.absolute()),
-            to_json(parts.run),
-            sharding,
-            None if checkpoint is None else checkpoint.name,
-            parts.data.fingerprint(),
-            device,
-            torch.get_num_threads(),
-        )
-        world.tell(asdict(invitation))
+    invitation = Invitation(
+        str(parts.folder.absolute()),
+        to_json(parts.run),
+        sharding,
+        None if checkpoint is None else checkpoint.name,
+        parts.data.fingerprint(),
+        device,
+        torch.get_num_threads(),
+    )
+    world.tell(asdict(invitation))
 
 
 def await_invitation(world: World) -> Invitation | None:
@@ -229,6 +303,8 @@ def await_message(world: World) -> Any:
     Raises:
         SystemExit: process 0 has ended; its own message or torchrun's says why.
     """
+    if _joined:
+        _limit_waiting()
     try:
         with lost_processes_explained(world):
             return world.tell(None)
@@ -238,6 +314,6 @@ def await_message(world: World) -> Any:
 
 def dismiss() -> None:
     """Let the processes that follow end: there is no further run. Nothing happens where none were joined."""
-    for world, _ in _joined:
+    for world, *_ in _joined:
         world.tell(None)
     leave_processes()

@@ -25,8 +25,8 @@ import platform
 import re
 import shutil
 import stat
-import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -348,8 +348,9 @@ class CheckpointWriter:
 
     def __init__(self, run: Path, keep: int, spare_memory: Callable[[], int | None] | None = None) -> None:
         self._run, self._keep, self._spare_memory = run, keep, spare_memory
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        # A process that ends waits for its thread, and so finishes the save.
+        self._background = ThreadPoolExecutor(1, "checkpoint")
+        self._saving: Future[Path] | None = None
         self._committed: Path | None = None
 
     def save(
@@ -369,14 +370,15 @@ class CheckpointWriter:
             VitkitError: as `save_checkpoint`, for this save or the one before.
         """
         self.wait()
-        in_background = not at_once and self._can_save_in_background(state)
+        in_background = False
+        if not at_once and self._spare_memory is not None:
+            size, spare = _count_bytes(_tensors(state)), self._spare_memory()
+            in_background = size >= BACKGROUND_BYTES and spare is not None and size <= spare / 2
         snapshot = take_snapshot(state, environment, configuration, copied=in_background)
-        if not in_background:
+        if in_background:
+            self._saving = self._background.submit(commit, self._run, snapshot, self._keep)
+        else:
             self._committed = commit(self._run, snapshot, self._keep)
-            return
-        # No daemon: a process that ends finishes the save, as it would without a thread.
-        self._thread = threading.Thread(target=self._commit, args=(snapshot,), name="checkpoint")
-        self._thread.start()
 
     def take_committed(self) -> Path | None:
         """Give the checkpoint that was committed since this was called last, if one was.
@@ -384,7 +386,7 @@ class CheckpointWriter:
         Raises:
             VitkitError: as `save_checkpoint`, for a save that has failed since.
         """
-        if self._thread is not None and not self._thread.is_alive():
+        if self._saving is not None and self._saving.done():
             self.wait()
         path, self._committed = self._committed, None
         return path
@@ -395,26 +397,9 @@ class CheckpointWriter:
         Raises:
             VitkitError: as `save_checkpoint`.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _can_save_in_background(self, state: TrainState) -> bool:
-        """Whether training gains by going on during a save, and half of the spare memory holds the copy."""
-        if self._spare_memory is None:
-            return False
-        size = _count_bytes(_tensors(state))
-        spare = self._spare_memory()
-        return size >= BACKGROUND_BYTES and spare is not None and size <= spare / 2
-
-    def _commit(self, snapshot: Snapshot) -> None:
-        try:
-            self._committed = commit(self._run, snapshot, self._keep)
-        except BaseException as error:  # `wait` raises it in the thread that trains
-            self._error = error
+        if self._saving is not None:
+            saving, self._saving = self._saving, None
+            self._committed = saving.result()
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ for dropout.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -138,22 +138,17 @@ class Gradients:
                 part = self._slice(batch, at, share, start) if len(share) else batch.blank()
                 micro = send_batch(part, self.device, self.copies)
                 self._set_rows(self._rows(share, start, len(micro), step) if len(share) else None)
-                with self._pass():
-                    with self.autocast():
-                        loss, metrics = self.objective(self.model, micro, step, self.total_steps)
-                    # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of
-                    # the batch, the gradients add up to the gradient of the mean over the whole batch.
-                    fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
-                    (loss * fraction).backward()
+                with self.autocast():
+                    loss, metrics = self.objective(self.model, micro, step, self.total_steps)
+                # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
+                # batch, the gradients add up to the gradient of the mean over the whole batch.
+                fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
+                (loss * fraction).backward()
                 for name, value in {"loss": loss, **metrics}.items():
                     before = totals.get(name, torch.zeros((), device=self.device))
                     totals[name] = before + value.detach() * fraction
         self._set_rows(None)  # the next training images may be a whole batch
         return totals
-
-    def _pass(self) -> AbstractContextManager[None]:
-        """Mark a pass through the model, in which the processes of a sharded one wait for each other."""
-        return self.world.activity.together(computes=True) if self.is_sharded else nullcontext()
 
     def _slice(self, batch: Batch, at: int, share: Share, start: int) -> Batch:
         """Take at most `size` images of a share, from number `start` on; its first is at place `at`."""

@@ -113,11 +113,6 @@ def send_numbers(totals: Mapping[str, Tensor], batch: Batch, step: int, rate: fl
     return StepNumbers(tuple(totals), values, arrived, batch, step, rate)
 
 
-def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimiser skips a step by itself where its attribute `found_inf` is 1: PyTorch marks it."""
-    return getattr(optimizer, "_step_supports_amp_scaling", False)
-
-
 def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Tensor]) -> None:
     """Have an optimiser leave the weights alone from the first step on whose numbers are not finite.
 
@@ -291,7 +286,8 @@ class Trainer:
         self.environment = environment(self.device, world.size)
         self.environment[SHARDING] = sharding
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
-        skips = can_skip_steps(optimizer) and self.skeleton is None
+        # PyTorch marks the optimisers that skip a step by themselves where their attribute `found_inf` is 1.
+        skips = getattr(optimizer, "_step_supports_amp_scaling", False) and self.skeleton is None
         self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # of the last step whose numbers were read
@@ -323,8 +319,7 @@ class Trainer:
         """
         if self.skeleton is None:
             return self.evaluated_model
-        with self.world.activity.together():
-            return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
+        return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
 
     @property
     def evaluated_objective(self) -> nn.Module:
@@ -458,8 +453,7 @@ class Trainer:
         if self.world.writes:
             self.writer.save(self.state, self.environment, self.configuration, at_once)
         else:  # process 0 collects the parts of a sharded state meanwhile, in `save`
-            with self.world.activity.together():
-                give_parts(self.state)
+            give_parts(self.state)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """Make one update of the weights from one batch, in micro-batches.
