@@ -9,8 +9,9 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, TypeVar
 
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
@@ -36,17 +37,10 @@ NotNegative = Annotated[float, Range("a number of 0 or more", -1e-9, sys.float_i
 Fraction = Annotated[float, Range("a fraction from 0 to 1", 0, 1 + 1e-9)]
 
 
-@runtime_checkable
-class Dependent(Protocol):
-    """A dataclass whose field types depend on its data."""
-
-    @classmethod
-    def field_types(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the types of the fields whose type the data decides."""
-
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80  # characters: a value takes one line of a message
+describe_value = _SHORT.repr
+"""A function that writes a value for an error message, cut short where it is long or deeply nested."""
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -54,11 +48,24 @@ def to_json(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
 def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
     """Build the dataclass `cls` from plain data.
 
     Args:
-        cls: a dataclass of numbers, strings, literals, tuples, optional values and other dataclasses.
+        cls: a dataclass of numbers, strings, literals, tuples, optional values and other dataclasses. Its
+            class method `field_types`, if any, gives the types of fields whose type the data decides.
         data: its fields by name; fields left out take their defaults.
         where: the name of the data in error messages ("config.json", say).
 
@@ -71,8 +78,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
             f"{where}: expected an object with the fields of {cls.__name__}, found {describe_value(data)}."
         )
     hints = typing.get_type_hints(cls, include_extras=True)
-    if issubclass(cls, Dependent):
-        hints |= cls.field_types(data)
+    hints |= getattr(cls, "field_types", lambda data: {})(data)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
@@ -147,8 +153,14 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
     """
     items, plain = [value], value
     if isinstance(value, str):
-        items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
-        plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
+        items = []
+        for text in [*re.split(r"[x\s]+", value.strip()), value]:
+            number: Any = text
+            for kind in (float, int):  # the last one that fits
+                with suppress(ValueError):
+                    number = kind(text)
+            items.append(number)
+        plain = {"none": None, "true": True, "false": False}.get(value.lower(), items.pop())
     errors = []
     # The text itself is tried first: `none` is also a kind of position, and then not a missing value.
     for reading in (value, plain, items, items * 2):
@@ -157,21 +169,6 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
         except VitkitError as error:
             errors.append(error)
     raise errors[0]  # which shows the value as it was typed
-
-
-def _number(text: str) -> Any:
-    """Read text as a number; other text is returned unchanged."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
-def describe_value(value: Any) -> str:
-    """Write a value for an error message, cut short where it is long or deeply nested."""
-    return _SHORT.repr(value)
 
 
 def nearest(wrong: str, right: typing.Iterable[str]) -> str:
@@ -201,18 +198,6 @@ def _shown(value: Any) -> str:
     """Write an option whole, unless it has more than 500 characters, which nobody types."""
     whole = "left out" if value is None else repr(value)
     return whole if len(whole) <= 500 else describe_value(value)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_json(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:

@@ -10,6 +10,7 @@ image-files.npy    size and time of every image file (and a hash of its bytes)
 
 import hashlib
 import io
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -139,8 +140,13 @@ def _compare(
             f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
             "or moved). Bring them back, or start a new run with another --out."
         )
-    if check == "names":
-        return record if record.image_files is None else _renewed(folder, record, data, listener)
+    before = None if record.image_files is None else _recorded_states(folder, record)
+    if check == "names":  # the user has confirmed the files as they are now
+        if record.image_files is not None:
+            content = before is not None and before.shape[1] == 6
+            record = _with_states(folder, record, file_states(data, content, listener))
+            write(folder / RECORD, record)
+        return record
     now = file_states(data, check == "content", listener)
     if record.image_files is None:
         if len(now):
@@ -150,7 +156,6 @@ def _compare(
             record = _with_states(folder, record, now)
             write(folder / RECORD, record)
         return record
-    before = _recorded_states(folder, record)
     if before is None:
         raise VitkitError(
             f"{folder / STATES}, the record of sizes and times of image files, is missing or damaged. Put it "
@@ -163,40 +168,21 @@ def _compare(
             "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
             "taken as they are)."
         )
-    _refuse_changes(folder, data, before, now)
-    return record
-
-
-def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: Listener) -> DataRecord:
-    """Record the files as they are now, which the user has confirmed."""
-    before = _recorded_states(folder, record)
-    content = before is not None and before.shape[1] == 6
-    record = _with_states(folder, record, file_states(data, content, listener))
-    write(folder / RECORD, record)
-    return record
-
-
-def _refuse_changes(folder: Path, data: "ImageData", before: States, now: States) -> None:
     changed = changed_files(data, before, now)
-    if not changed:
-        return
-    same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
-    what = "times of change" if same_size else "sizes or times of change"
-    if min(before.shape[1], now.shape[1]) == 6:
-        what = "contents"
-    more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
-    remedy = (
-        "If they were only copied, moved or restored, run the same command again with --check-images names: "
-        "it takes the files as they are now."
-    )
-    raise VitkitError(
-        f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
-        f"{what}:\n  "
-        + "\n  ".join(map(str, changed[:_SHOWN]))
-        + more
-        + "\nA run is continued with the images "
-        f"it began with: bring them back, or start a new run with another --out. {remedy}"
-    )
+    if changed:
+        same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
+        what = "times of change" if same_size else "sizes or times of change"
+        if min(before.shape[1], now.shape[1]) == 6:
+            what = "contents"
+        more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
+        listed = "\n  ".join(map(str, changed[:_SHOWN]))
+        raise VitkitError(
+            f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; "
+            f"other {what}:\n  {listed}{more}\nA run is continued with the images it began with: bring them "
+            "back, or start a new run with another --out. If they were only copied, moved or restored, run "
+            "the same command again with --check-images names: it takes the files as they are now."
+        )
+    return record
 
 
 def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
@@ -238,16 +224,14 @@ class RejectedFiles:
     def __init__(self, folder: Path, record: DataRecord) -> None:
         """Begin with the rejected files in the record of the run folder `folder`."""
         self._folder, self._record = folder, record
-        self._files = {split: dict(files) for split, files in record.rejects.items()}
+        self.of_split: dict[str, dict[str, str]] = defaultdict(dict)
+        """Files that cannot be read: their reasons by key and split, to which readers of images add."""
+        self.of_split.update({split: dict(files) for split, files in record.rejects.items()})
         self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
-
-    def of_split(self, split: str) -> dict[str, str]:
-        """Return the files of a split, from key to reason, to which readers of images add."""
-        return self._files.setdefault(split, {})
 
     def write(self) -> None:
         """Write the record again if files were added, so that a kill loses nothing."""
-        bad = {split: dict(files) for split, files in self._files.items() if files}
+        bad = {split: dict(files) for split, files in self.of_split.items() if files}
         if self._record.rejects != bad:
             self._record = replace(self._record, rejects=bad)
             write(self._folder / RECORD, self._record)
@@ -256,7 +240,7 @@ class RejectedFiles:
         """Add the files that other processes could not read, so that the quota holds for all processes."""
         new = [
             (split, key, reason)
-            for split, files in self._files.items()
+            for split, files in self.of_split.items()
             for key, reason in files.items()
             if (split, key) not in self._shared
         ]
@@ -264,12 +248,12 @@ class RejectedFiles:
             return
         for files in world.gather(new):
             for split, key, reason in files:
-                self.of_split(split)[key] = reason
+                self.of_split[split][key] = reason
                 self._shared.add((split, key))
 
     def tell(self, listener: Listener) -> None:
         """Warn of the number of rejected files; the report names them."""
-        for split, files in self._files.items():
+        for split, files in self.of_split.items():
             if files:
                 listener.warn(
                     f"{pluralize(len(files), 'image')} of {split} could not be read: see the report."
@@ -293,7 +277,10 @@ def file_states(data: "ImageData", content: bool, listener: Listener) -> States:
     total, done = sum(len(numbers) for _, numbers in portions), 0
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
-        for rows in pool.map(lambda portion: _stat_files(portion[0], portion[1], content), portions):
+        for states_of_files in pool.map(
+            lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
+        ):
+            rows = np.array(states_of_files, dtype=np.int64)
             states.append(rows)
             done += len(rows)
             progress(done, total)
@@ -316,10 +303,6 @@ def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
 
     splits = [samples for samples in data.splits.values() if isinstance(samples, FileSamples)]
     return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]
-
-
-def _stat_files(files: Files, numbers: NDArray[np.int64], content: bool) -> States:
-    return np.array([_stat(files.path(number), content) for number in numbers.tolist()], dtype=np.int64)
 
 
 def _stat(path: Path, content: bool) -> list[int]:

@@ -222,7 +222,11 @@ def divide_threads(world: World, threads: int | None = None) -> None:
         world: the processes.
         threads: their number; None: PyTorch's choice for a single process, and for several processes an equal
             part of the machine's processors.
+
+    Raises:
+        VitkitError: there cannot be so many.
     """
+    require_threads(threads)
     if threads is None and world.size > 1:
         threads = max(1, usable_processors() // world.on_machine)
     if threads is not None:

@@ -26,7 +26,7 @@ from vitkit.runs.checkpoints import find_committed
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.data_record import find_data
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import START_FILE, StartRecord, read_start_record
+from vitkit.runs.records import START_FILE, StartRecord
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
@@ -54,6 +54,8 @@ class Start:
     """The name of its model, or of the family where the model has no name of its own."""
     config: ModelConfig
     card: ModelCard
+    preprocessing: Preprocessing
+    """The preprocessing that is recorded, else that of the model's authors."""
     format: str
     """The name of its checkpoint format."""
     notes: tuple[str, ...]
@@ -69,11 +71,6 @@ class Start:
     def name(self) -> str:
         """Return its name in messages."""
         return f"{self.given} ({self.which})" if self.which else self.given
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Return the preprocessing that is recorded, else that of the model's authors."""
-        return fit_preprocessing(self.card.preprocessing, self.config)
 
 
 def absolute_start(start: str) -> str:
@@ -117,6 +114,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         identity.card.name or identity.config.family,
         identity.config,
         find_data(identity.card, options.start),
+        fit_preprocessing(identity.card.preprocessing, identity.config),
         identity.format,
         identity.notes,
         files,
@@ -132,7 +130,7 @@ def hash_weights(start: Start) -> dict[str, str]:
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
-def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
+def plan_start(run: Run, class_names: Sequence[str], start: Start) -> tuple[StartRecord, ModelConfig]:
     """Plan the model of a run that begins from a start: its architecture, and the record of the start.
 
     Args:
@@ -159,14 +157,24 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         config = config.with_new_head(len(class_names))
     else:
         _class_order(start, class_names)  # for its error, before anything is built
-    config = replace(config, **_changes(run, start.model, config))
+    changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
+    own = to_json(config)
+    for key, value in changes.items():
+        if key not in own:
+            raise VitkitError(f"{start.model} has no {key}: leave it out.")
+        if key not in FREE and own[key] != value:
+            raise VitkitError(
+                f"The start decides the architecture: its {key} is {own[key]}, and its weights are worth "
+                f"nothing with {value}. Leave --{key.replace('_', '-')} out."
+            )
+    config = replace(config, **changes)
     unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
     if unfit:
         raise VitkitError(f"{start.name} {unfit}.")
     rule = run.start.position_interpolation or start.card.position_interpolation
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
     origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
-    return StartRecord(
+    record = StartRecord(
         run.start.start,
         start.model,
         config.family,
@@ -176,6 +184,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         {},  # `load_start` adds the hashes of the files when it reads them
         rule,
     )
+    return record, config
 
 
 def load_start(
@@ -191,7 +200,7 @@ def load_start(
     Args:
         run, class_names: its options, and the classes of its images.
         folder: the run folder, locked.
-        record: by `plan_start`.
+        record: by `plan_start`, or as it was written when the run began.
         start: by `find_start`.
         model: whose weights are replaced, all of them.
 
@@ -204,23 +213,21 @@ def load_start(
     written = replace(record, files=hash_weights(start))
     hashes: Any = dict(written.files) if len(written.files) > 1 else next(iter(written.files.values()))
     written = replace(written, origin={**record.origin, "sha256": hashes})
-    earlier = read_start_record(folder)
-    if earlier is not None and earlier.files != written.files:
+    if record.files and record.files != written.files:  # it was written before
         raise VitkitError(
             f"The weights of {start.name} have changed since {folder} was started from it, and the run has "
             "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
-    config, options = model.config, run.start
-    changes = LoadOptions(
-        num_classes=config.num_classes,
-        image_size=config.image_size,
-        head=options.head,
-        position_interpolation=options.position_interpolation,
-        image_mean=options.image_mean,
-        image_std=options.image_std,
-        channels=config.in_channels,
+    options = LoadOptions(
+        num_classes=model.config.num_classes,
+        image_size=model.config.image_size,
+        head=run.start.head,
+        position_interpolation=run.start.position_interpolation,
+        image_mean=run.start.image_mean,
+        image_std=run.start.image_std,
+        channels=model.config.in_channels,
     )
-    tensors = fit_weights(start.name, start.config, start.card, start.read(), changes, model).tensors
+    tensors = fit_weights(start.name, start.config, start.card, start.read(), options, model).tensors
     if run.start.head == "keep":
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
@@ -229,25 +236,6 @@ def load_start(
     model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
     replace_json(folder / START_FILE, to_json(written))
     return written
-
-
-def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
-    """List the fields of the architecture that the run sets; only fields in `FREE` may differ from the start.
-
-    Raises:
-        VitkitError: a field that differs is a property of the weights.
-    """
-    changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
-    own = to_json(config)
-    for key, value in changes.items():
-        if key not in own:
-            raise VitkitError(f"{model} has no {key}: leave it out.")
-        if key not in FREE and own[key] != value:
-            raise VitkitError(
-                f"The start decides the architecture: its {key} is {own[key]}, and its weights are worth "
-                f"nothing with {value}. Leave --{key.replace('_', '-')} out."
-            )
-    return changes
 
 
 def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
