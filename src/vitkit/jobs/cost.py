@@ -319,8 +319,8 @@ def cost_of(
     )
 
 
-# The paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order: model, epochs, exaFLOPs, and accuracies
-# in per cent on ImageNet, ReaL, CIFAR-10, CIFAR-100, Pets and Flowers.
+# The paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order: model, epochs, exaFLOPs, and the
+# accuracies in per cent on ImageNet, ReaL, CIFAR-10, CIFAR-100, Pets and Flowers.
 TABLE_6 = (
     ("ViT-B/32", 7, 55, (80.73, 86.27, 98.61, 90.49, 93.40, 99.27)),
     ("ViT-B/16", 7, 224, (84.15, 88.85, 99.00, 91.87, 95.80, 99.56)),

@@ -223,4 +223,4 @@ def _measured(
     memory, free = step_memory(fitted, sized, device), free_memory(device)
     if free is not None and memory > free:
         return Candidate(start, memory, None)
-    return Candidate(start, memory, measure_cost(fitted, data, sized, 0.0, device, listener))
+    return Candidate(start, memory, measure_cost(fitted, data, sized, device, listener))

@@ -29,7 +29,7 @@ def preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> No
     surroundings = Surroundings(folder, f"{plan.device}, {chosen.precision}", torch.get_num_threads())
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(first_screen(run, data, model, surroundings, plan.record, from_paper))
-    cost = measure_cost(run, data, config, 0.0, plan.device, listener)
+    cost = measure_cost(run, data, config, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
     time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
