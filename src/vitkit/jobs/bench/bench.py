@@ -9,8 +9,8 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from vitkit.jobs.bench.contestants import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed, write_records
+from vitkit.jobs.bench.records import Bench, Memory, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
 from vitkit.listener import Listener, Progress, hushed
@@ -99,13 +99,6 @@ def count_executed(contestant: Contestant, images: Tensor) -> int | None:
     return executed_flops(lambda: contestant.logits(images))
 
 
-def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
-    """Name the contestant that ratios are taken to: timm's fastest in float32, else our plain way."""
-    base = [c.name for c in names if c.library == "timm" and c.precision == "float32"]
-    ours = [c.name for c in names if c.library == "vitkit exact"]
-    return min(base or ours or [names[-1].name], key=lambda name: statistics.median(seconds[name]))
-
-
 def compare(
     model: str,
     config: ModelConfig,
@@ -115,7 +108,6 @@ def compare(
     clock: Clock,
     seconds: float,
     *,
-    flops: int,
     tick: Ticking = lambda: None,
 ) -> Iterator[Speed]:
     """Time contestants in turns, with the matrix products of the model's shapes among them.
@@ -130,7 +122,6 @@ def compare(
         images: `(B, C, H, W)`, normalised.
         clock: the clock of the device.
         seconds: the time for all of it.
-        flops: FLOPs of the whole model's forward pass, for one image.
         tick: called after every step.
     """
     batch, device = len(images), images.device
@@ -143,9 +134,20 @@ def compare(
         if (made := products(config, batch, device, precision))
     }
     turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
-    times, interruption = _whole_rounds(turns, clock, seconds, tick)
+    times: dict[str, list[float]] = {}
+    interruption = None
+    try:
+        take_turns(turns, clock, seconds, times, tick)
+    except KeyboardInterrupt as stopped:
+        rounds = min((len(measured) for measured in times.values()), default=0)
+        if rounds < 2:  # a single round has no quartiles
+            raise
+        times, interruption = {name: measured[:rounds] for name, measured in times.items()}, stopped
     rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
-    reference = best_name(contestants, times)
+    # Ratios are taken to timm's fastest in float32, else to our plain way.
+    base = [c.name for c in contestants if c.library == "timm" and c.precision == "float32"]
+    plain = [c.name for c in contestants if c.library == "vitkit exact"]
+    reference = min(base or plain or [contestants[-1].name], key=lambda name: statistics.median(times[name]))
     # Every product of the forward pass has two of its size in the backward pass.
     passes = 3 if phase == "training" else 1
     for contestant in contestants:
@@ -154,7 +156,7 @@ def compare(
         ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
         mfu, mfu_executed = (
             None if rate is None or count is None else passes * count * batch / middle / rate
-            for count in (flops, executed[contestant.name])
+            for count in (forward_flops(config, head=True), executed[contestant.name])
         )
         yield Speed(
             **subject(contestant, model, config),
@@ -176,21 +178,6 @@ def compare(
         raise interruption
 
 
-def _whole_rounds(
-    turns: Mapping[str, Turn], clock: Clock, seconds: float, tick: Ticking
-) -> tuple[dict[str, list[float]], KeyboardInterrupt | None]:
-    """Let contestants take turns; return the times of whole rounds, and the interruption that ended them."""
-    times: dict[str, list[float]] = {}
-    try:
-        take_turns(turns, clock, seconds, times, tick)
-    except KeyboardInterrupt as stopped:
-        rounds = min((len(measured) for measured in times.values()), default=0)
-        if rounds < 2:  # a single round has no quartiles
-            raise
-        return {name: measured[:rounds] for name, measured in times.items()}, stopped
-    return times, None
-
-
 PAPER_SIZES = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 SCRIPT = "scripts/bench-peers"
@@ -198,8 +185,6 @@ PATIENCE = 2.0
 """A measurement is skipped where it would take this many times its part of the time."""
 MOST_IMAGES = 2**20
 """More images than any memory has room for."""
-PROBE = 0.2
-"""Seconds for which matrix products are timed, to guess how long a step takes."""
 
 
 def keep(bench: Bench, folder: Path) -> list[Path]:
@@ -215,24 +200,25 @@ def keep(bench: Bench, folder: Path) -> list[Path]:
     path = folder / "bench.json"
     write_records(path, bench.machine, bench.records)
     timed = [
-        s for s in bench.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
+        record
+        for record in bench.records
+        if isinstance(record, Speed) and (record.library, record.phase) == ("vitkit", "inference")
     ]
-    if len({s.image_size for s in timed}) < 2:
+    if len({speed.image_size for speed in timed}) < 2:
         return [path]
     last = timed[-1].precision  # the fastest, where there are several
-    speeds, batches = "images per second, inference", "largest batch, training"
-    panels: dict[str, dict[str, list[tuple[float, float, None]]]] = {speeds: {}}
-    for record in bench.records:
-        if record in timed and record.precision == last:
-            points = panels[speeds].setdefault(record.model, [])
-            points.append((record.image_size[0], record.images_per_second, None))
-        elif (
-            isinstance(record, Memory)
-            and (record.phase, record.precision) == ("training", last)
-            and record.largest_batch  # on a logarithmic axis 0 has no place
-        ):
-            points = panels.setdefault(batches, {}).setdefault(record.model, [])
-            points.append((record.image_size[0], record.largest_batch, None))
+    points: list[tuple[str, Speed | Memory, float]]
+    points = [("images per second, inference", speed, speed.images_per_second) for speed in timed]
+    points += [
+        ("largest batch, training", record, record.largest_batch)
+        for record in bench.records
+        if isinstance(record, Memory) and record.phase == "training"
+    ]
+    panels: dict[str, dict[str, list[tuple[float, float, None]]]] = {}
+    for panel, record, height in points:
+        if record.precision == last and height:  # on a logarithmic axis 0 has no place
+            line = panels.setdefault(panel, {}).setdefault(record.model, [])
+            line.append((record.image_size[0], height, None))
     title = f"Speed by image size in {last} on {cut(bench.machine['device'], 60)}"
     figure = line_figure(panels, "image size in pixels", "", title=[title], is_fraction=False)
     return [path, *save_figure(figure, folder / "bench")]
@@ -249,7 +235,7 @@ def bench(
     memory_gb: float | None = None,
     threads: int | None = None,
     device: str = "auto",
-    into: list[Any] | None = None,
+    into: list[Bench] | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
 ) -> Bench:
@@ -269,7 +255,7 @@ def bench(
         memory_gb: memory for the largest batch, in GB; left out, what is free.
         threads: of the processor; left out, as PyTorch chooses.
         device: auto, cpu, cuda.
-        into: receives each record at once, so that an interruption loses none.
+        into: receives the result after each record, so that an interruption loses none.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
@@ -284,9 +270,9 @@ def bench(
         if value is not None and not 0 < value < math.inf:
             raise VitkitError(f"{name} is a number above 0, found {value}.")
     require_threads(threads)
-    records, listener, chosen = [] if into is None else into, hushed(listener, quiet), find_device(device)
+    listener, chosen = hushed(listener, quiet), find_device(device)
     keep_freed_memory()  # as training does, for every contestant
-    machine = describe_machine(chosen, threads)
+    result = Bench(describe_machine(chosen, threads), ())
     cases = [
         (name, configuration(name, LoadOptions(image_size=size)))
         for name in models
@@ -311,9 +297,11 @@ def bench(
             precisions = timed_precisions(precision, chosen)
             case = _Case(shown, config, clock, precisions, batch_size, memory_gb, others, budget, listener)
             for record in case.measure(phase):
-                records.append(record)
+                result = replace(result, records=(*result.records, record))
+                if into is not None:
+                    into.append(result)
             budget.parts.pop(0)
-    return Bench(machine, tuple(records))
+    return result
 
 
 def read_sizes(sizes: str) -> tuple[int, ...]:
@@ -409,7 +397,7 @@ class _Case:
     def title(self) -> str:
         return f"{self.model} at {self.config.image_size[0]} pixels"
 
-    def measure(self, phase: BenchPhase) -> Iterator[Record]:
+    def measure(self, phase: BenchPhase) -> Iterator[Speed | Memory | Response]:
         """Measure speed, latency and memory of one phase, if there is the time and the memory."""
         self.budget.detail = f"{self.title}, {phase}"
         self.budget.tick()
@@ -422,11 +410,10 @@ class _Case:
                 f"{format_bytes(room)} are free."
             )
             return
-        flops = forward_flops(self.config, head=True)
         # vitkit has a contestant more than precisions, --exact; a peer has two forms of attention.
         count = len(self.precisions)
         expected = count + 1 + 2 * count * len(self.peers)
-        batch, least = self._fitting_batch(phase, flops, expected, seconds)
+        batch, least = self._fitting_batch(phase, expected, seconds)
         if not batch:
             self.listener.warn(
                 f"{self.title}, {phase}: not measured. With one image at a time it would take about "
@@ -438,7 +425,6 @@ class _Case:
             contestants = self._contestants(phase, images)
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
-                flops=flops,
                 tick=self.budget.tick,
             )
             ours = [contestant for contestant in contestants if contestant.library == "vitkit"]
@@ -468,25 +454,19 @@ class _Case:
         shape = (batch, self.config.in_channels, *self.config.image_size)
         return torch.randn(shape, generator=generator).to(self.device)
 
-    def _fitting_batch(
-        self, phase: BenchPhase, flops: int, contestants: int, seconds: float
-    ) -> tuple[int, float]:
+    def _fitting_batch(self, phase: BenchPhase, contestants: int, seconds: float) -> tuple[int, float]:
         """Return the batch that the seconds suffice for, 0 if for none, and the seconds of batches of one.
 
-        No model is faster than its matrix products, which are timed here once.
+        A forward pass of one image is timed; a training step takes three times as long.
         """
-        made = products(self.config, 1, self.device, "float32")
-        if made is None:  # a ResNet: a forward pass is timed
-            model = next(iter(vitkit_contestants(self.config, self.device, phase, ("float32",))))
-            made = step_of(model, "inference", self._images(1), {}), flops
-        step, count = made
+        model = next(iter(vitkit_contestants(self.config, self.device, phase, ("float32",))))
+        step = step_of(model, "inference", self._images(1), {})
         step()
-        calls, started = 0, time.perf_counter()  # wall time: other load on the machine counts too
-        while (passed := time.perf_counter() - started) < PROBE or not calls:
-            step()
-            calls += 1
-        for_image = passed / calls / count * flops * (3 if phase == "training" else 1)
-        rounds = (LEAST_ROUNDS + 1) * contestants * for_image
+        # Two threads mean wall time: other load on the machine counts too.
+        clock = Clock(self.device, threads=2)
+        forward = statistics.median(clock.seconds(step) for _ in range(LEAST_ROUNDS))
+        image = forward * (3 if phase == "training" else 1)
+        rounds = (LEAST_ROUNDS + 1) * contestants * image
         batch = self.batch_size
         while batch and batch * rounds > PATIENCE * seconds:
             batch //= 2
