@@ -10,12 +10,12 @@ all three.
 """
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
@@ -26,6 +26,7 @@ from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     Comparison,
+    StudyResult,
     arm_table,
     check_arms,
     compare_arms,
@@ -37,6 +38,7 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.listener import SILENT, Listener
+from vitkit.result import Block
 from vitkit.runs.config import Architecture, Run, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
@@ -57,11 +59,10 @@ SCRATCH_STEPS = 1_000
 in 1,000, the mean of 20 draws (`benchmarks/labels.py`, two cores, 23 November 2026)."""
 
 
-@dataclass(frozen=True)
-class Helped:
+@dataclass(frozen=True, repr=False)
+class Helped(StudyResult):
     """The result of a study of a pre-training."""
 
-    folder: Path
     comparison: Comparison
     """The arms against fine-tuning without the pre-training."""
     against_longer: Comparison
@@ -80,14 +81,25 @@ class Helped:
         )
         return [*first[:-1], second[0], about]
 
+    def summary(self) -> str:
+        """Say how these weights do."""
+        return " ".join(self.answers())
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the table of the arms, and how these weights do."""
+        return "", arm_table(self.comparison), *self.answers()
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that show the page and use the model."""
+        model = shlex.quote(str(self.folder / WITH))
+        return (
+            f"open {self.folder / 'report.html'} in a browser",
+            f"vitkit predict {model} IMAGE_OR_FOLDER",
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        return {
-            "folder": str(self.folder),
-            "answers": self.answers(),
-            "comparison": to_json(self.comparison),
-            "against_longer": to_json(self.against_longer),
-        }
+        return {**super().to_json(), "answers": self.answers()}
 
 
 def compare_pretraining(
@@ -123,7 +135,12 @@ def compare_pretraining(
         return numbered_folders(run, opened.images.name, ENDING)
 
     tuning = fine_tune_without(run, options, opened, listener)
-    where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
+    # Below `runs/`, a folder that is new, or holds the study that the same command began.
+    where = out or next(
+        folder
+        for folder in folders()
+        if not folder.is_dir() or (_recorded_steps(folder) and read_study(folder).command == command)
+    )
     steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, opened, listener)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
@@ -151,13 +168,6 @@ def compare_pretraining(
         replace_file(folder / "report.html", [_render(helped, (*study.arms, arm), command).encode()])
     listener.show([("report", [str(folder / "report.html")])])
     return helped
-
-
-def _is_free(folder: Path, command: str) -> bool:
-    """Whether a folder below `runs/` is new, or holds the study that the same command began."""
-    if not folder.is_dir():
-        return True
-    return (folder / RECORD).exists() and read_study(folder).command == command
 
 
 def _recorded_steps(folder: Path) -> int | None:
