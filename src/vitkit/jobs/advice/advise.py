@@ -286,7 +286,20 @@ def advise(
     check, leaks = _look(opened, sizes, listener)
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
-    scratch = _scratch(opened, cut, sizes, min(PIXEL_SECONDS, seconds), place, listener)
+    base = recipe("digits" if opened.spec == "digits" else suggest_recipe(sizes))
+    uncut = replace(cut, subset=None, subset_seed=None) == Splits()
+    run = replace(
+        base,
+        data=absolute_spec(opened.spec),
+        splits=replace(base.splits, subset=cut.subset) if uncut else cut,
+    )
+    folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
+    config = _config(run, opened)
+    cost = measure_cost(run, opened, config, place, listener)
+    named = replace(run, model=full_name(run, len(opened.class_names)), architecture=Run().architecture)
+    if _config(named, opened) != config:  # a name cannot say a stem of convolutions
+        named = run
+    scratch = Option(**{**vars(cost), "run": named}, folded=folded)
     ways = tuple(_option(run, each, place, cache, listener) for run in variants)
     default = None
     if not runs:
@@ -411,29 +424,3 @@ def _option(run: Run, seconds: float, device: torch.device, cache: bool, listene
     seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     return Option(**vars(cost), start=run.start.start, folded=folded, notes=notes)
-
-
-def _scratch(
-    data: ImageData,
-    splits: Splits,
-    sizes: Sequence[tuple[int, int]],
-    seconds: float,
-    device: torch.device,
-    listener: Listener,
-) -> Option:
-    """Measure the cost of training from scratch by the recipe for these images, and probe small pictures."""
-    base = recipe("digits" if data.spec == "digits" else suggest_recipe(sizes))
-    run = replace(
-        base,
-        data=absolute_spec(data.spec),
-        splits=replace(base.splits, subset=splits.subset)
-        if replace(splits, subset=None, subset_seed=None) == Splits()
-        else splits,
-    )
-    folded = probe_pixels(data, seconds, listener)
-    config = _config(run, data)
-    cost = measure_cost(run, data, config, device, listener)
-    named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
-    if _config(named, data) != config:  # a name cannot say a stem of convolutions
-        named = run
-    return Option(**{**vars(cost), "run": named}, folded=folded)

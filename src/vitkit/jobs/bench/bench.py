@@ -422,14 +422,23 @@ class _Case:
             return
         try:
             images = self._images(batch)
-            contestants = self._contestants(phase, images)
+            contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
+            for peer in self.peers:
+                try:
+                    contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
+                except VitkitError as error:
+                    self.listener.warn(str(error))
+                self.budget.tick()
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
                 tick=self.budget.tick,
             )
             ours = [contestant for contestant in contestants if contestant.library == "vitkit"]
-            if phase == "inference":
-                yield from self._latencies(ours, 0.25 * seconds)
+            for contestant in ours if phase == "inference" else ():
+                step = step_of(contestant, "inference", images[:1], {})
+                contestant.prepare()
+                times = latency(step, self.device, 0.25 * seconds / len(ours), self.budget.tick)
+                yield Response(**subject(contestant, self.model, self.config), latency=times)
             for contestant in ours:
                 yield self._memory(phase, contestant, batch)
         except torch.OutOfMemoryError:
@@ -438,16 +447,6 @@ class _Case:
                 f"{self.title}, {phase}: not measured. {batch} images do not fit into the memory of the GPU: "
                 "choose a smaller --batch-size."
             )
-
-    def _contestants(self, phase: BenchPhase, images: torch.Tensor) -> list[Contestant]:
-        contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
-        for peer in self.peers:
-            try:
-                contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
-            except VitkitError as error:
-                self.listener.warn(str(error))
-            self.budget.tick()
-        return contestants
 
     def _images(self, batch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)
@@ -471,14 +470,6 @@ class _Case:
         while batch and batch * rounds > PATIENCE * seconds:
             batch //= 2
         return batch, rounds
-
-    def _latencies(self, contestants: Sequence[Contestant], seconds: float) -> Iterator[Response]:
-        image = self._images(1)
-        for contestant in contestants:
-            step = step_of(contestant, "inference", image, {})
-            contestant.prepare()
-            times = latency(step, self.device, seconds / len(contestants), self.budget.tick)
-            yield Response(**subject(contestant, self.model, self.config), latency=times)
 
     def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int) -> Memory:
         """Measure the memory of a step, and estimate the largest batch as training does before it begins."""

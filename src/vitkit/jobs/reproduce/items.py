@@ -63,11 +63,7 @@ VTAB = Item(
 
 
 def _attention(
-    title: str,
-    conclusion: str,
-    at_paper_size: str,
-    *setting: tuple[str, str],
-    needs: str = TRAINED_MODEL,
+    title: str, conclusion: str, at_paper_size: str, *setting: tuple[str, str], needs: str = TRAINED_MODEL
 ) -> Item:
     """Describe a figure that is drawn from a trained model."""
     return Item(title, conclusion, needs, at_paper_size, setting, here="about a minute", needs_start=True)
@@ -152,11 +148,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "scaling all of them together is robust.",
         TRAINED,
         "a pre-training for each shape; the text gives no compute",
-        (
-            ("model", "8 layers, width 1,024, MLP 2,048, patches of 32 pixels"),
-            PRETRAINED_224,
-            BATCH,
-        ),
+        (("model", "8 layers, width 1,024, MLP 2,048, patches of 32 pixels"), PRETRAINED_224, BATCH),
         design=designs.shapes,
     ),
     "fig9": Item(
@@ -195,12 +187,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "more compute.",
         TRAINED,
         f"two pre-trainings of axial models; {ONE_RUN}",
-        (
-            ("model", "Axial-ViT-B/32 and B/16, AxialResNet50"),
-            PRETRAINED_224,
-            BATCH,
-            FIVE_SHOT,
-        ),
+        (("model", "Axial-ViT-B/32 and B/16, AxialResNet50"), PRETRAINED_224, BATCH, FIVE_SHOT),
         design=designs.axial,
         timed=True,
     ),
@@ -251,13 +238,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "Adam is ahead of SGD on most data sets and on average.",
         TRAINED,
         "ResNet50x1 and ResNet152x2 on JFT-300M, 50 and 563 exaFLOPs (Table 6), each twice",
-        (
-            JFT,
-            ("model", "R50x1, R152x2"),
-            PRETRAINED_224,
-            BATCH,
-            FINE_TUNED,
-        ),
+        (JFT, ("model", "R50x1, R152x2"), PRETRAINED_224, BATCH, FINE_TUNED),
         (paper.TABLE_7,),
         designs.optimisers,
     ),

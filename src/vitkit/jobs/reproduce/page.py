@@ -344,15 +344,6 @@ class Collected:
     """Folders within the study's, of runs that have a page of their own."""
 
 
-TITLES = {
-    "filters": "Filters of the patch embedding",
-    "positions": "Similarity of position embeddings",
-    "attention-distance": "Attention distance by depth",
-    "attention-rollout": "Attention from the class token to the image",
-}
-"""The pictures of `vitkit inspect` by the names of their files."""
-
-
 def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
     """Make a function that collects some of the pictures of `vitkit inspect` for each start."""
 
@@ -365,9 +356,10 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
             drawn = inspect(start, options.images, out=place, listener=options.listener)
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
             present = [stem for stem in stems if stem in files]
-            pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in present]
+            titles = {stem: stem.replace("-", " ").capitalize() for stem in stems}
+            pictures = [_picture(files[stem], f"{titles[stem]}, {name}") for stem in present]
             absent = [stem for stem in stems if stem not in files]
-            sentences = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
+            sentences = [f"{titles[stem]}: there is no picture of {name}." for stem in absent]
             if drawn.without_attention and any("attention" in stem for stem in absent):
                 sentences.append(f"Without attention: {drawn.without_attention}.")
             parts.append((name, (*sentences, *pictures)))

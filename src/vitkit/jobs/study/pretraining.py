@@ -57,6 +57,16 @@ weights hardly learn at the low rates that suit pre-trained weights."""
 SCRATCH_STEPS = 1_000
 """The fewest steps of these fine-tunings: on 100 MNIST digits new weights reached 44 % in 200 steps and 67 %
 in 1,000, the mean of 20 draws (`benchmarks/labels.py`, two cores, 23 November 2026)."""
+EXPLAINED = (
+    "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
+    "same images. The weights of the last step are tested.",
+    "A difference is the mean over draws on the same images. Its variance is the variance between draws "
+    "over their number, plus that over images. The pre-training was run once: how far others would be "
+    "from it is in no interval.",
+    "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
+    "that was measured before the study began.",
+)
+"""What the page says of the arms and their differences."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,7 +175,17 @@ def compare_pretraining(
             first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
             second = compare_arms(folder, (late, arm), (longer_series, with_series))
         helped = Helped(folder, first, second)
-        replace_file(folder / "report.html", [_render(helped, (*study.arms, arm), command).encode()])
+        from vitkit.report.template import render_page
+
+        shown = (arm_table(first), *EXPLAINED, difference_plot(first))
+        page = render_page(
+            folder.resolve().name,
+            helped.answers(),
+            [("Arms", shown), ("Against as much time without it", (arm_table(second),))],
+            folders=run_pages(folder, (*study.arms, arm)),
+            command=shown_command(command),
+        )
+        replace_file(folder / "report.html", [page.encode()])
     listener.show([("report", [str(folder / "report.html")])])
     return helped
 
@@ -244,26 +264,3 @@ def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opene
     ]
     listener.show([("study", lines)])
     return longer
-
-
-def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
-    """Make the page of the study, as HTML."""
-    from vitkit.report.template import render_page
-
-    explained = (
-        "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
-        "same images. The weights of the last step are tested.",
-        "A difference is the mean over draws on the same images. Its variance is the variance between draws "
-        "over their number, plus that over images. The pre-training was run once: how far others would be "
-        "from it is in no interval.",
-        "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
-        "that was measured before the study began.",
-    )
-    shown = (arm_table(helped.comparison), *explained, difference_plot(helped.comparison))
-    return render_page(
-        helped.folder.resolve().name,
-        helped.answers(),
-        [("Arms", shown), ("Against as much time without it", (arm_table(helped.against_longer),))],
-        folders=run_pages(helped.folder, arms),
-        command=shown_command(command),
-    )
