@@ -38,7 +38,7 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.records import Bench, Memory, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
-from vitkit.listener import Listener, Progress, hushed
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Compute, Precision
 from vitkit.models.measure import executed_flops, forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
@@ -290,17 +290,26 @@ def bench(
             for number, (_, config) in enumerate(cases)
             for phase in phases
         }
-        budget = _TimeBudget(total, list(work.values()), progress)
-        for number, phase in work:
+        planned, started = total / sum(work.values()), time.perf_counter()
+        for part, (number, phase) in enumerate(work):
             name, config = cases[number]
             shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
             precisions = timed_precisions(precision, chosen)
-            case = _Case(shown, config, clock, precisions, batch_size, memory_gb, others, budget, listener)
-            for record in case.measure(phase):
+            passed = time.perf_counter() - started
+            weights = [*work.values()][part:]
+            # The time that is left, by weight; at least a quarter of the plan, if the parts before overran.
+            seconds = weights[0] * max(planned / 4, (total - passed) / sum(weights))
+
+            def tick(detail: str = f"{shown} at {config.image_size[0]} pixels, {phase}") -> None:
+                # A measurement that overruns the plan stays a second short of the end.
+                done = min(time.perf_counter() - started, total - 1)
+                progress(max(0, int(done)), detail=detail)
+
+            options = (precisions, batch_size, memory_gb, others, seconds, tick, listener)
+            for record in _Case(shown, config, phase, clock, *options).measure():
                 result = replace(result, records=(*result.records, record))
                 if into is not None:
                     into.append(result)
-            budget.parts.pop(0)
     return result
 
 
@@ -350,73 +359,48 @@ def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any
     }
 
 
-class _TimeBudget:
-    """The time of a benchmark, divided among the measurements that are left.
-
-    Args:
-        total: seconds.
-        parts: the weight of each measurement, in order.
-        progress: shows the seconds that have passed.
-    """
-
-    def __init__(self, total: float, parts: list[float], progress: Progress) -> None:
-        self.started, self.total, self.parts, self.progress = time.perf_counter(), total, parts, progress
-        self.planned = total / sum(parts)  # seconds for a weight of 1
-        self.detail = ""
-
-    def seconds_for_next(self) -> float:
-        """Return the seconds for the next measurement: at least a quarter of its plan, if others overran."""
-        left = (self.total - (time.perf_counter() - self.started)) / sum(self.parts)
-        return self.parts[0] * max(self.planned / 4, left)
-
-    def tick(self) -> None:
-        """Show the progress; a measurement that overruns the plan stays a second short of the end."""
-        done = min(time.perf_counter() - self.started, self.total - 1)
-        self.progress(max(0, int(done)), detail=self.detail)
-
-
 @dataclass(frozen=True)
 class _Case:
     """A model at one image size."""
 
     model: str
     config: ModelConfig
+    phase: BenchPhase
     clock: Clock
     precisions: tuple[TorchPrecision, ...]
     batch_size: int
     memory_gb: float | None
     peers: Sequence[str]
-    budget: _TimeBudget
+    seconds: float
+    """The time of its measurements."""
+    tick: Ticking
+    """Called after every step."""
     listener: Listener
 
     @property
     def device(self) -> torch.device:
         return self.clock.device
 
-    @property
-    def title(self) -> str:
-        return f"{self.model} at {self.config.image_size[0]} pixels"
-
-    def measure(self, phase: BenchPhase) -> Iterator[Speed | Memory | Response]:
-        """Measure speed, latency and memory of one phase, if there is the time and the memory."""
-        self.budget.detail = f"{self.title}, {phase}"
-        self.budget.tick()
-        seconds = self.budget.seconds_for_next()
-        needed = self._estimate(phase, 1, "float32") * (1 + len(self.peers))
+    def measure(self) -> Iterator[Speed | Memory | Response]:
+        """Measure speed, latency and memory, if there is the time and the memory."""
+        self.tick()
+        title = f"{self.model} at {self.config.image_size[0]} pixels, {self.phase}"
+        phase, seconds = self.phase, self.seconds
+        needed = self._estimate(1, "float32") * (1 + len(self.peers))
         room = available_memory()
         if room is not None and self.device.type == "cpu" and needed > room:
             self.listener.warn(
-                f"{self.title}, {phase}: not measured. It needs about {format_bytes(needed)}, and "
+                f"{title}: not measured. It needs about {format_bytes(needed)}, and "
                 f"{format_bytes(room)} are free."
             )
             return
         # vitkit has a contestant more than precisions, --exact; a peer has two forms of attention.
         count = len(self.precisions)
         expected = count + 1 + 2 * count * len(self.peers)
-        batch, least = self._fitting_batch(phase, expected, seconds)
+        batch, least = self._fitting_batch(expected)
         if not batch:
             self.listener.warn(
-                f"{self.title}, {phase}: not measured. With one image at a time it would take about "
+                f"{title}: not measured. With one image at a time it would take about "
                 f"{format_duration(least)} of {format_duration(seconds)}: allow more --minutes."
             )
             return
@@ -428,23 +412,23 @@ class _Case:
                     contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
                 except VitkitError as error:
                     self.listener.warn(str(error))
-                self.budget.tick()
+                self.tick()
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
-                tick=self.budget.tick,
+                tick=self.tick,
             )
             ours = [contestant for contestant in contestants if contestant.library == "vitkit"]
             for contestant in ours if phase == "inference" else ():
                 step = step_of(contestant, "inference", images[:1], {})
                 contestant.prepare()
-                times = latency(step, self.device, 0.25 * seconds / len(ours), self.budget.tick)
+                times = latency(step, self.device, 0.25 * seconds / len(ours), self.tick)
                 yield Response(**subject(contestant, self.model, self.config), latency=times)
             for contestant in ours:
-                yield self._memory(phase, contestant, batch)
+                yield self._memory(contestant, batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             self.listener.warn(
-                f"{self.title}, {phase}: not measured. {batch} images do not fit into the memory of the GPU: "
+                f"{title}: not measured. {batch} images do not fit into the memory of the GPU: "
                 "choose a smaller --batch-size."
             )
 
@@ -453,36 +437,36 @@ class _Case:
         shape = (batch, self.config.in_channels, *self.config.image_size)
         return torch.randn(shape, generator=generator).to(self.device)
 
-    def _fitting_batch(self, phase: BenchPhase, contestants: int, seconds: float) -> tuple[int, float]:
+    def _fitting_batch(self, contestants: int) -> tuple[int, float]:
         """Return the batch that the seconds suffice for, 0 if for none, and the seconds of batches of one.
 
         A forward pass of one image is timed; a training step takes three times as long.
         """
-        model = next(iter(vitkit_contestants(self.config, self.device, phase, ("float32",))))
+        model = next(iter(vitkit_contestants(self.config, self.device, self.phase, ("float32",))))
         step = step_of(model, "inference", self._images(1), {})
         step()
         # Two threads mean wall time: other load on the machine counts too.
         clock = Clock(self.device, threads=2)
         forward = statistics.median(clock.seconds(step) for _ in range(LEAST_ROUNDS))
-        image = forward * (3 if phase == "training" else 1)
+        image = forward * (3 if self.phase == "training" else 1)
         rounds = (LEAST_ROUNDS + 1) * contestants * image
         batch = self.batch_size
-        while batch and batch * rounds > PATIENCE * seconds:
+        while batch and batch * rounds > PATIENCE * self.seconds:
             batch //= 2
         return batch, rounds
 
-    def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int) -> Memory:
+    def _memory(self, contestant: Contestant, batch: int) -> Memory:
         """Measure the memory of a step, and estimate the largest batch as training does before it begins."""
         optimizers: dict[torch.nn.Module, torch.optim.Optimizer] = {}
         contestant.prepare()
         # A step that the optimiser's state is there after, which is allocated once.
-        step_of(contestant, phase, self._images(1), optimizers)()
+        step_of(contestant, self.phase, self._images(1), optimizers)()
         if contestant.model is not None:  # else the step would free the gradients of the one before
             contestant.model.zero_grad()
-        peak = peak_memory(step_of(contestant, phase, self._images(batch), optimizers), self.device)
-        self.budget.tick()
+        peak = peak_memory(step_of(contestant, self.phase, self._images(batch), optimizers), self.device)
+        self.tick()
         # Allocated before a step: weights of 4 bytes, and in training AdamW's two moments.
-        lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
+        lasting = parameters(self.config) * 4 * (3 if self.phase == "training" else 1)
         if self.memory_gb is not None:
             room = int(self.memory_gb * 1e9)
         elif self.device.type == "cuda":
@@ -491,20 +475,20 @@ class _Case:
             room = (available_memory() or 0) + lasting
         return Memory(
             **subject(contestant, self.model, self.config),
-            phase=phase,
+            phase=self.phase,
             batch_size=batch,
             peak=lasting + peak,
             room=room,
             largest_batch=bisect.bisect_right(
                 range(1, MOST_IMAGES),
                 room,
-                key=lambda images: self._estimate(phase, images, contestant.precision),
+                key=lambda images: self._estimate(images, contestant.precision),
             ),
         )
 
-    def _estimate(self, phase: BenchPhase, images: int, precision: EnginePrecision) -> int:
+    def _estimate(self, images: int, precision: EnginePrecision) -> int:
         """Estimate the most bytes of a step of so many images."""
-        if phase == "training":
+        if self.phase == "training":
             compute = Compute("bfloat16" if precision == "bfloat16" else "float32")
             return training_memory(self.config, images, compute).peak
         return inference_memory(self.config, images).peak

@@ -509,31 +509,15 @@ def self_supervision(base: Base) -> Design:
     run = with_options(base.run, {"pool": "mean"})
     labelled = replace(run, splits=replace(run.splits, subset=f"{LABELLED:g}"))
     # Pre-training keeps the base's weight decay and rate: B.1.2 has its own for a long training.
-    before = [
-        Variant(
-            f"pretrain-{name}",
-            f"pre-training, {label}",
-            replace(
-                run,
-                task="masked-patches",
-                objective=objective,
-                training=replace(run.training, select="last", evaluate_test=False),
-            ),
-            "pretrain",
-            length=PRETRAINING,
-            seeds=1,
-        )
-        for name, (label, objective) in TARGETS.items()
-    ]
-    after = [
-        Variant(
-            name,
-            f"fine-tuned after {label}",
-            replace(labelled, start=StartConfig(str(base.folder / f"pretrain-{name}" / "final"))),
-            "finetune",
-        )
-        for name, (label, _) in TARGETS.items()
-    ]
+    before, after = [], []
+    for name, (label, objective) in TARGETS.items():
+        training = replace(run.training, select="last", evaluate_test=False)
+        unlabelled = replace(run, task="masked-patches", objective=objective, training=training)
+        pretraining = f"pretrain-{name}"
+        title = f"pre-training, {label}"
+        before.append(Variant(pretraining, title, unlabelled, "pretrain", length=PRETRAINING, seeds=1))
+        start = StartConfig(str(base.folder / pretraining / "final"))
+        after.append(Variant(name, f"fine-tuned after {label}", replace(labelled, start=start), "finetune"))
     scratch = Variant("scratch", "from scratch", labelled, "finetune")
     better = "The mean colour is a better target than "
     claims = tuple(

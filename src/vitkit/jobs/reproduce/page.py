@@ -77,8 +77,8 @@ def judge(
         difference = compare_scores([scores[arm] for arm in less], [scores[arm] for arm in more])
         findings.append(Finding(claim, more, less, difference))
     tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
-    findings = [replace(finding, adjusted_p=p) for finding, p in zip(findings, adjust(tested), strict=True)]
-    return [replace(finding, outcome=_outcome(finding)) for finding in findings]
+    adjusted = (replace(finding, adjusted_p=p) for finding, p in zip(findings, adjust(tested), strict=True))
+    return [replace(finding, outcome=_outcome(finding)) for finding in adjusted]
 
 
 def _choose(name: str, scores: Mapping[str, Scores], validation: Mapping[str, float]) -> str:
@@ -283,11 +283,9 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
     from vitkit.analysis.study_figures import line_figure
 
     best: dict[tuple[str, float], ArmRow] = {}
-    for arm in arms:
-        point = arm.line, places.get(arm.name, 0.0)
-        before = best.get(point)
-        if arm.name in places and (before is None or (arm.validation or 0) > (before.validation or 0)):
-            best[point] = arm
+    for arm in sorted(arms, key=lambda arm: arm.validation or 0.0, reverse=True):
+        if arm.name in places:
+            best.setdefault((arm.line, places[arm.name]), arm)
     lines: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
     for (line, x), arm in sorted(best.items()):
         if arm.mean is not None and arm.interval is not None:
@@ -411,9 +409,10 @@ TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     """Time models at the paper's image sizes, unless `bench.json` has the times already."""
     path = folder / "bench.json"
-    if not path.exists():
+    measurement = read(Bench, path)
+    if measurement is None:
         models = options.starts or TIMED
-        measured = bench(
+        measurement = bench(
             *models,
             image_size="64..512",
             minutes=options.minutes / len(models),
@@ -421,9 +420,7 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
             device=options.device,
             listener=options.listener,
         )
-        keep_bench(measured, folder)
-    measurement = read(Bench, path)
-    assert measurement is not None  # it was written above
+        keep_bench(measurement, folder)
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
     sentence = (
