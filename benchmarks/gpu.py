@@ -40,7 +40,6 @@ from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import choose_for, compute_as, find_device
 from vitkit.runs.timing import BenchPhase, Clock, Step
@@ -116,8 +115,8 @@ def speeds(
     seconds: float,
 ) -> Iterator[Speed]:
     """Time contestants in turns, and give their records."""
-    clock, flops = Clock(images.device, torch.get_num_threads()), forward_flops(config, head=True)
-    for speed in compare(name, config, phase, contestants, images, clock, seconds, flops=flops):
+    clock = Clock(images.device, torch.get_num_threads())
+    for speed in compare(name, config, phase, contestants, images, clock, seconds):
         low, high = speed.ratio_quartiles
         utilisation = f"MFU {speed.mfu or 0:.0%}, {speed.mfu_executed or 0:.0%} executed"
         print(

@@ -27,7 +27,6 @@ from vitkit.jobs.bench.contestants import (
 )
 from vitkit.jobs.bench.records import Speed, headlines, write_records
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.measure import forward_flops
 from vitkit.runs.machine import keep_freed_memory
 from vitkit.runs.timing import BenchPhase, Clock
 
@@ -75,8 +74,7 @@ def speeds_of(
         if phase == "inference":
             contestants += int8_contestants(config, images)
     clock = Clock(device, torch.get_num_threads())
-    flops = forward_flops(config, head=True)
-    return list(compare(name, config, phase, contestants, images, clock, seconds, flops=flops))
+    return list(compare(name, config, phase, contestants, images, clock, seconds))
 
 
 def main() -> None:

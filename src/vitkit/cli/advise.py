@@ -1,23 +1,13 @@
 """`vitkit advise`: what starts tell of images and what they cost, before anyone waits for a run."""
 
 import shlex
-from dataclasses import dataclass
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb
-from vitkit.cli.verb_options import JSON, describe
-
-
-@dataclass(kw_only=True)
-class Going:
-    """The option of following the advice."""
-
-    go: bool = False
-    """train as advised."""
-
+from vitkit.cli.verb_options import JSON, Option
 
 FOLLOW = Verb("advise", "vitkit.jobs.advice.advise", "follow")
-OF_GO = (*describe(Going), *FOLLOW.only("out"))
+OF_GO = (Option("--go", "go", text="train as advised.", default=False), *FOLLOW.only("out"))
 VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", *OF_GO, JSON)
 
 

@@ -2,15 +2,16 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_models
-from vitkit.cli.options import call, importing, parse_given
-from vitkit.cli.verb_options import JSON, Option, describe
-from vitkit.jobs.functions import read_signature
+from vitkit.cli.options import Verb
+from vitkit.cli.verb_options import JSON, Option
+from vitkit.runs.destination import make_folder, require_folder
 
-SIGNATURE = read_signature("vitkit.jobs.bench.bench", "bench")
+if TYPE_CHECKING:
+    from vitkit.jobs.bench.records import Bench
+
 OUT = Option(
     "--out",
     "out",
@@ -18,38 +19,32 @@ OUT = Option(
     "folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG.",
     None,
 )
-OPTIONS = (*describe(SIGNATURE, without=("into",)), OUT, JSON)
+VERB = Verb("bench", "vitkit.jobs.bench.bench", "bench", OUT, JSON, without=("into",))
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    given = parse_given(SIGNATURE, OPTIONS, arguments, "bench")
-    models, out, as_json = given.get("models", ()), given.get("out"), given.get("json")
-    require_models(models)
-    with importing():
-        from vitkit.jobs.bench.bench import bench, describe_machine, keep
-        from vitkit.jobs.bench.records import Bench
-        from vitkit.runs.destination import make_folder, require_folder
-        from vitkit.runs.machine import find_device
-
-    console.download(*models)
+    given = VERB.parse(arguments)
+    out, as_json = given.get("out"), given.get("json")
     if out is not None:  # before minutes of measurements
         require_folder(Path(out))
         make_folder(Path(out))
-    machine = describe_machine(find_device(given.get("device", "auto")), given.get("threads"))
-    records: list[Any] = []
+    results: list[Bench] = []
     is_complete = False
     try:
-        call(bench, {**given, "into": records}, OPTIONS)
+        results.append(VERB.call(given, into=results))
         is_complete = True
     finally:
-        measured = Bench(machine, tuple(records))
         if as_json and is_complete:
-            console.print_json(measured.to_json())
-        elif records:  # with --json, the object with the error stands alone on standard output
-            console.print_blocks(measured.blocks(), to=console.err if as_json else None)
-        if out is not None and records:
-            for path in keep(measured, Path(out)):
+            console.print_json(results[-1].to_json())
+        elif results and results[-1].records:
+            # With --json, the object with the error stands alone on standard output.
+            console.print_blocks(results[-1].blocks(), to=console.err if as_json else None)
+        if out is not None and results and results[-1].records:
+            from vitkit.jobs.bench.bench import keep
+
+            for path in keep(results[-1], Path(out)):
                 console.err.print(str(path), markup=False, soft_wrap=True)
     if not as_json and not given.get("peers"):
-        console.print_next(f"vitkit bench {shlex.join(models)} --peers   (beside other libraries)")
+        models = shlex.join(given["models"])
+        console.print_next(f"vitkit bench {models} --peers   (beside other libraries)")

@@ -7,7 +7,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -120,7 +120,9 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"Expected labels of two classes or more, found {len(classes)}: give images of other "
                 "classes too."
             )
-        with self._fit_folder() as place:
+        temporary = tempfile.TemporaryDirectory(prefix="vitkit-") if self.folder is None else None
+        with temporary or nullcontext(self.folder or "") as place:
+            Path(place).mkdir(parents=True, exist_ok=True)
             table = Path(place) / IMAGES
             _write_images(table, encoded, numbers, [str(label) for label in classes.tolist()])
             folder = train(self._run(table, encoded), Path(place) / RUN, device=self.device, quiet=True)
@@ -150,14 +152,6 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities
 
-    def _fit_folder(self) -> AbstractContextManager[str]:
-        """Return the folder of a fit; without one, a temporary folder that is removed afterwards."""
-        if self.folder is None:
-            return tempfile.TemporaryDirectory(prefix="vitkit-")
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        return nullcontext(str(folder))
-
     def _run(self, table: Path, encoded: Sequence[bytes]) -> Run:
         """Make the run of a fit, which trains on all images."""
         given = {
@@ -165,7 +159,9 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for name in ("model", "epochs", "learning_rate", "batch_size", "image_size", "freeze")
             if getattr(self, name) is not None
         }
-        seed = 0 if self.random_state is None else _seed(self.random_state)
+        state: Any = 0 if self.random_state is None else self.random_state
+        is_number = isinstance(state, int | np.integer)
+        seed = int(state if is_number else check_random_state(state).randint(2**31 - 1))
         options: dict[str, Any] = {
             "splits_val_fraction": 0.0,
             "splits_test_fraction": 0.0,
@@ -206,13 +202,6 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.two_d_array = False
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _seed(random_state: Any) -> int:
-    """Return a number as the seed, or draw one from a numpy RandomState."""
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _sizes(encoded: Sequence[bytes]) -> list[tuple[int, int]]:

@@ -106,7 +106,13 @@ class Costs(Result):
     def blocks(self) -> Sequence[Block]:
         """Return a single model in detail, several as a table, and what the numbers mean."""
         blocks = [*(self._in_detail(self.models[0]) if len(self.models) == 1 else self._several()), ABOUT]
-        blocks += filter(None, map(_pixels_left_out, self.models))
+        for model, size in ((cost.model, cost.image_size) for cost in self.models):
+            cut_off = "" if is_checkpoint(model) else model_config(model, image_size=size).cut_off
+            if cut_off:  # the patches do not fill the image: another model may have been meant
+                of_size = list_models(f"{model.split('/')[0]}/*")
+                near = difflib.get_close_matches(model, of_size, n=1)
+                meant = f" Did you mean {near[0]}?" if near and near[0] != model else ""
+                blocks.append(f"{model}: {cut_off}.{meant}")
         if self.models[0].h100_days is not None:
             peak = f"{H100_FLOPS / 1e12:.0f} TFLOP/s"
             blocks.append(f"Days are an estimate: at {self.utilization:.0%} (assumed) of an H100's {peak}.")
@@ -177,19 +183,6 @@ ABOUT = (
 )
 
 
-def _pixels_left_out(cost: Cost) -> str | None:
-    """Say that the patches of a named model do not fill the image, and which model may have been meant."""
-    if is_checkpoint(cost.model):
-        return None
-    config = model_config(cost.model, image_size=cost.image_size)
-    if not config.cut_off:
-        return None
-    of_size = list_models(f"{cost.model.split('/')[0]}/*")
-    near = [name for name in difflib.get_close_matches(cost.model, of_size, n=1) if name != cost.model]
-    meant = f" Did you mean {near[0]}?" if near else ""
-    return f"{cost.model}: {config.cut_off}.{meant}"
-
-
 def count_costs(
     *models: str,
     batch_size: int = 128,
@@ -234,12 +227,44 @@ def count_costs(
     if not 0 < utilization <= 1:
         raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {utilization}.")
     load = LoadOptions(num_classes, image_size, num_heads=num_heads)
-    # Any decay: an average costs the same with each.
-    state = OptimizerConfig(optimizer=optimizer, polyak=0.9999 if average else None)
-    seen = None if epochs is None or images is None else epochs * images
-    costs = (
-        cost_of(name, configuration(name, load), batch_size, state, seen, utilization) for name in models
-    )
+    state = OptimizerConfig(optimizer=optimizer)
+    device, costs = find_device("auto"), []
+    for name in models:
+        config = configuration(name, load)
+        flops = None
+        if epochs is not None and images is not None:
+            flops = training_flops(config, head=True) * epochs * images
+        # As a run on this machine would compute in each precision.
+        training, prediction = (
+            [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
+            for phase in PHASES
+        )
+        cost = Cost(
+            model=name,
+            image_size=config.image_size,
+            parameters=parameters(config),
+            tokens=config.num_tokens,
+            forward_flops=forward_flops(config, head=True),
+            training_flops=training_flops(config, head=True),
+            training_memory={
+                way.precision: training_memory(
+                    config,
+                    batch_size,
+                    way,
+                    Outline(way.precision),
+                    state_bytes=state.state_bytes,
+                    average=average,
+                )
+                for way in training
+            },
+            prediction_memory={
+                way.precision: inference_memory(config, batch_size, way, Outline(way.precision))
+                for way in prediction
+            },
+            pretraining_flops=flops,
+            h100_days=None if flops is None else flops / (H100_FLOPS * utilization) / 86400,
+        )
+        costs.append(cost)
     return Costs(tuple(costs), batch_size, optimizer, utilization)
 
 
@@ -267,59 +292,7 @@ def configuration(name: str, options: LoadOptions) -> ModelConfig:
     return replace(config, num_classes=config.num_classes if classes is None else classes)
 
 
-def cost_of(
-    name: str,
-    config: ModelConfig,
-    batch_size: int,
-    optimizer: OptimizerConfig,
-    images: float | None = None,
-    utilization: float = 0.4,
-) -> Cost:
-    """Count the cost of a model.
-
-    Args:
-        name: the model's name in the table.
-        config: its configuration.
-        batch_size: images of a batch.
-        optimizer: decides the bytes that are stored for each weight.
-        images: images of a training, repetitions counted; left out, no training is costed.
-        utilization: fraction of an H100's peak that training reaches.
-    """
-    flops = training_flops(config, head=True) * images if images is not None else None
-    device = find_device("auto")
-    # As a run on this machine would compute in each precision.
-    training, prediction = (
-        [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
-        for phase in PHASES
-    )
-    return Cost(
-        model=name,
-        image_size=config.image_size,
-        parameters=parameters(config),
-        tokens=config.num_tokens,
-        forward_flops=forward_flops(config, head=True),
-        training_flops=training_flops(config, head=True),
-        training_memory={
-            way.precision: training_memory(
-                config,
-                batch_size,
-                way,
-                Outline(way.precision),
-                state_bytes=optimizer.state_bytes,
-                average=optimizer.polyak is not None,
-            )
-            for way in training
-        },
-        prediction_memory={
-            way.precision: inference_memory(config, batch_size, way, Outline(way.precision))
-            for way in prediction
-        },
-        pretraining_flops=flops,
-        h100_days=None if flops is None else flops / (H100_FLOPS * utilization) / 86400,
-    )
-
-
-# The paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order: model, epochs, exaFLOPs, and
+# The paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order: model, epochs, exaFLOPs, and the
 # accuracies in per cent on ImageNet, ReaL, CIFAR-10, CIFAR-100, Pets and Flowers.
 TABLE_6 = (
     ("ViT-B/32", 7, 55, (80.73, 86.27, 98.61, 90.49, 93.40, 99.27)),

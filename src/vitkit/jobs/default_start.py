@@ -187,7 +187,7 @@ def measure_starts(
         memory, free = step_memory(fitted, sized, device), free_memory(device)
         cost = None
         if free is None or memory <= free:
-            cost = measure_cost(fitted, data, sized, 0.0, device, listener)
+            cost = measure_cost(fitted, data, sized, device, listener)
         candidates.append(Candidate(start, memory, cost))
         if not candidates[-1].is_quick:
             break  # larger starts take longer still

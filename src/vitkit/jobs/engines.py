@@ -81,7 +81,27 @@ def load_ready(
     """
     path, options = kind_of(path), LoadOptions(**load)
     if path.kind == "exported model":
-        return _from_folder(path.path, options, device, engine, precision, exact, max_pixels)
+        # The export fixes the engine, the precision and the image size.
+        model, record = serve_folder(path.path, thread_count())
+        for name, option, exported in (
+            ("engine", engine or record.engine, record.engine),
+            ("precision", record.precision if precision == "auto" else precision, record.precision),
+            (
+                "image size",
+                height_and_width(options.image_size) or record.config.image_size,
+                record.config.image_size,
+            ),
+            ("number of heads", options.num_heads, None),
+            ("grid of positions", options.position_interpolation, None),
+        ):
+            if option != exported:
+                shown = "is fixed in the export" if exported is None else f"is {exported}, not {option}"
+                raise VitkitError(
+                    f"{path.path} is an exported engine, whose {name} {shown}: leave that option out, or "
+                    "export the model again."
+                )
+        refuse_options(record.engine, device, exact)
+        return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)
     if engine is None or engine == "torch":
         from vitkit.runs.checkpoints import load_any
         from vitkit.runs.machine import find_device, prepare
@@ -176,31 +196,3 @@ def thread_count() -> int:
         return threads
     given = os.environ.get("OMP_NUM_THREADS", "")  # the variable that PyTorch goes by
     return int(given) if given.isdecimal() else 0
-
-
-def _from_folder(
-    folder: Path,
-    options: LoadOptions,
-    device: str,
-    engine: Engine | None,
-    precision: Precision,
-    exact: bool,
-    max_pixels: int | None,
-) -> Ready:
-    """Load the folder of an export, which fixes the engine, the precision and the image size."""
-    model, record = serve_folder(folder, thread_count())
-    for name, option, exported in (
-        ("engine", engine or record.engine, record.engine),
-        ("precision", record.precision if precision == "auto" else precision, record.precision),
-        ("image size", height_and_width(options.image_size) or size, size),
-        ("number of heads", options.num_heads, None),
-        ("grid of positions", options.position_interpolation, None),
-    ):
-        if option != exported:
-            shown = "is fixed in the export" if exported is None else f"is {exported}, not {option}"
-            raise VitkitError(
-                f"{folder} is an exported engine, whose {name} {shown}: leave that option out, or export the "
-                "model again."
-            )
-    refuse_options(record.engine, device, exact)
-    return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)

@@ -239,7 +239,7 @@ def preview_run(
     compute_as(model, choose_for(config, plan.device, precision, phase="training", exact=exact))
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
-    cost = measure_cost(run, data, config, 0.0, plan.device, listener)
+    cost = measure_cost(run, data, config, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
     time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"

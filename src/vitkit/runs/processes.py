@@ -30,7 +30,7 @@ from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import Parts, build_trainer, read_images
-from vitkit.runs.machine import usable_processors
+from vitkit.runs.machine import require_threads, usable_processors
 from vitkit.signals import STOP_SIGNALS
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer

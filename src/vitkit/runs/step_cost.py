@@ -56,7 +56,6 @@ def measure_cost(
     run: Run,
     data: ImageData,
     config: ModelConfig,
-    evaluating: float,
     device: torch.device,
     listener: Listener,
 ) -> Cost:
@@ -66,7 +65,6 @@ def measure_cost(
         run: the options of the run.
         data: its images.
         config: the configuration of its model.
-        evaluating: seconds of an image in evaluation, from file to features; 0 if not measured.
         device: where it would be trained.
         listener: hears the progress.
     """
@@ -85,8 +83,8 @@ def measure_cost(
         load = _loading_seconds(data.splits["train"], run)
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
     evaluated = validations * count_images(data, "val") + count_images(data, "test")
-    # Where the time of an evaluation was not measured: a forward pass is a third of a training step.
-    seconds = steps * training.batch_size * (compute + load) + evaluated * (evaluating or compute / 3)
+    # The forward pass of an evaluation is a third of a training step.
+    seconds = steps * training.batch_size * (compute + load) + evaluated * compute / 3
     memory = step_memory(run, config, device)
     return Cost(run, steps, seconds, memory, float(forward_flops(config, head=True)))
 

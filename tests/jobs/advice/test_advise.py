@@ -19,7 +19,6 @@ from vitkit.jobs import default_start
 from vitkit.jobs import train_run as training
 from vitkit.jobs.advice import advise as advising
 from vitkit.jobs.advice.advise import Option, advise, choose, follow
-from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
@@ -41,7 +40,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def weak_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pictures tell little: brightness, by which the pictures of these tests differ, tells all."""
     right = {"ridge": 30, "knn": 20}
-    monkeypatch.setattr(advising, "probe_pixels", lambda *_: Probe(Folded(100, right, right), 0.0))
+    monkeypatch.setattr(advising, "probe_pixels", lambda *_: Folded(100, right))
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +158,7 @@ def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Pat
 
 def option_of(accuracy: float, flops: float, images: int = 56) -> Option:
     right = {"ridge": round(accuracy * images), "knn": 0}
-    folded = Folded(images, right, right)
+    folded = Folded(images, right)
     return Option(run=Run(), steps=1, seconds=1.0, memory=1, flops=flops, start="start", folded=folded)
 
 

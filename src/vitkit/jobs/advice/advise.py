@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitkit.data.advice import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
 from vitkit.data.check import DataCheck, check_data
@@ -174,95 +173,55 @@ def advice_sentences(
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     if few:
         yield few
-    if chosen is not None:
-        yield from _begin(chosen, options)
-        yield from _about_small_pictures(chosen, scratch)
+    if chosen is not None and chosen.folded is not None:
+        folded, (low, high) = chosen.folded, chosen.folded.interval
+        among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
+        yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen}."
+        optimizer = chosen.run.optimizer
+        if optimizer.freeze == "nothing":
+            yield (
+                f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last "
+                "layer, lower layers more slowly."
+            )
+        yield (
+            f"The start's frozen features tell {folded.accuracy:.0%} of "
+            f"{pluralize(folded.images, 'training image')} right (95 % interval {low:.0%} to {high:.0%}; "
+            f"{folded.method}, {FOLDS}-fold cross-validation). That is no forecast: what fine-tuning adds "
+            "was not measured."
+        )
+        yield from (f"{chosen.start}: {note}." for note in chosen.notes)
+        pixels = 0.0 if scratch.folded is None else scratch.folded.accuracy
+        if folded.accuracy <= pixels:
+            yield (
+                f"Small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell {pixels:.0%} right: this "
+                "start has learned little that helps here. Look for one that was trained on images more "
+                "like these."
+            )
     else:
-        yield from _begin_from_published(begin, usual_side(sizes), enough=not few)
+        side = usual_side(sizes)  # 0 where no image could be read
+        small = 0 < side <= SMALL_SIDE
+        if small and not few:
+            yield (
+                f"Train from scratch first: these images are small, of about {side} pixels, and there are "
+                "enough of them."
+            )
+        yield begin
+        if small:
+            yield (
+                f"Such a start enlarges these images, of about {side} pixels, to {DEFAULT_SIDE}: that takes "
+                "the time of large images and shows no more, so that only its earlier training can help."
+            )
     yield f"From scratch: recipe {scratch.run.recipe}, {scratch.where}, {scratch}."
-    yield from _about_classes(class_numbers(data.splits["train"].labels))
-    for pair, count in leaks.items():
-        yield (
-            f"{describe_repeats(count, pair.split('-')[1])}, so that the accuracy will look better than it "
-            "is: vitkit data check names them."
-        )
-
-
-def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
-    """Say which start to begin from, how, and how much its frozen features tell."""
-    assert chosen.folded is not None
-    among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
-    yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen}."
-    optimizer = chosen.run.optimizer
-    if optimizer.freeze == "nothing":
-        yield (
-            f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last layer, "
-            "lower layers more slowly."
-        )
-    folded, (low, high) = chosen.folded, chosen.folded.interval
-    yield (
-        f"The start's frozen features tell {folded.accuracy:.0%} of "
-        f"{pluralize(folded.images, 'training image')} right (95 % interval {low:.0%} to {high:.0%}; "
-        f"{folded.method}, {FOLDS}-fold cross-validation). That is no forecast: what fine-tuning adds was "
-        "not measured."
-    )
-    for note in chosen.notes:
-        yield f"{chosen.start}: {note}."
-
-
-def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
-    """Warn of a start whose features tell the classes apart no better than small pictures do."""
-    assert chosen.folded is not None and scratch.folded is not None
-    features, pixels = chosen.folded.accuracy, scratch.folded.accuracy
-    if features <= pixels:
-        yield (
-            f"Small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell {pixels:.0%} right: this start "
-            "has learned little that helps here. Look for one that was trained on images more like these."
-        )
-
-
-def _begin_from_published(begin: str, side: int, enough: bool) -> Iterator[str]:
-    """Say which published start to begin from, and what it gains on small images.
-
-    Args:
-        begin: the sentence on the start.
-        side: pixels of the usual image; 0 where no image could be read.
-        enough: whether there are enough images to train from scratch.
-    """
-    small = 0 < side <= SMALL_SIDE
-    if small and enough:
-        yield (
-            f"Train from scratch first: these images are small, of about {side} pixels, and there are enough "
-            "of them."
-        )
-    yield begin
-    if small:
-        yield (
-            f"Such a start enlarges these images, of about {side} pixels, to {DEFAULT_SIDE}: that takes the "
-            "time of large images and shows no more, so that only its earlier training can help."
-        )
-
-
-def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
-    """Say how to train on classes that are much rarer than others."""
-    counts = np.unique(labels, return_counts=True)[1]
+    counts = np.unique(class_numbers(data.splits["train"].labels), return_counts=True)[1]
     if counts.max() > UNBALANCED * counts.min():
         yield (
             f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
             "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
         )
-
-
-def refuse_to_go(advice: Advice) -> None:
-    """Refuse to follow an advice that is to find a start first.
-
-    Raises:
-        VitkitError: it is; the message says how to give one.
-    """
-    if not advice.can_go:
-        raise VitkitError(
-            f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(advice.data)} "
-            f"{advice.default or 'START'} --go."
+    for pair, count in leaks.items():
+        yield (
+            f"{describe_repeats(count, pair.split('-')[1])}, so that the accuracy will look better than it "
+            "is: vitkit data check names them."
         )
 
 
@@ -328,7 +287,20 @@ def advise(
     check, leaks = _look(opened, sizes, listener)
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
-    scratch = _scratch(opened, cut, sizes, min(PIXEL_SECONDS, seconds), place, listener)
+    base = recipe("digits" if opened.spec == "digits" else suggest_recipe(sizes))
+    uncut = replace(cut, subset=None, subset_seed=None) == Splits()
+    run = replace(
+        base,
+        data=absolute_spec(opened.spec),
+        splits=replace(base.splits, subset=cut.subset) if uncut else cut,
+    )
+    folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
+    config = _config(run, opened)
+    cost = measure_cost(run, opened, config, place, listener)
+    named = replace(run, model=full_name(run, len(opened.class_names)), architecture=Run().architecture)
+    if _config(named, opened) != config:  # a name cannot say a stem of convolutions
+        named = run
+    scratch = Option(**{**vars(cost), "run": named}, folded=folded)
     ways = tuple(_option(run, each, place, cache, listener) for run in variants)
     default = None
     if not runs:
@@ -381,7 +353,11 @@ def follow(
     Raises:
         VitkitError: the advice is to find a start first; else as `vitkit.train`.
     """
-    refuse_to_go(advice)
+    if not advice.can_go:
+        raise VitkitError(
+            f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(advice.data)} "
+            f"{advice.default or 'START'} --go."
+        )
     option = advice.chosen or advice.scratch
     return train_run(option.run, out, device=device, threads=threads, command=command, listener=listener)
 
@@ -438,37 +414,11 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
 def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:
     """Probe a start at a size, and measure the cost of fine-tuning it."""
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-    probe = probe_features(
+    folded = probe_features(
         run.start, data, run.preprocessing, seconds, device=device, cache=cache, listener=listener
     )
-    cost = measure_cost(run, data, _config(run, data), probe.image_seconds, device, listener)
+    cost = measure_cost(run, data, _config(run, data), device, listener)
     start = find_start(run.start)
     seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    return Option(**vars(cost), start=run.start.start, folded=probe.folded, notes=notes)
-
-
-def _scratch(
-    data: ImageData,
-    splits: Splits,
-    sizes: Sequence[tuple[int, int]],
-    seconds: float,
-    device: torch.device,
-    listener: Listener,
-) -> Option:
-    """Measure the cost of training from scratch by the recipe for these images, and probe small pictures."""
-    base = recipe("digits" if data.spec == "digits" else suggest_recipe(sizes))
-    run = replace(
-        base,
-        data=absolute_spec(data.spec),
-        splits=replace(base.splits, subset=splits.subset)
-        if replace(splits, subset=None, subset_seed=None) == Splits()
-        else splits,
-    )
-    probe = probe_pixels(data, seconds, listener)
-    config = _config(run, data)
-    cost = measure_cost(run, data, config, 0.0, device, listener)
-    named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
-    if _config(named, data) != config:  # a name cannot say a stem of convolutions
-        named = run
-    return Option(**{**vars(cost), "run": named}, folded=probe.folded)
+    return Option(**vars(cost), start=run.start.start, folded=folded, notes=notes)

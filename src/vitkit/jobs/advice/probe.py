@@ -5,7 +5,6 @@ At most `MOST_IMAGES` training images take part, and only as many as some second
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, Features, cached_features
-from vitkit.evaluation.fewshot.folds import FOLDS, Folded, cross_validate, fits, mixed_order
+from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.listener import Listener
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.config import StartConfig
@@ -32,15 +31,6 @@ PIXEL_SIDE = 12
 """Side in pixels of the small pictures of the probe without a start."""
 
 
-@dataclass(frozen=True)
-class Probe:
-    """The accuracy of cross-validated classifiers on some training images."""
-
-    folded: Folded
-    image_seconds: float
-    """Seconds of an image, from file to features; 0 where all came from the cache."""
-
-
 def probe_features(
     start: StartConfig,
     data: ImageData,
@@ -50,7 +40,7 @@ def probe_features(
     device: torch.device,
     cache: bool,
     listener: Listener,
-) -> Probe:
+) -> Folded:
     """Probe training images by the features of a frozen start.
 
     Args:
@@ -77,20 +67,16 @@ def probe_features(
     fingerprint = extractor.fingerprint() if stored is not None else ""
 
     def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
-        fresh = False
-
         def anew() -> Features:
-            nonlocal fresh
-            fresh = True
             return extractor.compute(samples, indices)
 
         features = cached_features(fingerprint, samples, indices, stored, anew)
-        return features.rows, features.readable, fresh
+        return features.rows, features.readable
 
     return _probe(data, compute, seconds, f"features by {start.start}", listener)
 
 
-def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Probe:
+def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Folded:
     """Probe training images by their pixels, as small pictures: the accuracy without any model."""
     rule = Preprocessing((PIXEL_SIDE, PIXEL_SIDE))
 
@@ -99,14 +85,13 @@ def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Probe:
         batches = list(evaluation_batches(samples, rule, CHUNK, rejects=rejects, indices=indices))
         readable = np.concatenate([batch.mask.numpy() for batch in batches])
         pixels = np.concatenate([batch.images.numpy() for batch in batches])
-        return pixels[readable].reshape(int(readable.sum()), -1).astype(np.float32), readable, True
+        return pixels[readable].reshape(int(readable.sum()), -1).astype(np.float32), readable
 
     return _probe(data, compute, seconds, "small pictures", listener)
 
 
-Chunk = tuple[NDArray[np.float32], NDArray[np.bool_], bool]
-"""The rows of the readable images of a chunk, whether each image is readable, and whether the rows were
-computed just now."""
+Chunk = tuple[NDArray[np.float32], NDArray[np.bool_]]
+"""The rows of the readable images of a chunk, and whether each image is readable."""
 
 
 def _probe(
@@ -115,22 +100,20 @@ def _probe(
     seconds: float,
     what: str,
     listener: Listener,
-) -> Probe:
+) -> Folded:
     """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
     samples = data.splits["train"]
     labels = class_numbers(samples.labels)
     order = mixed_order(labels)[:MOST_IMAGES]
     rows: list[NDArray[np.float32]] = []
     readable_indices: list[NDArray[np.int64]] = []
-    spent, computed, started = 0.0, 0, time.monotonic()
+    started = time.monotonic()
     with listener.progress(what, len(order)) as progress:
         for first in range(0, len(order), CHUNK):
             if rows and time.monotonic() - started > seconds:
                 break
-            chunk, now = order[first : first + CHUNK], time.monotonic()
-            chunk_rows, readable, fresh = compute(samples, chunk)
-            if fresh:
-                spent, computed = spent + time.monotonic() - now, computed + len(chunk)
+            chunk = order[first : first + CHUNK]
+            chunk_rows, readable = compute(samples, chunk)
             rows.append(chunk_rows)
             readable_indices.append(chunk[readable])
             progress(first + len(chunk))
@@ -140,6 +123,5 @@ def _probe(
             f"Expected at least {LEAST_IMAGES} training images that can be read, found {len(indices)} in "
             f"{data.spec}: they are too few for a probe. Add images, or look at them with vitkit data check."
         )
-    with listener.progress(f"cross-validation, {what}", fits()) as progress:
-        folded = cross_validate(features, labels[indices], len(data.class_names), progress=progress)
-    return Probe(folded, spent / computed if computed else 0.0)
+    with listener.progress(f"cross-validation, {what}", FITS) as progress:
+        return cross_validate(features, labels[indices], len(data.class_names), progress=progress)

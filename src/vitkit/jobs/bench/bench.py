@@ -9,8 +9,8 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,11 @@ from vitkit.jobs.bench.contestants import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.records import Bench, Memory, Record, Response, Speed, write_records
+from vitkit.jobs.bench.records import Bench, Memory, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
-from vitkit.listener import Listener, Progress, hushed
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Compute, Precision
 from vitkit.models.measure import executed_flops, forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
@@ -100,13 +100,6 @@ def count_executed(contestant: Contestant, images: Tensor) -> int | None:
     return executed_flops(lambda: contestant.logits(images))
 
 
-def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
-    """Name the contestant that ratios are taken to: timm's fastest in float32, else our plain way."""
-    base = [c.name for c in names if c.library == "timm" and c.precision == "float32"]
-    ours = [c.name for c in names if c.library == "vitkit exact"]
-    return min(base or ours or [names[-1].name], key=lambda name: statistics.median(seconds[name]))
-
-
 def compare(
     model: str,
     config: ModelConfig,
@@ -116,7 +109,6 @@ def compare(
     clock: Clock,
     seconds: float,
     *,
-    flops: int,
     tick: Ticking = lambda: None,
 ) -> Iterator[Speed]:
     """Time contestants in turns, with the matrix products of the model's shapes among them.
@@ -131,7 +123,6 @@ def compare(
         images: `(B, C, H, W)`, normalised.
         clock: the clock of the device.
         seconds: the time for all of it.
-        flops: FLOPs of the whole model's forward pass, for one image.
         tick: called after every step.
     """
     batch, device = len(images), images.device
@@ -144,9 +135,20 @@ def compare(
         if (made := products(config, batch, device, precision))
     }
     turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
-    times, interruption = _whole_rounds(turns, clock, seconds, tick)
+    times: dict[str, list[float]] = {}
+    interruption = None
+    try:
+        take_turns(turns, clock, seconds, times, tick)
+    except KeyboardInterrupt as stopped:
+        rounds = min((len(measured) for measured in times.values()), default=0)
+        if rounds < 2:  # a single round has no quartiles
+            raise
+        times, interruption = {name: measured[:rounds] for name, measured in times.items()}, stopped
     rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
-    reference = best_name(contestants, times)
+    # Ratios are taken to timm's fastest in float32, else to our plain way.
+    base = [c.name for c in contestants if c.library == "timm" and c.precision == "float32"]
+    plain = [c.name for c in contestants if c.library == "vitkit exact"]
+    reference = min(base or plain or [contestants[-1].name], key=lambda name: statistics.median(times[name]))
     # Every product of the forward pass has two of its size in the backward pass.
     passes = 3 if phase == "training" else 1
     for contestant in contestants:
@@ -155,7 +157,7 @@ def compare(
         ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
         mfu, mfu_executed = (
             None if rate is None or count is None else passes * count * batch / middle / rate
-            for count in (flops, executed[contestant.name])
+            for count in (forward_flops(config, head=True), executed[contestant.name])
         )
         yield Speed(
             **subject(contestant, model, config),
@@ -177,21 +179,6 @@ def compare(
         raise interruption
 
 
-def _whole_rounds(
-    turns: Mapping[str, Turn], clock: Clock, seconds: float, tick: Ticking
-) -> tuple[dict[str, list[float]], KeyboardInterrupt | None]:
-    """Let contestants take turns; return the times of whole rounds, and the interruption that ended them."""
-    times: dict[str, list[float]] = {}
-    try:
-        take_turns(turns, clock, seconds, times, tick)
-    except KeyboardInterrupt as stopped:
-        rounds = min((len(measured) for measured in times.values()), default=0)
-        if rounds < 2:  # a single round has no quartiles
-            raise
-        return {name: measured[:rounds] for name, measured in times.items()}, stopped
-    return times, None
-
-
 PAPER_SIZES = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 SCRIPT = "scripts/bench-peers"
@@ -199,8 +186,6 @@ PATIENCE = 2.0
 """A measurement is skipped where it would take this many times its part of the time."""
 MOST_IMAGES = 2**20
 """More images than any memory has room for."""
-PROBE = 0.2
-"""Seconds for which matrix products are timed, to guess how long a step takes."""
 
 
 def keep(bench: Bench, folder: Path) -> list[Path]:
@@ -216,24 +201,25 @@ def keep(bench: Bench, folder: Path) -> list[Path]:
     path = folder / "bench.json"
     write_records(path, bench.machine, bench.records)
     timed = [
-        s for s in bench.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
+        record
+        for record in bench.records
+        if isinstance(record, Speed) and (record.library, record.phase) == ("vitkit", "inference")
     ]
-    if len({s.image_size for s in timed}) < 2:
+    if len({speed.image_size for speed in timed}) < 2:
         return [path]
     last = timed[-1].precision  # the fastest, where there are several
-    speeds, batches = "images per second, inference", "largest batch, training"
-    panels: dict[str, dict[str, list[tuple[float, float, None]]]] = {speeds: {}}
-    for record in bench.records:
-        if record in timed and record.precision == last:
-            points = panels[speeds].setdefault(record.model, [])
-            points.append((record.image_size[0], record.images_per_second, None))
-        elif (
-            isinstance(record, Memory)
-            and (record.phase, record.precision) == ("training", last)
-            and record.largest_batch  # on a logarithmic axis 0 has no place
-        ):
-            points = panels.setdefault(batches, {}).setdefault(record.model, [])
-            points.append((record.image_size[0], record.largest_batch, None))
+    points: list[tuple[str, Speed | Memory, float]]
+    points = [("images per second, inference", speed, speed.images_per_second) for speed in timed]
+    points += [
+        ("largest batch, training", record, record.largest_batch)
+        for record in bench.records
+        if isinstance(record, Memory) and record.phase == "training"
+    ]
+    panels: dict[str, dict[str, list[tuple[float, float, None]]]] = {}
+    for panel, record, height in points:
+        if record.precision == last and height:  # on a logarithmic axis 0 has no place
+            line = panels.setdefault(panel, {}).setdefault(record.model, [])
+            line.append((record.image_size[0], height, None))
     title = f"Speed by image size in {last} on {cut(bench.machine['device'], 60)}"
     figure = line_figure(panels, "image size in pixels", "", title=[title], is_fraction=False)
     return [path, *save_figure(figure, folder / "bench")]
@@ -250,7 +236,7 @@ def bench(
     memory_gb: float | None = None,
     threads: int | None = None,
     device: str = "auto",
-    into: list[Any] | None = None,
+    into: list[Bench] | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
 ) -> Bench:
@@ -270,7 +256,7 @@ def bench(
         memory_gb: memory for the largest batch, in GB; left out, what is free.
         threads: of the processor; left out, as PyTorch chooses.
         device: auto, cpu, cuda.
-        into: receives each record at once, so that an interruption loses none.
+        into: receives the result after each record, so that an interruption loses none.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
@@ -285,9 +271,9 @@ def bench(
         if value is not None and not 0 < value < math.inf:
             raise VitkitError(f"{name} is a number above 0, found {value}.")
     require_threads(threads)
-    records, listener, chosen = [] if into is None else into, hushed(listener, quiet), find_device(device)
+    listener, chosen = hushed(listener, quiet), find_device(device)
     keep_freed_memory()  # as training does, for every contestant
-    machine = describe_machine(chosen, threads)
+    result = Bench(describe_machine(chosen, threads), ())
     cases = [
         (name, configuration(name, LoadOptions(image_size=size)))
         for name in models
@@ -305,16 +291,27 @@ def bench(
             for number, (_, config) in enumerate(cases)
             for phase in phases
         }
-        budget = _TimeBudget(total, list(work.values()), progress)
-        for number, phase in work:
+        planned, started = total / sum(work.values()), time.perf_counter()
+        for part, (number, phase) in enumerate(work):
             name, config = cases[number]
             shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
             precisions = timed_precisions(precision, chosen)
-            case = _Case(shown, config, clock, precisions, batch_size, memory_gb, others, budget, listener)
-            for record in case.measure(phase):
-                records.append(record)
-            budget.parts.pop(0)
-    return Bench(machine, tuple(records))
+            passed = time.perf_counter() - started
+            weights = [*work.values()][part:]
+            # The time that is left, by weight; at least a quarter of the plan, if the parts before overran.
+            seconds = weights[0] * max(planned / 4, (total - passed) / sum(weights))
+
+            def tick(detail: str = f"{shown} at {config.image_size[0]} pixels, {phase}") -> None:
+                # A measurement that overruns the plan stays a second short of the end.
+                done = min(time.perf_counter() - started, total - 1)
+                progress(max(0, int(done)), detail=detail)
+
+            options = (precisions, batch_size, memory_gb, others, seconds, tick, listener)
+            for record in _Case(shown, config, phase, clock, *options).measure():
+                result = replace(result, records=(*result.records, record))
+                if into is not None:
+                    into.append(result)
+    return result
 
 
 def read_sizes(sizes: str) -> tuple[int, ...]:
@@ -363,156 +360,114 @@ def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any
     }
 
 
-class _TimeBudget:
-    """The time of a benchmark, divided among the measurements that are left.
-
-    Args:
-        total: seconds.
-        parts: the weight of each measurement, in order.
-        progress: shows the seconds that have passed.
-    """
-
-    def __init__(self, total: float, parts: list[float], progress: Progress) -> None:
-        self.started, self.total, self.parts, self.progress = time.perf_counter(), total, parts, progress
-        self.planned = total / sum(parts)  # seconds for a weight of 1
-        self.detail = ""
-
-    def seconds_for_next(self) -> float:
-        """Return the seconds for the next measurement: at least a quarter of its plan, if others overran."""
-        left = (self.total - (time.perf_counter() - self.started)) / sum(self.parts)
-        return self.parts[0] * max(self.planned / 4, left)
-
-    def tick(self) -> None:
-        """Show the progress; a measurement that overruns the plan stays a second short of the end."""
-        done = min(time.perf_counter() - self.started, self.total - 1)
-        self.progress(max(0, int(done)), detail=self.detail)
-
-
 @dataclass(frozen=True)
 class _Case:
     """A model at one image size."""
 
     model: str
     config: ModelConfig
+    phase: BenchPhase
     clock: Clock
     precisions: tuple[TorchPrecision, ...]
     batch_size: int
     memory_gb: float | None
     peers: Sequence[str]
-    budget: _TimeBudget
+    seconds: float
+    """The time of its measurements."""
+    tick: Ticking
+    """Called after every step."""
     listener: Listener
 
     @property
     def device(self) -> torch.device:
         return self.clock.device
 
-    @property
-    def title(self) -> str:
-        return f"{self.model} at {self.config.image_size[0]} pixels"
-
-    def measure(self, phase: BenchPhase) -> Iterator[Record]:
-        """Measure speed, latency and memory of one phase, if there is the time and the memory."""
-        self.budget.detail = f"{self.title}, {phase}"
-        self.budget.tick()
-        seconds = self.budget.seconds_for_next()
-        needed = self._estimate(phase, 1, "float32") * (1 + len(self.peers))
+    def measure(self) -> Iterator[Speed | Memory | Response]:
+        """Measure speed, latency and memory, if there is the time and the memory."""
+        self.tick()
+        title = f"{self.model} at {self.config.image_size[0]} pixels, {self.phase}"
+        phase, seconds = self.phase, self.seconds
+        needed = self._estimate(1, "float32") * (1 + len(self.peers))
         room = available_memory()
         if room is not None and self.device.type == "cpu" and needed > room:
             self.listener.warn(
-                f"{self.title}, {phase}: not measured. It needs about {format_bytes(needed)}, and "
+                f"{title}: not measured. It needs about {format_bytes(needed)}, and "
                 f"{format_bytes(room)} are free."
             )
             return
-        flops = forward_flops(self.config, head=True)
         # vitkit has a contestant more than precisions, --exact; a peer has two forms of attention.
         count = len(self.precisions)
         expected = count + 1 + 2 * count * len(self.peers)
-        batch, least = self._fitting_batch(phase, flops, expected, seconds)
+        batch, least = self._fitting_batch(expected)
         if not batch:
             self.listener.warn(
-                f"{self.title}, {phase}: not measured. With one image at a time it would take about "
+                f"{title}: not measured. With one image at a time it would take about "
                 f"{format_duration(least)} of {format_duration(seconds)}: allow more --minutes."
             )
             return
         try:
             images = self._images(batch)
-            contestants = self._contestants(phase, images)
+            contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
+            for peer in self.peers:
+                try:
+                    contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
+                except VitkitError as error:
+                    self.listener.warn(str(error))
+                self.tick()
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
-                flops=flops,
-                tick=self.budget.tick,
+                tick=self.tick,
             )
             ours = [contestant for contestant in contestants if contestant.library == "vitkit"]
-            if phase == "inference":
-                yield from self._latencies(ours, 0.25 * seconds)
+            for contestant in ours if phase == "inference" else ():
+                step = step_of(contestant, "inference", images[:1], {})
+                contestant.prepare()
+                times = latency(step, self.device, 0.25 * seconds / len(ours), self.tick)
+                yield Response(**subject(contestant, self.model, self.config), latency=times)
             for contestant in ours:
-                yield self._memory(phase, contestant, batch)
+                yield self._memory(contestant, batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             self.listener.warn(
-                f"{self.title}, {phase}: not measured. {batch} images do not fit into the memory of the GPU: "
+                f"{title}: not measured. {batch} images do not fit into the memory of the GPU: "
                 "choose a smaller --batch-size."
             )
-
-    def _contestants(self, phase: BenchPhase, images: torch.Tensor) -> list[Contestant]:
-        contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
-        for peer in self.peers:
-            try:
-                contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
-            except VitkitError as error:
-                self.listener.warn(str(error))
-            self.budget.tick()
-        return contestants
 
     def _images(self, batch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)
         shape = (batch, self.config.in_channels, *self.config.image_size)
         return torch.randn(shape, generator=generator).to(self.device)
 
-    def _fitting_batch(
-        self, phase: BenchPhase, flops: int, contestants: int, seconds: float
-    ) -> tuple[int, float]:
+    def _fitting_batch(self, contestants: int) -> tuple[int, float]:
         """Return the batch that the seconds suffice for, 0 if for none, and the seconds of batches of one.
 
-        No model is faster than its matrix products, which are timed here once.
+        A forward pass of one image is timed; a training step takes three times as long.
         """
-        made = products(self.config, 1, self.device, "float32")
-        if made is None:  # a ResNet: a forward pass is timed
-            model = next(iter(vitkit_contestants(self.config, self.device, phase, ("float32",))))
-            made = step_of(model, "inference", self._images(1), {}), flops
-        step, count = made
+        model = next(iter(vitkit_contestants(self.config, self.device, self.phase, ("float32",))))
+        step = step_of(model, "inference", self._images(1), {})
         step()
-        calls, started = 0, time.perf_counter()  # wall time: other load on the machine counts too
-        while (passed := time.perf_counter() - started) < PROBE or not calls:
-            step()
-            calls += 1
-        for_image = passed / calls / count * flops * (3 if phase == "training" else 1)
-        rounds = (LEAST_ROUNDS + 1) * contestants * for_image
+        # Two threads mean wall time: other load on the machine counts too.
+        clock = Clock(self.device, threads=2)
+        forward = statistics.median(clock.seconds(step) for _ in range(LEAST_ROUNDS))
+        image = forward * (3 if self.phase == "training" else 1)
+        rounds = (LEAST_ROUNDS + 1) * contestants * image
         batch = self.batch_size
-        while batch and batch * rounds > PATIENCE * seconds:
+        while batch and batch * rounds > PATIENCE * self.seconds:
             batch //= 2
         return batch, rounds
 
-    def _latencies(self, contestants: Sequence[Contestant], seconds: float) -> Iterator[Response]:
-        image = self._images(1)
-        for contestant in contestants:
-            step = step_of(contestant, "inference", image, {})
-            contestant.prepare()
-            times = latency(step, self.device, seconds / len(contestants), self.budget.tick)
-            yield Response(**subject(contestant, self.model, self.config), latency=times)
-
-    def _memory(self, phase: BenchPhase, contestant: Contestant, batch: int) -> Memory:
+    def _memory(self, contestant: Contestant, batch: int) -> Memory:
         """Measure the memory of a step, and estimate the largest batch as training does before it begins."""
         optimizers: dict[torch.nn.Module, torch.optim.Optimizer] = {}
         contestant.prepare()
         # A step that the optimiser's state is there after, which is allocated once.
-        step_of(contestant, phase, self._images(1), optimizers)()
+        step_of(contestant, self.phase, self._images(1), optimizers)()
         if contestant.model is not None:  # else the step would free the gradients of the one before
             contestant.model.zero_grad()
-        peak = peak_memory(step_of(contestant, phase, self._images(batch), optimizers), self.device)
-        self.budget.tick()
+        peak = peak_memory(step_of(contestant, self.phase, self._images(batch), optimizers), self.device)
+        self.tick()
         # Allocated before a step: weights of 4 bytes, and in training AdamW's two moments.
-        lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
+        lasting = parameters(self.config) * 4 * (3 if self.phase == "training" else 1)
         if self.memory_gb is not None:
             room = int(self.memory_gb * 1e9)
         elif self.device.type == "cuda":
@@ -521,20 +476,20 @@ class _Case:
             room = (available_memory() or 0) + lasting
         return Memory(
             **subject(contestant, self.model, self.config),
-            phase=phase,
+            phase=self.phase,
             batch_size=batch,
             peak=lasting + peak,
             room=room,
             largest_batch=bisect.bisect_right(
                 range(1, MOST_IMAGES),
                 room,
-                key=lambda images: self._estimate(phase, images, contestant.precision),
+                key=lambda images: self._estimate(images, contestant.precision),
             ),
         )
 
-    def _estimate(self, phase: BenchPhase, images: int, precision: EnginePrecision) -> int:
+    def _estimate(self, images: int, precision: EnginePrecision) -> int:
         """Estimate the most bytes of a step of so many images."""
-        if phase == "training":
+        if self.phase == "training":
             compute = Compute("bfloat16" if precision == "bfloat16" else "float32")
             return training_memory(self.config, images, compute).peak
         return inference_memory(self.config, images).peak

@@ -22,7 +22,7 @@ from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN, Compute, Precision
+from vitkit.models.config.compute_config import PLAIN, Phase, Precision
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
@@ -53,12 +53,8 @@ class Contestant:
 
 def subject(contestant: Contestant, model: str, config: ModelConfig) -> dict[str, Any]:
     """Return the fields of a `Record` that say which model was measured, and how it was computed."""
-    return {
-        "model": model,
-        "image_size": config.image_size,
-        "name": contestant.name,
-        "precision": contestant.precision,
-    }
+    made = {"name": contestant.name, "precision": contestant.precision}
+    return {"model": model, "image_size": config.image_size, **made}
 
 
 def step_of(
@@ -108,27 +104,13 @@ def vitkit_contestants(
 ) -> Iterator[Contestant]:
     """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
     model: ImageModel = build_model(config).to(device)
-    chosen: list[tuple[str, str, TorchPrecision, Compute]] = [
-        (
-            f"vitkit {precision}",
-            "vitkit",
-            precision,
-            choose_for(
-                config,
-                device,
-                precision,
-                phase="training" if phase == "training" else "evaluation",
-                exact=False,
-            ),
-        )
-        for precision in precisions
-    ]
-    for name, library, precision, way in (*chosen, ("vitkit --exact", "vitkit exact", "float32", PLAIN)):
-
-        def prepare(way: Compute = way) -> None:
-            compute_as(model, way)
-
-        yield Contestant(name, library, precision, model, model, prepare)
+    of_phase: Phase = "training" if phase == "training" else "evaluation"
+    for precision in precisions:
+        way = choose_for(config, device, precision, phase=of_phase, exact=False)
+        name = f"vitkit {precision}"
+        yield Contestant(name, "vitkit", precision, model, model, partial(compute_as, model, way))
+    plain = partial(compute_as, model, PLAIN)
+    yield Contestant("vitkit --exact", "vitkit exact", "float32", model, model, plain)
 
 
 Precisions: TypeAlias = tuple[TorchPrecision, ...]

@@ -5,7 +5,7 @@ Each design is made by a function of the base, such as `positions`. An arm has t
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -101,7 +101,7 @@ class Design:
 
     variants: tuple[Variant, ...]
     claims: tuple[Claim, ...]
-    shared: str
+    shared: str = "All arms have the same recipe, learning rate, steps, seeds and test images."
     """A sentence about the options that are the same in all arms."""
     axis: str = ""
     """Label of the figure's axis; "": the figure shows differences from the first arm."""
@@ -174,12 +174,8 @@ def _families(base: Base) -> dict[str, tuple[str, Run]]:
         for runs in (resnets, hybrids)
     )
     return {
-        family: (f"{label}, {run.model} at {format_size(run.preprocessing.image_size)} pixels", run)
-        for family, label, run in (
-            ("vit", "ViT", base.run),
-            ("bit", "BiT", bit),
-            ("hybrid", "hybrid", hybrid),
-        )
+        family: (f"{LINES[family]}, {run.model} at {format_size(run.preprocessing.image_size)} pixels", run)
+        for family, run in (("vit", base.run), ("bit", bit), ("hybrid", hybrid))
     }
 
 
@@ -194,11 +190,21 @@ def _model(base: Base, name: str, scale: int) -> Run:
     return replace(base.run, model=name, architecture=Architecture(), preprocessing=enlarged)
 
 
-def _on_subset(run: Run, fraction: float) -> Run:
-    """Have a run train on a part of the images, and take the best weights by validation (early stopping)."""
-    return with_options(
-        run, {"splits.subset": None if fraction == 1.0 else f"{fraction:g}", "select": "best"}
-    )
+def _on_subsets(families: Mapping[str, tuple[str, Run]], fractions: Sequence[float]) -> list[Variant]:
+    """Have families train on parts of the images, and take the best weights by validation."""
+    return [
+        Variant(
+            f"{family}-{fraction:g}",
+            f"{label}, {fraction:.3g} of the images",
+            with_options(
+                run, {"splits.subset": None if fraction == 1.0 else f"{fraction:g}", "select": "best"}
+            ),
+            LINES[family],
+            fraction,
+        )
+        for family, (label, run) in families.items()
+        for fraction in fractions
+    ]
 
 
 def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...]:
@@ -229,24 +235,19 @@ def data_size_regularised(base: Base) -> Design:
     large = replace(base.run, model=named(deeper))
     families["large"] = (f"larger ViT, {large.model}", large)
     variants = []
-    for family, (label, run) in families.items():
-        for fraction in SUBSETS_3:
-            for decay, dropout, smoothing in REGULARISATION if family != "bit" else WITHOUT_DROPOUT:
-                settings = {"weight_decay": decay, "label_smoothing": smoothing}
-                if family != "bit":
-                    settings["dropout"] = dropout
-                tuned = with_options(_on_subset(run, fraction), settings)
-                choice = f"decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}"
-                variants.append(
-                    Variant(
-                        f"{family}-{fraction:g}-{choice}",
-                        f"{label}, {fraction:.3g} of the images, decay {decay:g}, dropout {dropout:g}, "
-                        f"smoothing {smoothing:g}",
-                        tuned,
-                        LINES[family],
-                        fraction,
-                    )
-                )
+    for variant in _on_subsets(families, SUBSETS_3):
+        has_dropout = variant.line != LINES["bit"]
+        for decay, dropout, smoothing in REGULARISATION if has_dropout else WITHOUT_DROPOUT:
+            settings = {"weight_decay": decay, "label_smoothing": smoothing}
+            if has_dropout:
+                settings["dropout"] = dropout
+            tuned = replace(
+                variant,
+                name=f"{variant.name}-decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}",
+                label=f"{variant.label}, decay {decay:g}, dropout {dropout:g}, smoothing {smoothing:g}",
+                run=with_options(variant.run, settings),
+            )
+            variants.append(tuned)
     smallest, largest = f"{SUBSETS_3[0]:g}", f"{SUBSETS_3[-1]:g}"
     claims = (
         *_data_claims(smallest, largest, "-*"),
@@ -266,22 +267,12 @@ def data_size_regularised(base: Base) -> Design:
 
 def data_size(base: Base) -> Design:
     """Make Figure 4: families on random subsets with one recipe."""
-    variants = tuple(
-        Variant(
-            f"{family}-{fraction:g}",
-            f"{label}, {fraction:.3g} of the images",
-            _on_subset(run, fraction),
-            LINES[family],
-            fraction,
-        )
-        for family, (label, run) in _families(base).items()
-        for fraction in SUBSETS_4
-    )
     shared = (
         "All arms have the same recipe, steps, seeds and test images; a smaller subset is within every "
         "larger one. The weights of the best validation are tested."
     )
     claims = _data_claims(f"{SUBSETS_4[0]:g}", f"{SUBSETS_4[-1]:g}")
+    variants = tuple(_on_subsets(_families(base), SUBSETS_4))
     return Design(variants, claims, shared, "fraction of the training images")
 
 
@@ -325,24 +316,27 @@ def _multiples(run: Run, factors: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in factors)
 
 
+POSITIONS = {
+    "learned": ("1-D, stem", ""),
+    "learned-every_layer": ("1-D, every layer", "-everylayer"),
+    "learned-every_layer_shared": ("1-D, every layer, shared", "-shared"),
+    "none": ("none", ""),
+    "learned_2d": ("2-D, stem", ""),
+    "learned_2d-every_layer": ("2-D, every layer", "-everylayer"),
+    "learned_2d-every_layer_shared": ("2-D, every layer, shared", "-shared"),
+    "relative": ("relative", ""),
+}
+"""The kinds of position embedding and the places where they are added, with the label of each and what the
+name of such a model ends in."""
+
+
 def positions(base: Base) -> Design:
     """Make Table 8: kinds of position embedding, and places where they are added."""
-    kinds = {"learned": "1-D", "none": "none", "learned_2d": "2-D", "relative": "relative"}
-    # The place, with its label and what the name of such a model ends in.
-    places = {
-        "stem": ("stem", ""),
-        "every_layer": ("every layer", "-everylayer"),
-        "every_layer_shared": ("every layer, shared", "-shared"),
-    }
     variants = []
-    for kind, kind_label in kinds.items():
-        for place, (place_label, ending) in places.items():
-            if place != "stem" and kind in ("none", "relative"):  # which are added nowhere
-                continue
-            run = with_options(base.run, {"position": kind, "model": base.run.model + ending})
-            label = kind_label if kind in ("none", "relative") else f"{kind_label}, {place_label}"
-            name = kind if place == "stem" else f"{kind}-{place}"
-            variants.append(Variant(name, label, run, name))
+    for name, (label, ending) in POSITIONS.items():
+        kind = name.partition("-")[0]
+        run = with_options(base.run, {"position": kind, "model": base.run.model + ending})
+        variants.append(Variant(name, label, run, name))
     alike = {
         "learned_2d": "1-D and 2-D positions are alike",
         "relative": "1-D and relative positions are alike",
@@ -353,8 +347,7 @@ def positions(base: Base) -> Design:
         Claim("Without a position embedding the accuracy is lower", ("learned",), ("none",)),
         *(Claim(statement, (name,), ("learned",), "alike") for name, statement in alike.items()),
     )
-    shared = "All arms have the same recipe, learning rate, steps, seeds and test images."
-    return Design(tuple(variants), claims, shared)
+    return Design(tuple(variants), claims)
 
 
 RATES_7 = {"sgd": (0.03, 0.1, 0.3)}
@@ -440,33 +433,27 @@ def shapes(base: Base) -> Design:
     """Make Figure 8: from a small base, depth, width, MLP and patches are scaled, alone and together."""
     # Half of the base, so that an arm of 4 times is twice the base.
     small = _scaled(base.shape, 1 / 2, 1 / 2, 1 / 2)
-    scaled = {"base": ("the base", "base", small)}
+    scales: dict[str, tuple[str, str, dict[str, int]]] = {"base": ("the base", "base", {})}
     for factor in (2, 4):
-        scaled |= {
-            f"depth-{factor}": (f"depth times {factor}", "depth", _scaled(small, depth=factor)),
-            f"width-{factor}": (f"width times {factor}", "width", _scaled(small, width=factor)),
-            f"mlp-{factor}": (f"MLP times {factor}", "MLP", _scaled(small, mlp=factor)),
-        }
+        for part, line in (("depth", "depth"), ("width", "width"), ("mlp", "MLP")):
+            scales[f"{part}-{factor}"] = (f"{line} times {factor}", line, {part: factor})
     if not any(side % 2 for side in small.patch_size):  # else `judge` leaves out the claims about these arms
-        scaled["patch-2"] = ("patches of half the side", "patch", _scaled(small, finer=2))
-        scaled["all-2"] = ("all of them by 2", "all", _scaled(small, 2, 2, 2, 2))
-    runs = {
-        name: (f"{label}, {named(scale)}", line, replace(base.run, model=named(scale)))
-        for name, (label, line, scale) in scaled.items()
-    }
-    cost = flops(runs["base"][2], base.num_classes)
-    variants = tuple(
-        Variant(name, label, run, line, flops(run, base.num_classes) / cost)
-        for name, (label, line, run) in runs.items()
-    )
+        scales["patch-2"] = ("patches of half the side", "patch", {"finer": 2})
+        scales["all-2"] = ("all of them by 2", "all", {"depth": 2, "width": 2, "mlp": 2, "finer": 2})
+    variants = []
+    for name, (label, line, scale) in scales.items():
+        run = replace(base.run, model=named(_scaled(small, **scale)))
+        cost = flops(run, base.num_classes)
+        variants.append(Variant(name, f"{label}, {run.model}", run, line, cost))
+    # The first is the base.
+    variants = [replace(variant, x=variant.x / variants[0].x) for variant in variants]
     claims = (
         Claim("More depth is better than the base", ("depth-4",), ("base",)),
         Claim("Smaller patches are better than the base's", ("patch-2",), ("base",)),
         Claim("All dimensions scaled together are better than the base", ("all-2",), ("base",)),
         Claim("Depth times 4 is better than width times 4, which costs more", ("depth-4",), ("width-4",)),
     )
-    shared = "All arms have the same recipe, learning rate, steps, seeds and test images."
-    return Design(variants, claims, shared, "FLOPs of an image, over the base's")
+    return Design(tuple(variants), claims, axis="FLOPs of an image, over the base's")
 
 
 def axial(base: Base) -> Design:
@@ -522,31 +509,15 @@ def self_supervision(base: Base) -> Design:
     run = with_options(base.run, {"pool": "mean"})
     labelled = replace(run, splits=replace(run.splits, subset=f"{LABELLED:g}"))
     # Pre-training keeps the base's weight decay and rate: B.1.2 has its own for a long training.
-    before = [
-        Variant(
-            f"pretrain-{name}",
-            f"pre-training, {label}",
-            replace(
-                run,
-                task="masked-patches",
-                objective=objective,
-                training=replace(run.training, select="last", evaluate_test=False),
-            ),
-            "pretrain",
-            length=PRETRAINING,
-            seeds=1,
-        )
-        for name, (label, objective) in TARGETS.items()
-    ]
-    after = [
-        Variant(
-            name,
-            f"fine-tuned after {label}",
-            replace(labelled, start=StartConfig(str(base.folder / f"pretrain-{name}" / "final"))),
-            "finetune",
-        )
-        for name, (label, _) in TARGETS.items()
-    ]
+    before, after = [], []
+    for name, (label, objective) in TARGETS.items():
+        training = replace(run.training, select="last", evaluate_test=False)
+        unlabelled = replace(run, task="masked-patches", objective=objective, training=training)
+        pretraining = f"pretrain-{name}"
+        title = f"pre-training, {label}"
+        before.append(Variant(pretraining, title, unlabelled, "pretrain", length=PRETRAINING, seeds=1))
+        start = StartConfig(str(base.folder / pretraining / "final"))
+        after.append(Variant(name, f"fine-tuned after {label}", replace(labelled, start=start), "finetune"))
     scratch = Variant("scratch", "from scratch", labelled, "finetune")
     better = "The mean colour is a better target than "
     claims = tuple(

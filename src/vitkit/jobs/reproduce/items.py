@@ -23,7 +23,6 @@ class Item:
     title: str
     conclusion: str
     """The paper's conclusion."""
-    needs: str
     at_paper_size: str
     """The compute that the paper's own size would need."""
     setting: tuple[tuple[str, str], ...]
@@ -36,14 +35,16 @@ class Item:
     """Whether it is about a given checkpoint."""
     timed: bool = False
     """Whether the speed of training is part of the result."""
+    needs: str = TRAINED
     here: str = "--minutes, 30 if none are given"
     """The time that it takes on this machine."""
 
 
 PRETRAINED_224 = ("image size", "224 pixels")
-BATCH = ("batch", "4,096 images")
+PRETRAINED = (PRETRAINED_224, ("batch", "4,096 images"))
 JFT = ("data", "JFT-300M: 303 million images, 18 thousand classes")
-TRAINED_MODEL = "a trained model (--start); images (--images), unless it is a run with test images"
+A_START = "a trained model (--start)"
+TRAINED_MODEL = f"{A_START}; images (--images), unless it is a run with test images"
 ONE_RUN = "one pre-training of ViT-B/16 on JFT-300M is 224 exaFLOPs (Table 6)"
 JFT_MODELS = (("model", "ViT-H/14, ViT-L/16"), JFT)
 FIVE_SHOT = ("measured", "5-shot accuracy on ImageNet")
@@ -53,24 +54,21 @@ FINE_TUNING_STEPS = ("steps", "20,000 for ImageNet, 10,000 for CIFAR, 500 for Pe
 VTAB = Item(
     "Table 9 (D.10): the 19 tasks of VTAB-1k",
     "ViT-H/14 pre-trained on JFT-300M has the best mean, 77.6 %.",
-    "a trained model (--start) and the folder of VTAB-1k's tasks (--data)",
     "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
     (*JFT_MODELS, ("image size", "384 pixels")),
     (paper.TABLE_9,),
+    needs=f"{A_START} and the folder of VTAB-1k's tasks (--data)",
     here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
     needs_start=True,
 )
 
 
 def _attention(
-    title: str,
-    conclusion: str,
-    at_paper_size: str,
-    *setting: tuple[str, str],
-    needs: str = TRAINED_MODEL,
+    title: str, conclusion: str, at_paper_size: str, *setting: tuple[str, str], needs: str = TRAINED_MODEL
 ) -> Item:
     """Describe a figure that is drawn from a trained model."""
-    return Item(title, conclusion, needs, at_paper_size, setting, here="about a minute", needs_start=True)
+    here = "about a minute"
+    return Item(title, conclusion, at_paper_size, setting, needs=needs, here=here, needs_start=True)
 
 
 ATTENTION = _attention(
@@ -94,13 +92,11 @@ ITEMS: Mapping[ItemName, Item] = {
         "Figure 3: transfer by the size of the pre-training data, with regularisation tuned",
         "On the smallest data set large ViTs are behind small ones and behind ResNets, in spite of "
         "regularisation; with larger data sets ViTs overtake.",
-        TRAINED,
         f"five ViTs on three data sets; {ONE_RUN}",
         (
             ("data", "ImageNet, ImageNet-21k, JFT-300M: 1.3, 14 and 303 million images"),
             ("model", "ViT-B/16 to ViT-H/14, BiT"),
-            PRETRAINED_224,
-            BATCH,
+            *PRETRAINED,
             ("measured", "top-1 accuracy on ImageNet after fine-tuning"),
         ),
         (paper.DATA_SIZES,),
@@ -110,13 +106,11 @@ ITEMS: Mapping[ItemName, Item] = {
         "Figure 4: few-shot accuracy by the size of the pre-training data",
         "With the same hyper-parameters ViTs overfit more than ResNets of comparable cost on the smaller "
         "subsets, and overtake them on the larger ones.",
-        TRAINED,
         f"four subsets of JFT-300M for each model; {ONE_RUN}",
         (
             ("data", "9, 30, 90 and 300 million images of JFT-300M"),
             ("model", "ViT-b/32 to ViT-L/16, BiT R50x1 and R152x2"),
-            PRETRAINED_224,
-            BATCH,
+            *PRETRAINED,
             ("measured", "linear 5-shot accuracy on ImageNet"),
         ),
         design=designs.data_size,
@@ -125,13 +119,11 @@ ITEMS: Mapping[ItemName, Item] = {
         "Figure 5: transfer by the compute of the pre-training",
         "ViTs are ahead of ResNets at the same compute; hybrids are ahead of ViTs at small compute, and the "
         "difference vanishes for larger models.",
-        TRAINED,
         "all rows of Table 6: 50 to 4,262 exaFLOPs each",
         (
             JFT,
             ("model", "ViT-B/32 to ViT-H/14, ResNet50x1 to 200x3, five hybrids"),
-            PRETRAINED_224,
-            BATCH,
+            *PRETRAINED,
             ("measured", "top-1 accuracy after fine-tuning, mean of data sets"),
         ),
         (paper.TABLE_6_WHOLE,),
@@ -150,21 +142,15 @@ ITEMS: Mapping[ItemName, Item] = {
         "Figure 8 (D.2): scaling dimensions of the ViT",
         "Depth brings most and width least for its cost; smaller patches bring much without more parameters; "
         "scaling all of them together is robust.",
-        TRAINED,
         "a pre-training for each shape; the text gives no compute",
-        (
-            ("model", "8 layers, width 1,024, MLP 2,048, patches of 32 pixels"),
-            PRETRAINED_224,
-            BATCH,
-        ),
+        (("model", "8 layers, width 1,024, MLP 2,048, patches of 32 pixels"), *PRETRAINED),
         design=designs.shapes,
     ),
     "fig9": Item(
         "Figure 9 (D.3): class token or global average pooling",
         "Both work equally well, but need different learning rates: 8e-4 and 3e-4 are compared.",
-        TRAINED,
         f"a pre-training for each of three settings; {ONE_RUN}",
-        (("learning rates", "3e-4 and 8e-4"), PRETRAINED_224, BATCH),
+        (("learning rates", "3e-4 and 8e-4"), *PRETRAINED),
         design=designs.heads,
     ),
     "fig10": _attention(
@@ -185,22 +171,16 @@ ITEMS: Mapping[ItemName, Item] = {
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",
         "ViTs have speeds comparable to ResNets' of similar size, and larger batches fit into memory.",
-        "nothing: three models are timed; others with --start",
         "a TPUv3 core and all models of Table 6",
         (("device", "TPUv3"), ("image size", "64 to 512 pixels")),
+        needs="nothing: three models are timed; others with --start",
     ),
     "fig13": Item(
         "Figure 13 (D.6): axial attention",
         "Axial-ViT-B/32 and Axial-ViT-B/16 are ahead of ViT-B/32 and ViT-B/16 in accuracy, at the price of "
         "more compute.",
-        TRAINED,
         f"two pre-trainings of axial models; {ONE_RUN}",
-        (
-            ("model", "Axial-ViT-B/32 and B/16, AxialResNet50"),
-            PRETRAINED_224,
-            BATCH,
-            FIVE_SHOT,
-        ),
+        (("model", "Axial-ViT-B/32 and B/16, AxialResNet50"), *PRETRAINED, FIVE_SHOT),
         design=designs.axial,
         timed=True,
     ),
@@ -209,7 +189,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "Table 2: comparison with the state of the art",
         "ViT-H/14 pre-trained on JFT-300M is ahead of BiT-L and Noisy Student on all data sets, at a "
         "fraction of the compute of the pre-training.",
-        "a trained model (--start) and the data set (--data), with --recipe finetune-imagenet or another",
         "ViT-H/14 on JFT-300M: 4,262 exaFLOPs, 2,500 TPUv3-core-days; then 20,000 steps of 512 images",
         (
             *JFT_MODELS,
@@ -219,12 +198,12 @@ ITEMS: Mapping[ItemName, Item] = {
         ),
         (paper.TABLE_2,),
         designs.finetuning,
+        needs=f"{A_START} and the data set (--data), with --recipe finetune-imagenet or another",
         needs_start=True,
     ),
     "table5": Item(
         "Table 5: all ViTs on all data sets",
         "Larger models are ahead where they were pre-trained on more images, and behind on ImageNet alone.",
-        "a trained model (--start) and the data set (--data), with --recipe finetune-cifar10 or another",
         "14 pre-trainings; one of ViT-B/16 on JFT-300M is 224 exaFLOPs (Table 6)",
         (
             ("model", "ViT-B/32 to ViT-H/14"),
@@ -235,38 +214,31 @@ ITEMS: Mapping[ItemName, Item] = {
         ),
         (paper.TABLE_5,),
         designs.finetuning,
+        needs=f"{A_START} and the data set (--data), with --recipe finetune-cifar10 or another",
         needs_start=True,
     ),
     "table6": Item(
         "Table 6: accuracy and compute of the pre-training",
         "ViTs need less compute than ResNets for the same accuracy.",
-        "nothing: compute is counted; the accuracies are the paper's alone",
         "50 to 4,262 exaFLOPs a row",
         (JFT, PRETRAINED_224),
         (paper.TABLE_6_WHOLE,),
+        needs="nothing: compute is counted; the accuracies are the paper's alone",
         here="seconds",
     ),
     "table7": Item(
         "Table 7 (D.1): Adam or SGD for pre-training ResNets",
         "Adam is ahead of SGD on most data sets and on average.",
-        TRAINED,
         "ResNet50x1 and ResNet152x2 on JFT-300M, 50 and 563 exaFLOPs (Table 6), each twice",
-        (
-            JFT,
-            ("model", "R50x1, R152x2"),
-            PRETRAINED_224,
-            BATCH,
-            FINE_TUNED,
-        ),
+        (JFT, ("model", "R50x1, R152x2"), *PRETRAINED, FINE_TUNED),
         (paper.TABLE_7,),
         designs.optimisers,
     ),
     "table8": Item(
         "Table 8 (D.4): position embeddings and their place",
         "Without a position embedding the accuracy is lower; the kinds and places are alike.",
-        TRAINED,
         f"eight pre-trainings of ViT-B/16; {ONE_RUN}",
-        (("model", "ViT-B/16"), PRETRAINED_224, BATCH, FIVE_SHOT),
+        (("model", "ViT-B/16"), *PRETRAINED, FIVE_SHOT),
         (paper.TABLE_8,),
         designs.positions,
     ),
@@ -276,13 +248,11 @@ ITEMS: Mapping[ItemName, Item] = {
         "ViT-B/16 after masked patch prediction is 2 % ahead of training from scratch and 4 % behind "
         "supervised pre-training; the mean colour is the best target, and 15 % corrupted patches are "
         "slightly worse than 50 %.",
-        TRAINED,
         "ViT-B/16 for 1 million steps of 4,096 images on JFT-300M",
         (
             ("data", "JFT-300M without labels; fine-tuned on ImageNet"),
             ("model", "ViT-B/16"),
-            PRETRAINED_224,
-            BATCH,
+            *PRETRAINED,
             ("steps", "1,000,000 of pre-training"),
         ),
         (paper.SELF_SUPERVISION,),

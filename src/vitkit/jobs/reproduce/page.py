@@ -76,8 +76,8 @@ def judge(
         difference = compare_scores([scores[arm] for arm in less], [scores[arm] for arm in more])
         findings.append(Finding(claim, more, less, difference))
     tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
-    findings = [replace(finding, adjusted_p=p) for finding, p in zip(findings, adjust(tested), strict=True)]
-    return [replace(finding, outcome=_outcome(finding)) for finding in findings]
+    adjusted = (replace(finding, adjusted_p=p) for finding, p in zip(findings, adjust(tested), strict=True))
+    return [replace(finding, outcome=_outcome(finding)) for finding in adjusted]
 
 
 def _choose(name: str, scores: Mapping[str, Scores], validation: Mapping[str, float]) -> str:
@@ -282,11 +282,9 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
     from vitkit.analysis.study_figures import line_figure
 
     best: dict[tuple[str, float], ArmRow] = {}
-    for arm in arms:
-        point = arm.line, places.get(arm.name, 0.0)
-        before = best.get(point)
-        if arm.name in places and (before is None or (arm.validation or 0) > (before.validation or 0)):
-            best[point] = arm
+    for arm in sorted(arms, key=lambda arm: arm.validation or 0.0, reverse=True):
+        if arm.name in places:
+            best.setdefault((arm.line, places[arm.name]), arm)
     lines: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
     for (line, x), arm in sorted(best.items()):
         if arm.mean is not None and arm.interval is not None:
@@ -343,15 +341,6 @@ class Collected:
     """Folders within the study's, of runs that have a page of their own."""
 
 
-TITLES = {
-    "filters": "Filters of the patch embedding",
-    "positions": "Similarity of position embeddings",
-    "attention-distance": "Attention distance by depth",
-    "attention-rollout": "Attention from the class token to the image",
-}
-"""The pictures of `vitkit inspect` by the names of their files."""
-
-
 def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
     """Make a function that collects some of the pictures of `vitkit inspect` for each start."""
 
@@ -364,9 +353,10 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
             drawn = inspect(start, options.images, out=place, listener=options.listener)
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
             present = [stem for stem in stems if stem in files]
-            pictures = [_picture(files[stem], f"{TITLES[stem]}, {name}") for stem in present]
+            titles = {stem: stem.replace("-", " ").capitalize() for stem in stems}
+            pictures = [_picture(files[stem], f"{titles[stem]}, {name}") for stem in present]
             absent = [stem for stem in stems if stem not in files]
-            sentences = [f"{TITLES[stem]}: there is no picture of {name}." for stem in absent]
+            sentences = [f"{titles[stem]}: there is no picture of {name}." for stem in absent]
             if drawn.without_attention and any("attention" in stem for stem in absent):
                 sentences.append(f"Without attention: {drawn.without_attention}.")
             parts.append((name, (*sentences, *pictures)))
@@ -416,9 +406,10 @@ TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     """Time models at the paper's image sizes, unless `bench.json` has the times already."""
     path = folder / "bench.json"
-    if not path.exists():
+    measurement = read(Bench, path)
+    if measurement is None:
         models = options.starts or TIMED
-        measured = bench(
+        measurement = bench(
             *models,
             image_size="64..512",
             minutes=options.minutes / len(models),
@@ -426,9 +417,7 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
             device=options.device,
             listener=options.listener,
         )
-        keep_bench(measured, folder)
-    measurement = read(Bench, path)
-    assert measurement is not None  # it was written above
+        keep_bench(measurement, folder)
     picture = folder / "bench.png"
     pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
     sentence = (

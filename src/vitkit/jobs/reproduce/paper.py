@@ -6,8 +6,9 @@ with our numbers; here they are used, and not copied.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
-from vitkit.data.layouts.vtab_tasks import GROUPS, Group, vtab_task
+from vitkit.data.layouts.vtab_tasks import GROUPS, vtab_task
 from vitkit.jobs.cost import TABLE_6
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.result import Number, Table
@@ -121,16 +122,13 @@ TABLE_9 = PaperTable(
 )
 
 
-def _group_mean(group: Group) -> tuple[float, ...]:
-    """Compute the means of a group's tasks in Table 9, as the paper does."""
-    rows = [PAPER[task.folder] for task in tasks_of(group)]
-    return tuple(sum(column) / len(column) for column in zip(*rows, strict=True))
-
-
 FIGURE_2 = PaperTable(
     "Table 9, its means by group, in per cent: the ViTs of Figure 2, which has no numbers of other methods",
     ("group", *PAPER_MODELS),
-    {group: _group_mean(group) for group in GROUPS},
+    {
+        group: tuple(map(fmean, zip(*(PAPER[task.folder] for task in tasks_of(group)), strict=True)))
+        for group in GROUPS
+    },
     digits=1,
 )
 

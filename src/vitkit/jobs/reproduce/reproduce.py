@@ -333,7 +333,11 @@ def _base_run(options: ReproduceOptions, item: Item) -> Run:
     if item.needs_start:
         run = replace(run, data=options.data, start=StartConfig(options.starts[0]))
         if options.item == "table2" and run.recipe == "finetune-imagenet":
-            run = _at_higher_resolution(run)
+            # Table 2 fine-tunes on ImageNet (4.1) at 512 or, by patches of 14, 518 pixels, with averaging.
+            patch = getattr(model_config(describe_start(run).model), "patch_size", None)  # a ResNet has none
+            side = 518 if patch == (14, 14) else 512
+            preprocessing = replace(run.preprocessing, image_size=(side, side))
+            run = replace(run, preprocessing=preprocessing, optimizer=replace(run.optimizer, polyak=0.9999))
         return run
     if recipe is None:
         run = replace(
@@ -354,18 +358,6 @@ def _base_run(options: ReproduceOptions, item: Item) -> Run:
     if not isinstance(recipe, Run) or not run.data:  # a Run has images of its own
         run = replace(run, data=options.data)
     return run
-
-
-def _at_higher_resolution(run: Run) -> Run:
-    """Give a run Table 2's fine-tuning on ImageNet (4.1): 512 or, by patches of 14, 518 pixels; averaging."""
-    model = describe_start(run).model
-    patch = getattr(model_config(model), "patch_size", None)  # a ResNet has none
-    side = 518 if patch == (14, 14) else 512
-    return replace(
-        run,
-        preprocessing=replace(run.preprocessing, image_size=(side, side)),
-        optimizer=replace(run.optimizer, polyak=0.9999),
-    )
 
 
 def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:

@@ -10,12 +10,12 @@ all three.
 """
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
@@ -26,6 +26,7 @@ from vitkit.jobs.study.study import (
     RECORD,
     Arm,
     Comparison,
+    StudyResult,
     arm_table,
     check_arms,
     compare_arms,
@@ -37,6 +38,7 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.listener import SILENT, Listener
+from vitkit.result import Block
 from vitkit.runs.config import Architecture, Run, shown_command
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
@@ -55,13 +57,22 @@ weights hardly learn at the low rates that suit pre-trained weights."""
 SCRATCH_STEPS = 1_000
 """The fewest steps of these fine-tunings: on 100 MNIST digits new weights reached 44 % in 200 steps and 67 %
 in 1,000, the mean of 20 draws (`benchmarks/labels.py`, two cores, 23 November 2026)."""
+EXPLAINED = (
+    "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
+    "same images. The weights of the last step are tested.",
+    "A difference is the mean over draws on the same images. Its variance is the variance between draws "
+    "over their number, plus that over images. The pre-training was run once: how far others would be "
+    "from it is in no interval.",
+    "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
+    "that was measured before the study began.",
+)
+"""What the page says of the arms and their differences."""
 
 
-@dataclass(frozen=True)
-class Helped:
+@dataclass(frozen=True, repr=False)
+class Helped(StudyResult):
     """The result of a study of a pre-training."""
 
-    folder: Path
     comparison: Comparison
     """The arms against fine-tuning without the pre-training."""
     against_longer: Comparison
@@ -80,14 +91,25 @@ class Helped:
         )
         return [*first[:-1], second[0], about]
 
+    def summary(self) -> str:
+        """Say how these weights do."""
+        return " ".join(self.answers())
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the table of the arms, and how these weights do."""
+        return "", arm_table(self.comparison), *self.answers()
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that show the page and use the model."""
+        model = shlex.quote(str(self.folder / WITH))
+        return (
+            f"open {self.folder / 'report.html'} in a browser",
+            f"vitkit predict {model} IMAGE_OR_FOLDER",
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        return {
-            "folder": str(self.folder),
-            "answers": self.answers(),
-            "comparison": to_json(self.comparison),
-            "against_longer": to_json(self.against_longer),
-        }
+        return {**super().to_json(), "answers": self.answers()}
 
 
 def compare_pretraining(
@@ -123,7 +145,12 @@ def compare_pretraining(
         return numbered_folders(run, opened.images.name, ENDING)
 
     tuning = fine_tune_without(run, options, opened, listener)
-    where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
+    # Below `runs/`, a folder that is new, or holds the study that the same command began.
+    where = out or next(
+        folder
+        for folder in folders()
+        if not folder.is_dir() or (_recorded_steps(folder) and read_study(folder).command == command)
+    )
     steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, opened, listener)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
@@ -148,16 +175,19 @@ def compare_pretraining(
             first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
             second = compare_arms(folder, (late, arm), (longer_series, with_series))
         helped = Helped(folder, first, second)
-        replace_file(folder / "report.html", [_render(helped, (*study.arms, arm), command).encode()])
+        from vitkit.report.template import render_page
+
+        shown = (arm_table(first), *EXPLAINED, difference_plot(first))
+        page = render_page(
+            folder.resolve().name,
+            helped.answers(),
+            [("Arms", shown), ("Against as much time without it", (arm_table(second),))],
+            folders=run_pages(folder, (*study.arms, arm)),
+            command=shown_command(command),
+        )
+        replace_file(folder / "report.html", [page.encode()])
     listener.show([("report", [str(folder / "report.html")])])
     return helped
-
-
-def _is_free(folder: Path, command: str) -> bool:
-    """Whether a folder below `runs/` is new, or holds the study that the same command began."""
-    if not folder.is_dir():
-        return True
-    return (folder / RECORD).exists() and read_study(folder).command == command
 
 
 def _recorded_steps(folder: Path) -> int | None:
@@ -234,26 +264,3 @@ def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opene
     ]
     listener.show([("study", lines)])
     return longer
-
-
-def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
-    """Make the page of the study, as HTML."""
-    from vitkit.report.template import render_page
-
-    explained = (
-        "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
-        "same images. The weights of the last step are tested.",
-        "A difference is the mean over draws on the same images. Its variance is the variance between draws "
-        "over their number, plus that over images. The pre-training was run once: how far others would be "
-        "from it is in no interval.",
-        "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
-        "that was measured before the study began.",
-    )
-    shown = (arm_table(helped.comparison), *explained, difference_plot(helped.comparison))
-    return render_page(
-        helped.folder.resolve().name,
-        helped.answers(),
-        [("Arms", shown), ("Against as much time without it", (arm_table(helped.against_longer),))],
-        folders=run_pages(helped.folder, arms),
-        command=shown_command(command),
-    )
