@@ -21,7 +21,6 @@ from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
-from vitkit.listener import hushed
 from vitkit.runs.destination import refuse_taken
 from vitkit.signals import stop_signals
 
@@ -191,12 +190,14 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
     named: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "listener":
-            named[name] = hushed(TerminalListener(), bool(given.get("quiet")))
+            named[name] = TerminalListener()
         elif parameter.kind is parameter.VAR_POSITIONAL:
             positional = given.get(name, ())
         elif parameter.kind is parameter.VAR_KEYWORD:
             (kind,) = get_args(parameter.annotation)  # of Unpack
             named |= {key: given[key] for key in kind.__annotations__ if key in given}
+            if "listener" in kind.__annotations__:
+                named["listener"] = TerminalListener()
         elif name in given:
             named[name] = given[name]
         elif within := {path: given[path] for path in given if path.startswith(f"{name}.")}:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from vitkit.jobs.reproduce.page import (
     study_parts,
     summarise,
 )
-from vitkit.jobs.study.options import Recipe
+from vitkit.jobs.study.options import MachineOptions, Recipe
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
@@ -55,9 +55,7 @@ from vitkit.jobs.study.study import (
     read_study,
     run_pages,
 )
-from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import model_config
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import Part
 from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
@@ -126,11 +124,8 @@ def reproduce(
     seeds: int | None = None,
     only: Sequence[str] = (),
     out: StrPath | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
     command: str = "vitkit.reproduce(...)",
+    **machine: Unpack[MachineOptions],
 ) -> Reproduction:
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
@@ -154,11 +149,8 @@ def reproduce(
             arms are left out.
         out: folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again
             continues there.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
         command: continues the study; its record has it.
+        machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
         The result, and the folder; `report.html` in it shows our numbers beside the paper's.
@@ -179,11 +171,10 @@ def reproduce(
         seeds=seeds,
         only=only,
         out=out,
-        device=device,
-        threads=threads,
-        listener=hushed(listener, quiet),
+        command=command,
+        **machine,
     )
-    require_threads(threads)
+    require_threads(options.threads)
     described, folder = ITEMS[item], study_folder(options)
     _refuse_missing(options, described)
     study = _collect if described.design is None else _train
@@ -253,7 +244,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     }
     study = new_study(_kind(options), command, {**recorded, **to_json(length)}, arms)
     with study.claim(folder):
-        completed = complete_arms(study.arms, folder, options, command)
+        completed = complete_arms(study.arms, folder, options)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.

@@ -10,7 +10,7 @@ all three.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,12 +118,10 @@ def compare_pretraining(
     """
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
-
-    def folders() -> Iterator[Path]:
-        return numbered_folders(run, opened.images.name, ENDING)
+    folders = numbered_folders(run, opened.images.name, ENDING)
 
     tuning = fine_tune_without(run, options, opened, listener)
-    where = out if out is not None else next(folder for folder in folders() if _is_free(folder, command))
+    where = out if out is not None else next(folder for folder in folders if _is_free(folder, command))
     steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, opened, listener)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
@@ -135,15 +133,15 @@ def compare_pretraining(
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, "steps": steps}
     study = new_study(KIND, command, described, arms)
 
-    machine = StudyOptions(device=device, threads=threads, listener=listener)
+    machine = StudyOptions(device=device, threads=threads, listener=listener, command=command)
     if not (where / RECORD).exists():
         check_arms(study.arms, machine)
-    with study.claim(where, folders) as folder:
-        _, without_series, longer_series = complete_arms(study.arms, folder, machine, command)
+    with study.claim(where) as folder:
+        _, without_series, longer_series = complete_arms(study.arms, folder, machine)
         _, without, late = study.arms
         tuned = from_start(without.run, folder.resolve() / PRETRAINING)
         arm = Arm(WITH, "with this pre-training", tuned, series)
-        (with_series,) = complete_arms([arm], folder, machine, command)
+        (with_series,) = complete_arms([arm], folder, machine)
         with listener.progress("comparing the arms"):
             first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
             second = compare_arms(folder, (late, arm), (longer_series, with_series))
