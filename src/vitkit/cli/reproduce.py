@@ -1,15 +1,11 @@
 """`vitkit reproduce`: the figures and tables of the paper at this machine's size, beside its numbers."""
 
 import shlex
-from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.options import Verb, call, importing, in_options, parse_given
 from vitkit.cli.verb_options import JSON, PLAN, Option
-
-if TYPE_CHECKING:
-    from vitkit.jobs.reproduce.reproduce import Reproduction
 
 LIST = Option(
     "--list",
@@ -38,7 +34,9 @@ def main(arguments: list[str]) -> None:
     as_json = bool(given.get("json"))
     if not given.get("plan"):
         reproduction = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
-        console.print_result(reproduction, as_json, _print)
+        if not as_json:  # below the facts that are shown as it works
+            console.print_lines("")
+        console.print_result(reproduction, as_json)
         return
     with importing():
         from vitkit.jobs.reproduce.items import ITEMS
@@ -83,15 +81,3 @@ def _print_list(as_json: bool) -> None:
         text=range(5),
     )
     console.print_next("vitkit reproduce table8 --plan")
-
-
-def _print(reproduction: "Reproduction") -> None:
-    """Print the paper's conclusion, whether it holds here, and the command that can follow."""
-    console.print_lines(
-        "",
-        reproduction.item.title,
-        f"The paper: {reproduction.item.conclusion}",
-        "",
-        *reproduction.answer.answer,
-    )
-    console.print_next(f"open {shlex.quote(str(reproduction.folder / 'report.html'))} in a browser")

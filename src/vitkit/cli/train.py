@@ -208,18 +208,11 @@ def _print_run(folder: Path) -> None:
 
 def _print_series(folder: Path) -> None:
     """Print the tables of a series, its conclusions, and commands that use its runs."""
-    from vitkit.jobs.series.report import conclusions, member_table, rate_table
     from vitkit.runs.series_record import read_series
 
     series = read_series(folder)
     console.print_lines("")
-    if series.rates:
-        rates = rate_table(series)
-        console.print_table(rates.headings, rates.rows, text=(0, -1))
-    console.print_lines(*series.reasons)
-    members = member_table(series)
-    console.print_table(members.headings, members.rows, text=(0, -1))
-    console.print_lines(*conclusions(series))
+    console.print_blocks(series.blocks())
     first = next(member for member in series.members if member.finished)
     of_series = series.options.cross_validate is None
     predicted = shlex.quote(str(folder if of_series else folder / first.folder))

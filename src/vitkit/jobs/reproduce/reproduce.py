@@ -6,6 +6,7 @@ OUT/result.json   the result, OUT/report.html the same beside the paper's number
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,7 @@ from vitkit.jobs.study.study import (
 )
 from vitkit.models.zoo import model_config
 from vitkit.report.template import Part
+from vitkit.result import Block
 from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
@@ -96,6 +98,14 @@ class Reproduction(StudyResult):
     def summary(self) -> str:
         """Give the conclusions here."""
         return f"{self.item.title}. {' '.join(self.answer.answer)}"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the paper's conclusion, and whether it holds here."""
+        return (self.item.title, f"The paper: {self.item.conclusion}", "", *self.answer.answer)
+
+    def following(self) -> Sequence[str]:
+        """Name the page."""
+        return (f"open {shlex.quote(str(self.folder / 'report.html'))} in a browser",)
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""

@@ -7,17 +7,18 @@ which every other is compared, image by image and seed by seed.
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.config import to_json
-from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
@@ -39,7 +40,7 @@ from vitkit.jobs.study.study import (
 )
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Block, Table
-from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
+from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
@@ -98,8 +99,15 @@ class Ablation(StudyResult):
         return " ".join(conclusions(self.comparison))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the arms."""
-        return (arm_table(self.comparison),)
+        """Return the table of the arms, the base and the conclusions."""
+        said = conclusions(self.comparison)
+        return (arm_table(self.comparison), self.design.base, self.design.rates, *said)
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the command that predicts with the best arm, unless every run diverged."""
+        best = max((self.comparison.base, *self.comparison.arms), key=lambda arm: arm.mean or 0.0)
+        predict = f"vitkit predict {shlex.quote(str(self.folder / best.folder))} IMAGE_OR_FOLDER"
+        return [f"open {self.folder / 'report.html'} in a browser", *([predict] if best.scores else [])]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -174,7 +182,7 @@ def ablate(
         completed = complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        replace_file(folder / "report.html", [_render(ablation, command).encode()])
+        _write(ablation, command)
     return ablation
 
 
@@ -447,9 +455,9 @@ def plan_ablation(arms: Sequence[Arm], options: StudyOptions) -> list[Planned]:
     return planned
 
 
-def _render(ablation: Ablation, command: str) -> str:
-    """Make the page of an ablation, as HTML."""
-    from vitkit.report.template import Part, render_page
+def _write(ablation: Ablation, command: str) -> None:
+    """Write the page of an ablation."""
+    from vitkit.report.template import Part
 
     comparison, design = ablation.comparison, ablation.design
     explained = (
@@ -464,13 +472,8 @@ def _render(ablation: Ablation, command: str) -> str:
     table = _cell_table(ablation)
     if table is not None:
         parts.append((f"Mean {comparison.score} by value", (table,)))
-    return render_page(
-        ablation.folder.resolve().name,
-        [design.base, *conclusions(comparison)],
-        parts,
-        folders=run_pages(ablation.folder, design.arms),
-        command=shown_command(command),
-    )
+    answer, pages = [design.base, *conclusions(comparison)], run_pages(ablation.folder, design.arms)
+    write_page(ablation.folder, answer, parts, pages, command)
 
 
 def _cell_table(ablation: Ablation) -> Table | None:

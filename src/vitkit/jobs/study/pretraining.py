@@ -17,10 +17,10 @@ from typing import Any
 
 from vitkit.config import to_json
 from vitkit.data.config import Splits
-from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_data, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
@@ -37,7 +37,7 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.config import Architecture, Run, shown_command
+from vitkit.runs.config import Architecture, Run
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
 from vitkit.runs.series_options import SeriesOptions
@@ -146,7 +146,7 @@ def compare_pretraining(
             first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
             second = compare_arms(folder, (late, arm), (longer_series, with_series))
         helped = Helped(folder, first, second)
-        replace_file(folder / "report.html", [_render(helped, (*study.arms, arm), command).encode()])
+        _write(helped, (*study.arms, arm), command)
     listener.show([("report", [str(folder / "report.html")])])
     return helped
 
@@ -234,10 +234,8 @@ def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opene
     return longer
 
 
-def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
-    """Make the page of the study, as HTML."""
-    from vitkit.report.template import render_page
-
+def _write(helped: Helped, arms: Sequence[Arm], command: str) -> None:
+    """Write the page of the study."""
     explained = (
         "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
         "same images. The weights of the last step are tested.",
@@ -248,10 +246,5 @@ def _render(helped: Helped, arms: Sequence[Arm], command: str) -> str:
         "that was measured before the study began.",
     )
     shown = (arm_table(helped.comparison), *explained, difference_plot(helped.comparison))
-    return render_page(
-        helped.folder.resolve().name,
-        helped.answers(),
-        [("Arms", shown), ("Against as much time without it", (arm_table(helped.against_longer),))],
-        folders=run_pages(helped.folder, arms),
-        command=shown_command(command),
-    )
+    parts = [("Arms", shown), ("Against as much time without it", (arm_table(helped.against_longer),))]
+    write_page(helped.folder, helped.answers(), parts, run_pages(helped.folder, arms), command)

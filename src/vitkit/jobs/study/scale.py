@@ -19,6 +19,7 @@ the number of parameters does not depend on the number of tokens, and a larger m
 import bisect
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,13 +30,14 @@ import numpy as np
 from vitkit.config import to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
-from vitkit.durable import replace_file, replace_json
+from vitkit.durable import replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
@@ -55,7 +57,7 @@ from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
 from vitkit.result import Block, Plot, Table
 from vitkit.runs.budget import Pace, with_steps
-from vitkit.runs.config import Run, StartConfig, shown_command
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
@@ -116,8 +118,15 @@ class Scale(StudyResult):
         return " ".join(conclusions(self))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the points."""
-        return (point_table(self),)
+        """Return the table of the points, the conclusions and the remarks."""
+        return (point_table(self), *conclusions(self), *remarks(self))
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the command that predicts with the largest point."""
+        return (
+            f"open {self.folder / 'report.html'} in a browser",
+            f"vitkit predict {shlex.quote(str(self.folder / self.held_out.folder))} IMAGE_OR_FOLDER",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -218,7 +227,9 @@ def point_table(result: Scale) -> Table:
         seeds = ", ".join(shown(result, error) for error in place.point.errors)
         rows.append((place.label, shown(result, place.point.error), seeds, law, remark))
     return Table(
-        (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"), tuple(rows)
+        (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"),
+        tuple(rows),
+        text=(0, -1),
     )
 
 
@@ -232,22 +243,12 @@ def write_result(result: Scale, command: str) -> Path:
     Returns:
         The page.
     """
-    from vitkit.report.template import render_page
-
     folder = result.folder
     replace_json(folder / "scale.json", without_places(result.to_json()))
     folders = [place.folder for place in (*result.measured, result.held_out)]
     pages = [name for name in folders if (folder / name / "report.html").exists()]
-    page = render_page(
-        folder.resolve().name,
-        conclusions(result),
-        [("Points", (point_table(result), *remarks(result), _plot(result)))],
-        folders=pages,
-        command=shown_command(command),
-    )
-    path = folder / "report.html"
-    replace_file(path, [page.encode()])
-    return path
+    shown: list[Block] = [point_table(result), *remarks(result), _plot(result)]
+    return write_page(folder, conclusions(result), [("Points", shown)], pages, command)
 
 
 def _plot(result: Scale) -> Plot:
