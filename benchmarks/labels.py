@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // options.parts))
-    machine = StudyOptions(threads=torch.get_num_threads(), listener=SILENT)
+    machine = StudyOptions(threads=torch.get_num_threads(), listener=SILENT, command=COMMAND)
     mock.patch.object(vitkit.jobs.train_run, "write_report", write_no_report).start()
     options.data, number = str(Path(options.data).resolve()), 0
     starts = [(name, seed) for seed in range(options.seeds) for name in options.arms.split(",")]
@@ -128,7 +128,7 @@ def main() -> None:
         if number % options.parts == options.part:
             arm = Arm(f"pretrain-{name}-{seed}", name, pretraining(name, options, seed), SeriesOptions())
             began = time.monotonic()
-            complete_arm(arm, options.out, name, machine, COMMAND)
+            complete_arm(arm, options.out, name, machine)
             print(f"{name} seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
             print_curves(options.out / arm.folder)
     for labels in map(int, options.labels.split(",")):
@@ -148,13 +148,13 @@ def main() -> None:
             number += 1
             arm = Arm(f"{labels}-{folder}", label, run, series)
             if number % options.parts == options.part:
-                complete_arm(arm, options.out, label, machine, COMMAND)
+                complete_arm(arm, options.out, label, machine)
             whole.append(arm)
         if options.part == 0:
             for arm in whole:
                 while not (options.out / arm.folder / "model.safetensors").exists():
                     time.sleep(5)
-                completed.append(complete_arm(arm, options.out, arm.label, machine, COMMAND))
+                completed.append(complete_arm(arm, options.out, arm.label, machine))
             table = arm_table(compare_arms(options.out, whole, completed))
             print(f"\n{labels} labels, {options.draws} draws\n")
             shown = [0, 1, *range(len(table.headings) - 6, len(table.headings))]

@@ -69,8 +69,7 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
         options = options_of(name) + (describe_training() if name in ("ablate", "scale") else ())
         assert program == "vitkit"
         if arguments[-1] not in ("--help", "--list"):
-            places = [option for option in options if option.is_positional]
-            parse_words(name, read(arguments[len(name.split()) :], options), places, options, "")
+            parse_words(name, read(arguments[len(name.split()) :], options), options, page)
 
 
 def test_no_help_waits_for_torch() -> None:

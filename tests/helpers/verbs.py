@@ -30,9 +30,9 @@ COMMANDS = {verb: (command, page) for verb, command, page in commands()}
 
 def options_of(verb: str) -> tuple[Option, ...]:
     """Describe the options of a verb, of training too where it trains one run by them."""
-    command, page = COMMANDS[verb]
+    command, _ = COMMANDS[verb]
     if verb not in TRAINING_PAGES:
         assert command is not None
         return command
     run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
-    return (*page.before, *describe_training(verb, run))
+    return describe_training(verb, run)

@@ -11,7 +11,6 @@ from vitkit.config import to_json, write
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.jobs.report import write_report
-from vitkit.jobs.series.report import conclusions
 from vitkit.runs import series_record
 from vitkit.runs.config import Run
 from vitkit.runs.records import Divergence
@@ -21,6 +20,7 @@ from vitkit.runs.series_record import (
     Score,
     Series,
     SeriesRecord,
+    conclusions,
     plan_series,
     read_series,
     summarise,

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb, call, importing, in_options, require_first
@@ -11,9 +10,6 @@ from vitkit.cli.training_options import describe_training, with_named_task
 from vitkit.cli.verb_options import JSON, PLAN, Option
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import StudyOptions
-
-if TYPE_CHECKING:
-    from vitkit.jobs.study.ablate import Ablation
 
 VERB = Verb(
     "ablate", "vitkit.jobs.study.ablate", "ablate", PLAN, JSON, without=("command",), by_name=("vary",)
@@ -34,7 +30,7 @@ def main(arguments: list[str]) -> None:
     as_json = bool(given.get("json"))
     if not given.get("plan"):
         ablation = VERB.call(given, command=shlex.join(["vitkit", "ablate", *arguments]))
-        console.print_result(ablation, as_json, _print)
+        console.print_result(ablation, as_json)
         return
     with importing():
         from vitkit.jobs.study.ablate import make_arms, plan_ablation
@@ -44,18 +40,3 @@ def main(arguments: list[str]) -> None:
         planned = plan_ablation(design.arms, call(StudyOptions, given, VERB.options))
     beside = ", and as long again for evaluations and reports where runs are short."
     console.print_plan(planned, as_json, beside)
-
-
-def _print(ablation: "Ablation") -> None:
-    """Print the table of the arms, the conclusions and the commands that can follow."""
-    from vitkit.jobs.study.study import arm_table, conclusions
-
-    table = arm_table(ablation.comparison)
-    console.print_lines("")
-    console.print_table(table.headings, table.rows)
-    console.print_lines("", ablation.design.base, ablation.design.rates, *conclusions(ablation.comparison))
-    best = max((ablation.comparison.base, *ablation.comparison.arms), key=lambda arm: arm.mean or 0.0)
-    following = [f"open {ablation.folder / 'report.html'} in a browser"]
-    if best.scores:  # else every run diverged
-        following.append(f"vitkit predict {shlex.quote(str(ablation.folder / best.folder))} IMAGE_OR_FOLDER")
-    console.print_next(*following)

@@ -52,7 +52,7 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
     """
     if verb in TRAINING_PAGES:
         run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
-        options = (*TRAINING_PAGES[verb].before, *describe_training(verb, run))
+        options = describe_training(verb, run)
     else:
         job = verb_of(verb, module)
         home: Any = None if job else importlib.import_module(module)
@@ -118,7 +118,7 @@ def _fish(verbs: Mapping[str, Sequence[Option]], summaries: Mapping[str, str]) -
         )
         for option in options:
             line = f"complete -c vitkit -n '__fish_seen_subcommand_from {verb}' -l {option.name[2:]}"
-            if not option.is_switch:
+            if option.value:
                 line += f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r"
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[;:]\s", option.text, maxsplit=1)[0].rstrip(".")
             lines.append(f"{line} -d {_quoted(text)}")

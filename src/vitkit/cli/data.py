@@ -50,7 +50,7 @@ def _show(arguments: list[str]) -> None:
 
     def training(own: Mapping[str, Any]) -> Sequence[Option]:
         run = with_named_task(recipe(own["recipe"]) if "recipe" in own else Run(), arguments)
-        return describe(Run, run, without=("data", "recipe"), by_position=False)
+        return describe(Run, run, without=("data", "recipe"))
 
     given, options = SHOW.parse_with_training(arguments, training)
     out, run = SHOW.call(given, **options)

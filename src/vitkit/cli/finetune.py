@@ -1,8 +1,7 @@
 """`vitkit finetune`: `vitkit train` from weights that are there already."""
 
-from vitkit.cli import train
+from functools import partial
 
+from vitkit.cli.train import run_verb
 
-def main(arguments: list[str]) -> None:
-    """Parse the command line and fine-tune."""
-    train.run_verb(arguments, "finetune")
+main = partial(run_verb, verb="finetune")

@@ -111,7 +111,7 @@ def _name(option: Option) -> str:
     """Write the name of an option with the placeholder of its value."""
     if option.is_positional:
         return f"{option.name}{'...' * (option.most > 1)}"
-    if option.is_switch:
+    if not option.value:
         # A switch that is on by default is there to be turned off.
         return ", ".join(option.names) if option.default is True else option.name
     name = f"{option.name} {option.value}"

@@ -5,15 +5,15 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from vitkit._version import __version__
 from vitkit.cli import streams
 from vitkit.config import nearest
 from vitkit.errors import VitkitError, in_shell
-from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.signals import StopRequest, stop_signals
 from vitkit.text import visible
 from vitkit.world import world_of_environment
 
@@ -171,7 +171,9 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         return cast("int", processes.follow())
     console = importlib.import_module("vitkit.cli.console")
     try:
-        with _terminable() as stop, console.show_warnings():
+        # Any signal that asks to stop ends a command as Ctrl-C does, so that it clears half-written files;
+        # training has its own way to stop.
+        with stop_signals(last=True) as stop, console.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 of_jobs = importlib.import_module("vitkit.cli.options")
                 job = of_jobs.verb_of(verb, VERBS[verb][1])
@@ -179,6 +181,9 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             run_verb(rest)
         if world.size > 1:
             importlib.import_module("vitkit.runs.processes").dismiss()
+    except StopRequest as request:
+        what = "interrupted" if request.number == signal.SIGINT else str(request)
+        return failed(f"{what}. To go on, run the same command again.", request.exit_code)
     except SystemExit as end:  # after help, which is printed, or of torchrun
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
@@ -206,28 +211,6 @@ def _failed_json(message: str, code: int) -> int:
     except OSError:
         streams.discard(sys.stdout)
     return code
-
-
-class Interrupted(VitkitError):  # noqa: N818 (a person wanted it: it is no error)
-    """A command that a signal ended; its exit code is 128 and the signal's number."""
-
-    def __init__(self, request: StopRequest) -> None:
-        what = "interrupted" if request.number == signal.SIGINT else str(request)
-        super().__init__(f"{what}. To go on, run the same command again.")
-        self.exit_code = request.exit_code
-
-
-@contextmanager
-def _terminable() -> Iterator[StopSignals]:
-    """End a command at any signal that asks to stop as Ctrl-C ends it, so that it clears half-written files.
-
-    Training has its own way to stop.
-    """
-    try:
-        with stop_signals(last=True) as stop:
-            yield stop
-    except StopRequest as request:
-        raise Interrupted(request) from None
 
 
 def _help() -> str:

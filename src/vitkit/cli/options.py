@@ -14,14 +14,13 @@ from typing import Any, TypeVar, get_args
 
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.console import TerminalListener, download, print_result
-from vitkit.cli.help import ALL, ASKING, usage, write_help
+from vitkit.cli.help import ALL, ASKING, write_help
 from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
-from vitkit.listener import hushed
 from vitkit.runs.destination import refuse_taken
 from vitkit.signals import stop_signals
 
@@ -78,9 +77,19 @@ class Verb:
     def parse_with_training(
         self, arguments: list[str], of_training: Callable[[Mapping[str, Any]], Sequence[Option]]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values that are given, and those of options of training; see `parse_with_training`."""
-        own, training = parse_with_training(self.signature, self.options, arguments, self.name, of_training)
-        return self._require(own), training
+        """Return the values that are given, and those of options of training.
+
+        Args:
+            arguments: what follows the verb.
+            of_training: describes the options of training, given the verb's own. Of two of the same name, the
+                verb's own is meant.
+
+        Raises:
+            SystemExit, WrongCommandLine, VitkitError: as `parse`.
+        """
+        given = parse_given(self.signature, self.options, arguments, self.name, of_training=of_training)
+        own = {option.path: given.pop(option.path) for option in self.options if option.path in given}
+        return self._require(own), given
 
     def _require(self, given: dict[str, Any]) -> dict[str, Any]:
         """Refuse weights, models and images that are not there, and a place to write that is taken."""
@@ -120,39 +129,13 @@ def verb_of(name: str, job: str) -> Verb | None:
     return Verb(name, module, function, JSON) if colon else None
 
 
-def parse_with_training(
-    command: object,
-    options: Sequence[Option],
-    arguments: list[str],
-    verb: str,
-    of_training: Callable[[Mapping[str, Any]], Sequence[Option]],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values of a verb's options that are given, and those of options of training.
-
-    Args:
-        command, options, arguments, verb: as for `parse_given`.
-        of_training: describes the options of training, given the verb's own named options.
-
-    Raises:
-        SystemExit, WrongCommandLine: as `parse_given`.
-    """
-    require_no_help(command, options, arguments, verb)
-    reading = read(arguments, options)
-    training_options = of_training(reading.given)
-    training = read(reading.rest, training_options)
-    reading.rest, reading.wrong = training.rest, [*reading.wrong, *training.wrong]
-    places = [option for option in options if option.is_positional]
-    every = (*options, *training_options)
-    given = parse_words(verb, reading, places, every, usage(verb, options, PAGES.get(verb, NO_PAGE)))
-    return given, training.given
-
-
 def parse_given(
     command: object,
     options: Sequence[Option],
     arguments: list[str],
     verb: str,
     page: HelpPage | None = None,
+    of_training: Callable[[Mapping[str, Any]], Sequence[Option]] | None = None,
 ) -> dict[str, Any]:
     """Return the values of the options that are given, by the path of their field.
 
@@ -162,33 +145,19 @@ def parse_given(
         arguments: what follows the verb.
         verb: the name in the help.
         page: the choice of what its help shows first; left out, the verb's in `vitkit.cli.help_pages`.
+        of_training: describes the options of training that may stand among them, given the others.
 
     Raises:
         SystemExit: the arguments ask for help, which is printed.
         WrongCommandLine: they cannot be read.
     """
     page = page or PAGES.get(verb, NO_PAGE)
-    require_no_help(command, options, arguments, verb, page)
-    places = [option for option in options if option.is_positional]
-    return parse_words(verb, read(arguments, options), places, options, usage(verb, options, page))
-
-
-def require_no_help(
-    command: object,
-    options: Sequence[Option],
-    arguments: list[str],
-    verb: str,
-    page: HelpPage | None = None,
-) -> None:
-    """Print the help and end, if the arguments ask for it.
-
-    Raises:
-        SystemExit: they do.
-    """
-    if any(argument in ASKING for argument in arguments):
-        page = page or PAGES.get(verb, NO_PAGE)
+    if {*ASKING} & {*arguments}:
         print(write_help(verb, command, options, page, everything=ALL in arguments))
         raise SystemExit(0)
+    if of_training is not None:
+        options = (*options, *of_training(read(arguments, options).given))
+    return parse_words(verb, read(arguments, options), options, page)
 
 
 def require_first(arguments: Sequence[str], question: str) -> None:
@@ -221,12 +190,14 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
     named: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "listener":
-            named[name] = hushed(TerminalListener(), bool(given.get("quiet")))
+            named[name] = TerminalListener()
         elif parameter.kind is parameter.VAR_POSITIONAL:
             positional = given.get(name, ())
         elif parameter.kind is parameter.VAR_KEYWORD:
             (kind,) = get_args(parameter.annotation)  # of Unpack
             named |= {key: given[key] for key in kind.__annotations__ if key in given}
+            if "listener" in kind.__annotations__:
+                named["listener"] = TerminalListener()
         elif name in given:
             named[name] = given[name]
         elif within := {path: given[path] for path in given if path.startswith(f"{name}.")}:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitkit.cli.help import usage
+from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.mistakes import MEANT, WrongCommandLine
 from vitkit.cli.verb_options import ANY_NUMBER, Option
 from vitkit.other_names import OTHER_NAMES
@@ -46,7 +48,7 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
         if option is None:
             reading.rest.append(argument)
             continue
-        if option.is_switch:
+        if not option.value:
             reading.given[option.path] = name == option.name
             if equals:
                 said = f"{written} is a switch: give {' or '.join(option.names)}, without a value."
@@ -66,36 +68,48 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
     return reading
 
 
-def parse_words(
-    verb: str, reading: Reading, places: Sequence[Option], options: Sequence[Option], usage: str
-) -> dict[str, Any]:
+def parse_words(verb: str, reading: Reading, options: Sequence[Option], page: HelpPage) -> dict[str, Any]:
     """Put the words that stand without an option in their places; return all values that are given.
 
     Args:
         verb: as it follows vitkit.
         reading: the options by name, and the rest.
-        places: the arguments by position. One that is given by its name has no place.
-        options: all options of the verb, for messages.
-        usage: the form of its command line.
+        options: all options of the verb. An argument by position that is given by its name has no place.
+        page: may have the form of its command line.
 
     Raises:
         WrongCommandLine: there are options that are none of the verb's, wrong values, or words that are
             missing or too many. One message tells all of them.
     """
-    positional, unknown = _sort(reading.rest)
-    wrong = [*_explain_unknown(verb, unknown, options), *reading.wrong]
-    given, places = dict(reading.given), [place for place in places if place.path not in reading.given]
-    # The values of unknown options may be among the words.
-    wrong += [] if unknown else _fill(verb, positional, places, given, usage)
+    positional: list[str] = []
+    unknown: list[str] = []
+    waiting = deque(reading.rest)
+    while waiting:
+        argument = waiting.popleft()
+        if argument == "--":
+            positional += waiting
+            break
+        if _is_value(argument):
+            positional.append(argument)
+            continue
+        unknown.append(argument.partition("=")[0])
+        if "=" not in argument and waiting and _is_value(waiting[0]):
+            waiting.popleft()  # its value, probably
+    given = dict(reading.given)
+    if unknown:  # whose values may be among the words
+        wrong = [*_explain_unknown(verb, unknown, options), *reading.wrong]
+    else:
+        wrong = [*reading.wrong, *_fill(verb, positional, options, given, page)]
     if wrong:
         raise WrongCommandLine(" ".join(wrong))
     return given
 
 
 def _fill(
-    verb: str, positional: Sequence[str], places: Sequence[Option], given: dict[str, Any], usage: str
+    verb: str, positional: Sequence[str], options: Sequence[Option], given: dict[str, Any], page: HelpPage
 ) -> list[str]:
     """Put words in their places; return what is wrong with them, in sentences."""
+    places = [option for option in options if option.is_positional and option.path not in given]
     waiting = list(positional)
     for number, place in enumerate(places):
         after = sum(other.is_required and other.most == 1 for other in places[number + 1 :])
@@ -104,7 +118,7 @@ def _fill(
             given[place.path], waiting = tuple(waiting[:count]), waiting[count:]
         elif place.is_required and not waiting:
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", place.text, maxsplit=1)[0].rstrip(".")
-            return [f"{place.name} is missing: {text}. Usage: {usage}"]
+            return [f"{place.name} is missing: {text}. Usage: {usage(verb, options, page)}"]
         elif len(waiting) > (0 if place.is_required else after):
             if (
                 not place.is_required
@@ -122,7 +136,8 @@ def _fill(
         return [hint]
     if Path(spaced := " ".join(positional)).exists():
         return [f"A path with blanks is put into quotes: {shlex.quote(spaced)}"]
-    return [f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {usage}"]
+    form = usage(verb, options, page)
+    return [f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {form}"]
 
 
 def _hint_hyphens(word: str) -> str:
@@ -131,25 +146,6 @@ def _hint_hyphens(word: str) -> str:
     if assigned is None:
         return ""
     return f"Options are written with two hyphens: --{assigned[1].replace('_', '-')} {assigned[2]}"
-
-
-def _sort(rest: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a command line that stand without an option, and the options that are unknown."""
-    positional: list[str] = []
-    unknown: list[str] = []
-    waiting = deque(rest)
-    while waiting:
-        argument = waiting.popleft()
-        if argument == "--":
-            positional += waiting
-            break
-        if _is_value(argument):
-            positional.append(argument)
-            continue
-        unknown.append(argument.partition("=")[0])
-        if "=" not in argument and waiting and _is_value(waiting[0]):
-            waiting.popleft()  # its value, probably
-    return positional, unknown
 
 
 def _explain_unknown(verb: str, unknown: Sequence[str], options: Sequence[Option]) -> list[str]:

@@ -1,8 +1,7 @@
 """`vitkit pretrain`: `vitkit train` on images without labels."""
 
-from vitkit.cli import train
+from functools import partial
 
+from vitkit.cli.train import run_verb
 
-def main(arguments: list[str]) -> None:
-    """Parse the command line and pre-train."""
-    train.run_verb(arguments, "pretrain")
+main = partial(run_verb, verb="pretrain")

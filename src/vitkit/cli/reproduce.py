@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> None:
     as_json = bool(given.get("json"))
     if not given.get("plan"):
         reproduction = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
+        if not as_json:  # below the facts that are shown as it works
+            console.print_lines("")
         console.print_result(reproduction, as_json)
         return
     with importing():

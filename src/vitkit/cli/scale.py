@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb, call, importing, in_options, require_first
@@ -13,9 +13,6 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.runs.config import Run
-
-if TYPE_CHECKING:
-    from vitkit.jobs.study.scale import Scale
 
 VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", PLAN, JSON, without=("command",))
 
@@ -46,7 +43,9 @@ def main(arguments: list[str]) -> None:
     as_json = bool(given.get("json"))
     if not given.get("plan"):
         law = VERB.call(given, command=shlex.join(["vitkit", "scale", *arguments]))
-        console.print_result(law, as_json, _print)
+        if not as_json:  # below the facts that are shown as it works
+            console.print_lines("")
+        console.print_result(law, as_json)
         return
     with in_options(VERB.options, given):
         plan = plan_scale(given["recipe"], design, machine)
@@ -56,17 +55,3 @@ def main(arguments: list[str]) -> None:
         return
     console.print_lines(*describe_plan(plan))
     console.print_next("the same command without --plan trains them")
-
-
-def _print(result: "Scale") -> None:
-    """Print the points, the conclusions and the commands that can follow."""
-    from vitkit.jobs.study.scale import conclusions, point_table, remarks
-
-    table = point_table(result)
-    console.print_lines("")
-    console.print_table(table.headings, table.rows, text=(0, -1))
-    console.print_lines("", *conclusions(result), *remarks(result))
-    console.print_next(
-        f"open {result.folder / 'report.html'} in a browser",
-        f"vitkit predict {shlex.quote(str(result.folder / result.held_out.folder))} IMAGE_OR_FOLDER",
-    )

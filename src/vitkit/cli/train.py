@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from vitkit.cli.training_options import (
     OF_SERIES,
     RECIPE,
     RESUME,
-    TRAINING_PAGES,
     describe_training,
     options_of_run,
     parse_training,
@@ -36,11 +36,6 @@ FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
 WHICH_UNLABELLED = (
     "Which images to learn from? Give a folder or file first: vitkit pretrain DATA. They need no labels."
 )
-
-
-def main(arguments: list[str]) -> None:
-    """Parse the command line and train."""
-    run_verb(arguments, "train")
 
 
 def run_verb(arguments: list[str], verb: str) -> None:
@@ -67,10 +62,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
     # With a recipe even a run is fine-tuned.
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
-    given = parse_training(arguments, verb, default)
+    given, table = parse_training(arguments, verb, default)
     if resume is not None and {"then", "labels", "draws", "tune_steps"} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
-    options, table = options_of_run(given), _table(verb, default)
+    options = options_of_run(given)
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
     own["listener"] = TerminalListener()
     with in_options(table, given):
@@ -113,6 +108,9 @@ def run_verb(arguments: list[str], verb: str) -> None:
         _print_run(folder)
 
 
+main = partial(run_verb, verb="train")
+
+
 def _default_run(verb: str, first: Mapping[str, Any], is_longer: bool) -> Run:
     """Return the run whose options are the defaults.
 
@@ -134,11 +132,6 @@ def _default_run(verb: str, first: Mapping[str, Any], is_longer: bool) -> Run:
         return kind_of(first["start"]).run()
     # Without labels the size of the images chooses the model, once they are looked at.
     return with_task(Run(model=""), "masked-patches") if verb == "pretrain" else Run()
-
-
-def _table(verb: str, default: Run) -> Sequence[Option]:
-    """Return all options of a verb, by which an error names what is wrong."""
-    return (*TRAINING_PAGES[verb].before, *describe_training(verb, default))
 
 
 def _require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = None) -> None:
@@ -197,18 +190,11 @@ def _print_run(folder: Path) -> None:
 
 def _print_series(folder: Path) -> None:
     """Print the tables of a series, its conclusions, and commands that use its runs."""
-    from vitkit.jobs.series.report import conclusions, member_table, rate_table
     from vitkit.runs.series_record import read_series
 
     series = read_series(folder)
     console.print_lines("")
-    if series.rates:
-        rates = rate_table(series)
-        console.print_table(rates.headings, rates.rows, text=(0, -1))
-    console.print_lines(*series.reasons)
-    members = member_table(series)
-    console.print_table(members.headings, members.rows, text=(0, -1))
-    console.print_lines(*conclusions(series))
+    console.print_blocks(series.blocks())
     first = next(member for member in series.members if member.finished)
     of_series = series.options.cross_validate is None
     predicted = shlex.quote(str(folder if of_series else folder / first.folder))
@@ -242,7 +228,7 @@ def study_base(
             "--dry-run."
         )
     options = options_of_run(given)
-    with in_options(_table("train", default), given):
+    with in_options(describe_training("train", default), given):
         run = with_options(default, options)
         _require_inputs(run, given)
         if not run.start.start:

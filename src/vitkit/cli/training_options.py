@@ -106,21 +106,22 @@ TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name 
 """The options that name the task, which decides what other options there are."""
 
 
-def parse_training(arguments: list[str], verb: str, default: Run) -> dict[str, Any]:
-    """Read a command line of training; return the values that are given, by the paths of their fields.
+def parse_training(
+    arguments: list[str], verb: str, default: Run
+) -> tuple[dict[str, Any], tuple[Option, ...]]:
+    """Read a command line of training; return the values that are given by their paths, and all options.
 
     Args:
         arguments: what follows the verb.
         verb: as it follows vitkit.
         default: the run whose values the help shows as defaults.
     """
-    page, default = TRAINING_PAGES[verb], with_named_task(default, arguments)
-    options = (*page.before, *describe_training(verb, default))
+    page, options = TRAINING_PAGES[verb], describe_training(verb, with_named_task(default, arguments))
     given = parse_given(page, options, arguments, verb, page)
     if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
         start, data = sort_out(given.pop("start.start"))  # it stands alone
         given |= {"start.start": start} if start else {"data": data}
-    return given
+    return given, options
 
 
 def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,18 +135,18 @@ def with_named_task(run: Run, arguments: Sequence[str]) -> Run:
     return with_task(run, read(arguments, TASKS).given.get("task", run.task))
 
 
-def describe_training(verb: str = "train", default: Run | None = None) -> tuple[Option, ...]:
-    """Describe the options of training by a verb, without those that come before on its page.
+def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:
+    """Describe the options of training.
 
     Args:
-        verb: the verb.
+        verb: the verb; left out, those of any that trains, without what stands first on its page.
         default: the run whose values are the defaults, and whose task decides the options of the objective.
     """
-    run = default or Run()
     options = (
-        *describe(Run, run, without=("recipe",), by_position=False),
-        *describe(Job, by_position=False),
+        *describe(Run, default or Run(), without=("recipe",)),
+        *describe(Job),
         PROCESSES,
         *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
     )
-    return tuple(sorted(options, key=lambda option: bool(option.group)))
+    before = TRAINING_PAGES[verb].before if verb else ()
+    return (*before, *sorted(options, key=lambda option: bool(option.group)))

@@ -7,8 +7,8 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from vitkit.listener import Listener
 
 WEIGHTS = ("CHECKPOINT", "FIRST", "MODEL", "SECOND", "START")
 """Placeholders of a path to weights; a `str` in such a place is a name."""
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that has none."""
 ANY_NUMBER = 10**6
 """More values than any list has."""
 
@@ -95,14 +97,9 @@ class Option:
         return self.path.rpartition(".")[2]
 
     @property
-    def is_switch(self) -> bool:
-        """Whether it has no value, and a form that begins with --no-."""
-        return not self.value
-
-    @property
     def names(self) -> tuple[str, ...]:
-        """Return the name, and for a switch also the name that turns it off."""
-        if not self.is_switch:
+        """Return the name; for a switch, which has no value, also the name that turns it off."""
+        if self.value:
             return (self.name,)
         before, dot, last = self.name.rpartition(".")
         opposite = f"{before}.no-{last}" if dot else f"--no-{self.name[2:]}"
@@ -112,7 +109,7 @@ class Option:
     def default_text(self) -> str:
         """Return the default as it is typed; "" for a switch and for a default that is empty."""
         value = self.default
-        if value in (None, "", (), {}, MISSING) or isinstance(value, bool) or self.is_positional:
+        if value in (None, "", (), {}, REQUIRED) or isinstance(value, bool) or self.is_positional:
             return ""
         if isinstance(value, tuple | list):
             return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
@@ -139,52 +136,64 @@ PROCESSES = Option(
 
 def describe(
     command: Any,
-    default: Any = MISSING,
+    default: Any = None,
     without: Sequence[str] = (),
+    *,
     path: str = "",
+    group: str = "",
     by_position: bool = True,
 ) -> tuple[Option, ...]:
     """Describe all options of a function, or a dataclass: first its own, then its dataclasses'.
 
-    A field that may be given by position in Python is an argument by position here. Images, and a field with
+    A parameter that may be given by position in Python is an argument by position here. Images, and one with
     a default, may also be given by name.
 
     Args:
-        command: the function, as `read_signature` makes it, or the dataclass. A field whose metadata has a
-            "group" names the heading of the options in it.
-        default: an instance that holds the defaults; left out, the fields' own defaults.
-        without: fields that are no options.
-        path: the name of the dataclass, where it is a group of options itself.
+        command: the function, as `read_signature` makes it, or the dataclass.
+        default: an instance that holds the defaults; left out, the dataclass's own.
+        without: parameters or fields that are no options.
+        path: stands before the names of the fields.
+        group: the heading of the options.
         by_position: whether there are arguments by position.
     """
-    group = _first_sentence(command) if path else ""
-    options = _walk(command, default, without, f"{path}." if path else "", group, by_position)
-    return tuple(sorted(options, key=lambda option: bool(option.group)))
-
-
-def _walk(
-    command: Any, default: Any, without: Sequence[str], path: str, group: str, by_position: bool
-) -> Iterator[Option]:
-    """Yield the options of a function or dataclass and of the dataclasses that are its fields."""
-    is_class = is_dataclass(command)
-    metadata: dict[str, Any] = {field.name: field.metadata for field in fields(command)} if is_class else {}
-    texts = read_field_texts(command) if is_class else in_shell(read_argument_texts(command))
-    for name, hint, value, has_place in _parameters(command, default):
-        if hint is Listener or name in without or metadata.get(name) == IN_PYTHON_ALONE:
+    parameters: list[tuple[str, Any, Any, bool]] = []  # name, type, default, whether it has a place
+    if isinstance(command, type):
+        default = command() if default is None else default
+        texts, hints = read_field_texts(command), typing.get_type_hints(command)
+        parameters += (
+            (field.name, hints[field.name], getattr(default, field.name), False)
+            for field in fields(command)
+            if field.metadata != IN_PYTHON_ALONE
+        )
+    else:
+        texts = in_shell(read_argument_texts(command))
+        for name, parameter in inspect.signature(command).parameters.items():
+            hint = parameter.annotation
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                parameters.append((name, types.GenericAlias(tuple, (hint, ...)), REQUIRED, True))
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                (kind,) = typing.get_args(hint)  # of Unpack; what is left out is the function's
+                hints = typing.get_type_hints(kind)
+                parameters += ((key, hints[key], None, False) for key in read_field_texts(kind))
+            else:
+                has_place = by_position and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                parameters.append((name, hint, parameter.default, has_place))
+    options: list[Option] = []
+    for name, hint, value, has_place in parameters:
+        if hint is Listener or name in without:
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)
         if nested is not None:
-            value = MISSING if value is None else value
-            heading = metadata.get(name, {}).get("group")
-            heading = text or _first_sentence(nested) if heading is None else heading
-            yield from _walk(nested, value, (), f"{place}.", heading, False)
+            whole = " ".join((nested.__doc__ or "").split())
+            heading = text or re.split(r"(?<=\.)\s", whole, maxsplit=1)[0]
+            options += describe(nested, value, path=f"{place}.", group=heading)
             continue
-        is_positional = by_position and has_place
-        if is_positional:
-            yield _option(place, hint, text, value, group, is_positional=True)
-        if not is_positional or value is not MISSING or name == "data":
-            yield _option(place, hint, text, value, group, is_positional=False)
+        if has_place:
+            options.append(_option(place, hint, text, value, group, is_positional=True))
+        if not has_place or value is not REQUIRED or name == "data":
+            options.append(_option(place, hint, text, value, group, is_positional=False))
+    return tuple(sorted(options, key=lambda option: bool(option.group)))
 
 
 def in_shell(texts: Mapping[str, str]) -> dict[str, str]:
@@ -194,37 +203,14 @@ def in_shell(texts: Mapping[str, str]) -> dict[str, str]:
         texts: from a docstring, where another parameter stands between backticks.
     """
 
+    def in_hyphens(word: re.Match[str]) -> str:
+        return f"--{word[1].replace('_', '-')}" if word[1] in texts else word[1]
+
     def written(text: str) -> str:
         text = re.sub(r'"(\w+(?::\d+)?)"', r"\1", text)
-        return re.sub("`([^`]+)`", lambda word: option_name(word[1]) if word[1] in texts else word[1], text)
+        return re.sub("`([^`]+)`", in_hyphens, text)
 
     return {name: written(text) for name, text in texts.items()}
-
-
-def option_name(field: str) -> str:
-    """Return the name of the option of a field: "--batch-size"."""
-    return f"--{field.replace('_', '-')}"
-
-
-def _parameters(command: Any, default: Any) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield name, type, default and whether it has a place, of each field or parameter."""
-    if is_dataclass(command):
-        hints = typing.get_type_hints(command)
-        for field in fields(command):
-            if field.init:
-                value = _default(field) if default is MISSING else getattr(default, field.name)
-                yield field.name, hints[field.name], value, not field.kw_only
-        return
-    for name, parameter in inspect.signature(command).parameters.items():
-        value = MISSING if parameter.default is parameter.empty else parameter.default
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            yield name, types.GenericAlias(tuple, (parameter.annotation, ...)), MISSING, True
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            (kind,) = typing.get_args(parameter.annotation)  # of Unpack; what is left out is the function's
-            hints = typing.get_type_hints(kind)
-            yield from ((key, hints[key], None, False) for key in read_field_texts(kind))
-        else:
-            yield name, parameter.annotation, value, parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
 
 def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positional: bool) -> Option:
@@ -232,7 +218,8 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
     section, _, field = path.rpartition(".")
     item, most = value_type(hint)
     is_optional = type(None) in typing.get_args(hint)
-    choices = tuple(str(choice) for choice in typing.get_args(item)) if _is_literal(item) else ()
+    is_literal = typing.get_origin(item) is Literal
+    choices = tuple(map(str, typing.get_args(item))) if is_literal else ()
     number = item if item in (int, float) else None
     if item is bool and most == 1:
         choices, value = (("True", "False"), "True|False") if is_optional else ((), "")
@@ -247,7 +234,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
     if is_positional:
         name = "OUT" if field == "out" else VALUES.get(field, value) if choices else value
     else:
-        name = option_name(f"{section}.{field}" if section in PREFIXED else field)
+        name = "--" + (f"{section}.{field}" if section in PREFIXED else field).replace("_", "-")
     return Option(
         name,
         path,
@@ -259,7 +246,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         number,
         most,
         is_positional,
-        is_required=default is MISSING,
+        is_required=default is REQUIRED,
         # Files are several arguments: a comma may be a part of a name.
         is_list=most > 1
         and not is_positional
@@ -279,32 +266,14 @@ def dataclass_in(hint: Any) -> Any:
 def value_type(hint: Any) -> tuple[Any, int]:
     """Return the type of a single value of an option, and how many of them there are at most."""
     members = [member for member in typing.get_args(hint) if member is not type(None)]
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        several = [member for member in members if _is_sequence(member)]
-        if not several:
-            return (members[0], 1) if len(members) == 1 else (str | Path, 1)
-        return value_type(several[0])
-    if not _is_sequence(hint):
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        several = [member for member in members if typing.get_origin(member) in (tuple, Sequence)]
+        if several:
+            return value_type(several[0])
+        return (members[0], 1) if len(members) == 1 else (str | Path, 1)
+    if origin not in (tuple, Sequence):
         return hint, 1
-    if typing.get_origin(hint) is tuple and members[-1] is not Ellipsis:
+    if origin is tuple and members[-1] is not Ellipsis:
         return members[0], len(members)
     return value_type(members[0])[0], ANY_NUMBER
-
-
-def _is_sequence(hint: Any) -> bool:
-    return typing.get_origin(hint) in (tuple, Sequence)
-
-
-def _is_literal(hint: Any) -> bool:
-    return typing.get_origin(hint) is Literal
-
-
-def _default(field: Any) -> Any:
-    """Return the default of a field; MISSING where it has none."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _first_sentence(options: type) -> str:
-    """Return the first sentence of a docstring."""
-    text = " ".join((options.__doc__ or "").split())
-    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]

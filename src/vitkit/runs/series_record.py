@@ -15,7 +15,7 @@ say which of a series' runs has weights.
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.result import Block, Result, table_of
+from vitkit.result import Block, Result, Table
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
@@ -36,6 +36,7 @@ from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 from vitkit.training.ended import read_ended
 
 RECORD = SERIES
+SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -121,25 +122,13 @@ class Series(Result, SeriesRecord):
     """The spread of the scores of `members`; None before all have ended, and where none has a score."""
 
     def summary(self) -> str:
-        """Give the mean over the runs, or the number of runs that have ended."""
-        members = self.all_members
-        if self.spread is None:
-            return f"{sum(member.ended for member in members)} of {pluralize(len(members), 'run')} ended"
-        value, deviation = shown_value(self.run, self.spread.mean), self.spread.deviation
-        runs = pluralize(self.spread.runs, "run")
-        spread = "" if deviation is None else f", standard deviation {shown_value(self.run, deviation)}"
-        return f"{self.metric.replace('_', ' ')} {value} on {self.spread.split} images, {runs}{spread}"
+        """Give the conclusions."""
+        return " ".join(conclusions(self))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the runs."""
-        columns: dict[str, Callable[[Member], str]] = {
-            "run": lambda member: member.folder,
-            "learning rate": lambda member: f"{member.learning_rate:g}",
-            "seed": lambda member: str(member.seed),
-            self.metric: lambda member: _shown_score(self.run, member.score),
-            "state": lambda member: "diverged" if member.diverged else "ended" if member.finished else "",
-        }
-        return (table_of(self.all_members, columns),)
+        """Return the tables of the runs, with the choice of the rate and the conclusions."""
+        sweep: Sequence[Block] = (rate_table(self), *self.reasons) if self.rates else ()
+        return (*sweep, member_table(self), *conclusions(self))
 
     @property
     def all_members(self) -> tuple[Member, ...]:
@@ -417,5 +406,98 @@ def shown_value(run: Run, value: float) -> str:
     return f"{value:.2%}" if find_task(run.task).learning.curve.is_fraction else f"{value:.4g}"
 
 
-def _shown_score(run: Run, score: Score | None) -> str:
-    return "" if score is None or score.value is None else shown_value(run, score.value)
+def rate_table(series: Series) -> Table:
+    """Make the table of a sweep: rate, score with its interval, the loss that decides ties, and a remark."""
+    metric = series.metric.replace("_", " ")
+    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
+    rows = tuple((f"{member.learning_rate:g}", *_cells(series, member)) for member in series.rates)
+    return Table(headings, rows, text=(0, -1))
+
+
+def member_table(series: Series) -> Table:
+    """Make the table of the runs after the sweep, one for each seed or fold."""
+    metric = series.metric.replace("_", " ")
+    scores = [member.score for member in series.members if member.score is not None]
+    where = f" on {SPLIT_NAMES.get(scores[0].split, scores[0].split)} images" if scores else ""
+    by_fold = series.options.cross_validate is not None
+    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "remark")
+    rows = tuple(
+        (str(member.seed if member.fold is None else member.fold), *_cells(series, member))
+        for member in series.members
+    )
+    return Table(headings, rows, text=(0, -1))
+
+
+def conclusions(series: Series) -> list[str]:
+    """Write the result of a series in sentences."""
+    sentences = []
+    if series.options.sweeps and series.chosen is not None:
+        sentences.append(f"The learning rate is {series.chosen:g}.")
+    if not series.ended:
+        return [*sentences, "Not all runs have ended yet: vitkit train --resume continues the series."]
+    spread, metric = series.spread, series.metric.replace("_", " ")
+    scores = [member.score for member in series.members if member.score is not None]
+    if spread is None and scores:
+        where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
+        undefined = f"{metric.capitalize()} is not defined on the {where} images: they have no labels."
+        return [*sentences, undefined]
+    diverged = sum(bool(member.diverged) for member in series.members)
+    if spread is None:
+        if diverged:
+            sentences.append(f"Training diverged in {diverged} of {len(series.members)} runs.")
+        if diverged < len(series.members):
+            sentences.append("There are no test images, so the final model is not evaluated.")
+        return sentences
+    where = SPLIT_NAMES.get(spread.split, spread.split)
+    ended = [score for score in scores if score.value is not None]
+    if spread.deviation is None:  # there is a single score
+        (score,) = ended
+        interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
+        sentences.append(
+            f"{shown_value(series.run, spread.mean)} {metric} on {score.count:,} {where} images{interval}."
+        )
+    else:
+        noun = "folds" if series.options.cross_validate is not None else "seeds"
+        numbers = (spread.mean, spread.deviation, spread.lowest, spread.highest)
+        mean, deviation, lowest, highest = (shown_value(series.run, number) for number in numbers)
+        sentences.append(
+            f"{mean} {metric} on {where} images, the mean of {spread.runs} {noun}; standard deviation "
+            f"{deviation}, from {lowest} to {highest}."
+        )
+        if spread.pooled is not None:
+            right, images = spread.pooled.right, spread.pooled.images
+            sentences.append(
+                f"Of the {images:,} tested images together {right:,} are right: {right / images:.2%} (95 % "
+                f"interval {_interval(spread.pooled.interval)}, over other images like these and not over "
+                "other trainings)."
+            )
+        if series.options.cross_validate is not None:
+            images = sum(score.count for score in scores)
+            sentences.append(
+                f"Each of {images:,} images was tested once, by a run that had not trained on it."
+            )
+    if diverged:
+        sentences.append(
+            f"Training diverged in {diverged} of {len(series.members)} runs, which the mean leaves out."
+        )
+    return sentences
+
+
+def _cells(series: Series, member: Member) -> tuple[str, str, str, str]:
+    """Write score, interval, loss and remark of a member."""
+    score = member.score
+    remark = "chosen" if member in series.rates and member.learning_rate == series.chosen else ""
+    if member.diverged:
+        remark = "diverged"
+    elif not member.finished:
+        remark = "not trained yet"
+    if score is None:
+        return "–", "–", "–", remark
+    value = "–" if score.value is None else shown_value(series.run, score.value)
+    tie = "–" if score.tie is None else f"{score.tie:.4f}"
+    return value, "–" if score.interval is None else _interval(score.interval), tie, remark
+
+
+def _interval(interval: Sequence[float]) -> str:
+    """Write an interval as percentages: only metrics that are fractions have one."""
+    return f"{interval[0]:.1%} to {interval[1]:.1%}"

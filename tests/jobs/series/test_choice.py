@@ -11,10 +11,9 @@ from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.series.report import conclusions
 from vitkit.jobs.series.series import train_series
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import Member, Score, choose_rate, read_series, summarise
+from vitkit.runs.series_record import Member, Score, choose_rate, conclusions, read_series, summarise
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

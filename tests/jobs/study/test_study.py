@@ -49,8 +49,8 @@ def study(*arms: Arm, **options: Any) -> Study:
 
 def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Series]:
     with made.claim(out) as folder:
-        options = StudyOptions(listener=listener or Hearing())
-        return complete_arms(made.arms, folder, options, made.command)
+        options = StudyOptions(listener=listener or Hearing(), command=made.command)
+        return complete_arms(made.arms, folder, options)
 
 
 def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:

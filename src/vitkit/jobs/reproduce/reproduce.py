@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from vitkit.jobs.reproduce.page import (
     study_parts,
     summarise,
 )
-from vitkit.jobs.study.options import Recipe
+from vitkit.jobs.study.options import MachineOptions, Recipe
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
@@ -52,9 +52,7 @@ from vitkit.jobs.study.study import (
     read_study,
     run_pages,
 )
-from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import model_config
-from vitkit.notebook import AUTOMATIC
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import is_new_folder
@@ -106,11 +104,8 @@ def reproduce(
     seeds: int | None = None,
     only: Sequence[str] = (),
     out: StrPath | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
     command: str = "vitkit.reproduce(...)",
+    **machine: Unpack[MachineOptions],
 ) -> Reproduction:
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
@@ -134,11 +129,8 @@ def reproduce(
             arms are left out.
         out: folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again
             continues there.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
         command: continues the study; its record has it.
+        machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
         The result, and the folder; `report.html` in it shows our numbers beside the paper's.
@@ -159,11 +151,10 @@ def reproduce(
         seeds=seeds,
         only=only,
         out=out,
-        device=device,
-        threads=threads,
-        listener=hushed(listener, quiet),
+        command=command,
+        **machine,
     )
-    require_threads(threads)
+    require_threads(options.threads)
     described, folder = ITEMS[item], study_folder(options)
     _refuse_missing(options, described)
     study = _collect if described.design is None else _train
@@ -233,7 +224,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     }
     study = new_study(_kind(options), command, recorded, make_arms(base, design, length.length))
     with study.claim(folder):
-        completed = complete_arms(study.arms, folder, options, command)
+        completed = complete_arms(study.arms, folder, options)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.

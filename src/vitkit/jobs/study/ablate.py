@@ -7,18 +7,19 @@ which every other is compared, image by image and seed by seed.
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from vitkit.config import to_json
-from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.options import Recipe, StudyOptions, Vary
+from vitkit.jobs.series.report import write_page
+from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
@@ -37,11 +38,9 @@ from vitkit.jobs.study.study import (
     plan_arm,
     run_pages,
 )
-from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Table
-from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
+from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
@@ -100,8 +99,15 @@ class Ablation(StudyResult):
         return " ".join(conclusions(self.comparison))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the arms."""
-        return (arm_table(self.comparison),)
+        """Return the table of the arms, the base and the conclusions."""
+        said = conclusions(self.comparison)
+        return (arm_table(self.comparison), self.design.base, self.design.rates, *said)
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the command that predicts with the best arm, unless every run diverged."""
+        best = max((self.comparison.base, *self.comparison.arms), key=lambda arm: arm.mean or 0.0)
+        predict = f"vitkit predict {shlex.quote(str(self.folder / best.folder))} IMAGE_OR_FOLDER"
+        return [f"open {self.folder / 'report.html'} in a browser", *([predict] if best.scores else [])]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -124,11 +130,8 @@ def ablate(
     fixed_rate: bool = False,
     rates: Sequence[float] | None = None,
     out: StrPath | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
     command: str = "vitkit.ablate(...)",
+    **machine: Unpack[MachineOptions],
 ) -> Ablation:
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
@@ -151,11 +154,8 @@ def ablate(
         rates: learning rates that each arm tries instead, with commas between.
         out: folder for the runs and the result; left out, runs/DATA-MODEL-ablation. The same command again
             continues there.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
         command: continues the study; its record has it.
+        machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
         The comparison of each arm with the base, and the folder; `report.html` in it has the same.
@@ -165,7 +165,7 @@ def ablate(
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    machine = StudyOptions(device, threads, hushed(listener, quiet))
+    options = StudyOptions(command=command, **machine)
     place = None if out is None else Path(out)
     design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
     base = design.arms[0].run
@@ -173,23 +173,23 @@ def ablate(
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
     study = new_study(KIND, command, described, design.arms)
     if place is None or not (place / RECORD).exists():
-        _refuse(study.arms, machine, opened)
+        _refuse(study.arms, options, opened)
 
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, opened.images.name, ENDING)
 
     with study.claim(place, numbered) as folder:
-        completed = complete_arms(study.arms, folder, machine, command)
-        with machine.listener.progress("comparing the arms"):
+        completed = complete_arms(study.arms, folder, options)
+        with options.listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        replace_file(folder / "report.html", [_render(ablation, command).encode()])
+        _write(ablation, command)
     return ablation
 
 
-def _refuse(arms: Sequence[Arm], machine: StudyOptions, opened: Opened) -> None:
+def _refuse(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> None:
     """Refuse arms that cannot be trained or compared, before a folder is made."""
-    require_threads(machine.threads)
-    check_arms(arms, machine, opened)
+    require_threads(options.threads)
+    check_arms(arms, options, opened)
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
         splits = replace(splits, val_fraction=0.0)
@@ -436,15 +436,15 @@ def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -
     )
 
 
-def plan_ablation(arms: Sequence[Arm], machine: StudyOptions) -> list[Planned]:
+def plan_ablation(arms: Sequence[Arm], options: StudyOptions) -> list[Planned]:
     """Plan the arms of an ablation, with their time as measured now; nothing is written.
 
     Raises:
         VitkitError: as `ablate`, before it trains.
     """
     opened = Opened(arms[0].run, list_images(arms[0].run))
-    _refuse(arms, machine, opened)
-    paces = measure_paces({arm.label: arm.run for arm in arms}, machine, opened)
+    _refuse(arms, options, opened)
+    paces = measure_paces({arm.label: arm.run for arm in arms}, options, opened)
     planned = []
     for arm in arms:
         training, pace = arm.run.training, paces[arm.label]
@@ -455,9 +455,9 @@ def plan_ablation(arms: Sequence[Arm], machine: StudyOptions) -> list[Planned]:
     return planned
 
 
-def _render(ablation: Ablation, command: str) -> str:
-    """Make the page of an ablation, as HTML."""
-    from vitkit.report.template import Part, render_page
+def _write(ablation: Ablation, command: str) -> None:
+    """Write the page of an ablation."""
+    from vitkit.report.template import Part
 
     comparison, design = ablation.comparison, ablation.design
     explained = (
@@ -472,13 +472,8 @@ def _render(ablation: Ablation, command: str) -> str:
     table = _cell_table(ablation)
     if table is not None:
         parts.append((f"Mean {comparison.score} by value", (table,)))
-    return render_page(
-        ablation.folder.resolve().name,
-        [design.base, *conclusions(comparison)],
-        parts,
-        folders=run_pages(ablation.folder, design.arms),
-        command=shown_command(command),
-    )
+    answer, pages = [design.base, *conclusions(comparison)], run_pages(ablation.folder, design.arms)
+    write_page(ablation.folder, answer, parts, pages, command)
 
 
 def _cell_table(ablation: Ablation) -> Table | None:

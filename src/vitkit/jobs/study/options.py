@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from vitkit.listener import Listener
+from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run
 
@@ -16,10 +16,29 @@ Axis: TypeAlias = Literal["data", "steps", "size"]
 """The quantity that grows along the points of a law."""
 
 
+class MachineOptions(TypedDict, total=False):
+    """The options that no result of a study depends on."""
+
+    device: str
+    """where to compute: cpu, gpu or cuda:1; left out, auto: a GPU if there is one."""
+    threads: int | None
+    """CPU threads; left out, as many as PyTorch chooses."""
+    quiet: bool
+    """print nothing but warnings."""
+    listener: Listener
+    """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
+
+
 @dataclass(frozen=True)
 class StudyOptions:
-    """The options that no result of a study depends on: what trains its arms, and who hears of it."""
+    """What trains the arms of a study, who hears of it, and how it is continued."""
 
     device: str = "auto"
     threads: int | None = None
+    quiet: bool = False
     listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
+    command: str = ""
+    """Continues the study; its record has it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "listener", hushed(self.listener, self.quiet))

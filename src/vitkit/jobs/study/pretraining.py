@@ -11,16 +11,16 @@ all three.
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitkit.data.config import Splits
-from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
@@ -39,7 +39,7 @@ from vitkit.jobs.study.study import (
 )
 from vitkit.listener import SILENT, Listener
 from vitkit.result import Block
-from vitkit.runs.config import Architecture, Run, shown_command
+from vitkit.runs.config import Architecture, Run
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
 from vitkit.runs.series_options import SeriesOptions
@@ -140,15 +140,13 @@ def compare_pretraining(
     """
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
-
-    def folders() -> Iterator[Path]:
-        return numbered_folders(run, opened.images.name, ENDING)
+    folders = numbered_folders(run, opened.images.name, ENDING)
 
     tuning = fine_tune_without(run, options, opened, listener)
     # Below `runs/`, a folder that is new, or holds the study that the same command began.
     where = out or next(
         folder
-        for folder in folders()
+        for folder in folders
         if not folder.is_dir() or (_recorded_steps(folder) and read_study(folder).command == command)
     )
     steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, opened, listener)
@@ -162,30 +160,22 @@ def compare_pretraining(
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, "steps": steps}
     study = new_study(KIND, command, described, arms)
 
-    machine = StudyOptions(device=device, threads=threads, listener=listener)
+    machine = StudyOptions(device=device, threads=threads, listener=listener, command=command)
     if not (where / RECORD).exists():
         check_arms(study.arms, machine)
-    with study.claim(where, folders) as folder:
-        _, without_series, longer_series = complete_arms(study.arms, folder, machine, command)
+    with study.claim(where) as folder:
+        _, without_series, longer_series = complete_arms(study.arms, folder, machine)
         _, without, late = study.arms
         tuned = from_start(without.run, folder.resolve() / PRETRAINING)
         arm = Arm(WITH, "with this pre-training", tuned, series)
-        (with_series,) = complete_arms([arm], folder, machine, command)
+        (with_series,) = complete_arms([arm], folder, machine)
         with listener.progress("comparing the arms"):
             first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
             second = compare_arms(folder, (late, arm), (longer_series, with_series))
         helped = Helped(folder, first, second)
-        from vitkit.report.template import render_page
-
         shown = (arm_table(first), *EXPLAINED, difference_plot(first))
-        page = render_page(
-            folder.resolve().name,
-            helped.answers(),
-            [("Arms", shown), ("Against as much time without it", (arm_table(second),))],
-            folders=run_pages(folder, (*study.arms, arm)),
-            command=shown_command(command),
-        )
-        replace_file(folder / "report.html", [page.encode()])
+        parts = [("Arms", shown), ("Against as much time without it", (arm_table(second),))]
+        write_page(folder, helped.answers(), parts, run_pages(folder, (*study.arms, arm)), command)
     listener.show([("report", [str(folder / "report.html")])])
     return helped
 

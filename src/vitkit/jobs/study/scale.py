@@ -19,24 +19,26 @@ the number of parameters does not depend on the number of tokens, and a larger m
 import bisect
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from vitkit.config import to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
-from vitkit.durable import replace_file, replace_json
+from vitkit.durable import replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study.options import Axis, Recipe, StudyOptions
+from vitkit.jobs.series.report import write_page
+from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.study.study import (
     RECORD,
     Arm,
@@ -50,13 +52,12 @@ from vitkit.jobs.study.study import (
     read_study,
 )
 from vitkit.jobs.train_run import check_run
-from vitkit.listener import Listener, hushed
+from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Plot, Table
 from vitkit.runs.budget import Pace, with_steps
-from vitkit.runs.config import Run, StartConfig, shown_command
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
@@ -117,8 +118,15 @@ class Scale(StudyResult):
         return " ".join(conclusions(self))
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the points."""
-        return (point_table(self),)
+        """Return the table of the points, the conclusions and the remarks."""
+        return (point_table(self), *conclusions(self), *remarks(self))
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the command that predicts with the largest point."""
+        return (
+            f"open {self.folder / 'report.html'} in a browser",
+            f"vitkit predict {shlex.quote(str(self.folder / self.held_out.folder))} IMAGE_OR_FOLDER",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -219,7 +227,9 @@ def point_table(result: Scale) -> Table:
         seeds = ", ".join(shown(result, error) for error in place.point.errors)
         rows.append((place.label, shown(result, place.point.error), seeds, law, remark))
     return Table(
-        (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"), tuple(rows)
+        (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"),
+        tuple(rows),
+        text=(0, -1),
     )
 
 
@@ -233,22 +243,12 @@ def write_result(result: Scale, command: str) -> Path:
     Returns:
         The page.
     """
-    from vitkit.report.template import render_page
-
     folder = result.folder
     replace_json(folder / "scale.json", without_places(result.to_json()))
     folders = [place.folder for place in (*result.measured, result.held_out)]
     pages = [name for name in folders if (folder / name / "report.html").exists()]
-    page = render_page(
-        folder.resolve().name,
-        conclusions(result),
-        [("Points", (point_table(result), *remarks(result), _plot(result)))],
-        folders=pages,
-        command=shown_command(command),
-    )
-    path = folder / "report.html"
-    replace_file(path, [page.encode()])
-    return path
+    shown: list[Block] = [point_table(result), *remarks(result), _plot(result)]
+    return write_page(folder, conclusions(result), [("Points", shown)], pages, command)
 
 
 def _plot(result: Scale) -> Plot:
@@ -351,11 +351,8 @@ def scale(
     budget: str | None = None,
     start: StrPath = "",
     out: StrPath | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
     command: str = "vitkit.scale(...)",
+    **machine: Unpack[MachineOptions],
 ) -> Scale:
     """Say what three times more images, steps or size would buy, on your images: vitkit scale DATA.
 
@@ -381,11 +378,8 @@ def scale(
         start: weights that each point begins from, as for vitkit train --start; left out, new ones.
         out: folder for the runs and the result; left out, runs/DATA-MODEL-scale-AXIS, where the same command
             again goes on.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
         command: continues the study; its record has it.
+        machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
         The law, the prediction and the measured error; the page is `report.html` in its folder.
@@ -396,22 +390,22 @@ def scale(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     design = Design(along, points, seeds, hold, budget)
-    listener = hushed(listener, quiet)
-    machine = StudyOptions(device, threads, listener)
+    options = StudyOptions(command=command, **machine)
+    listener = options.listener
     run = base_run(data, recipe, start, listener)
-    opened = _open_images(run, design, machine)
+    opened = _open_images(run, design, options)
     place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
-    plan = _plan(design, machine, opened, _read_budget(place, design))
+    plan = _plan(design, options, opened, _read_budget(place, design))
     described = to_json(design)
     if budget is not None:  # chosen by the clock once: a study that is continued reads them here
         described |= {"steps": plan.steps, "seconds": plan.seconds}
     study = new_study(KIND, command, described, plan.arms)
     if not (place / RECORD).exists():  # a study that has begun was checked then
-        check_arms(study.arms, machine, opened)
+        check_arms(study.arms, options, opened)
     *fitted, last = study.arms
     with study.claim(place) as folder:
         listener.show([("points", describe_plan(plan))])
-        completed = complete_arms(fitted, folder, machine, command)
+        completed = complete_arms(fitted, folder, options)
         measured = tuple(
             _measure(x, arm, series)
             for x, arm, series in zip(plan.places[:-1], fitted, completed, strict=True)
@@ -421,7 +415,7 @@ def scale(
         _keep_prediction(folder, fit, prediction)
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
         try:
-            series = complete_arm(last, folder, f"the held-out point, {last.label}", machine, command)
+            series = complete_arm(last, folder, f"the held-out point, {last.label}", options)
         except NonFiniteError as error:  # a result too: the law is then said not to hold
             listener.warn(str(error))
             series = read_series(folder / last.folder)
@@ -431,15 +425,15 @@ def scale(
     return result
 
 
-def plan_scale(run: Run, design: Design, machine: StudyOptions) -> ScalePlan:
+def plan_scale(run: Run, design: Design, options: StudyOptions) -> ScalePlan:
     """Choose the points of a study and measure how long they take, without training them.
 
     Raises:
         VitkitError: as `scale`.
     """
-    opened = _open_images(with_absolute_paths(run), design, machine)
-    plan = _plan(design, machine, opened, None, measure=True)
-    check_arms(plan.arms, machine, opened)
+    opened = _open_images(with_absolute_paths(run), design, options)
+    plan = _plan(design, options, opened, None, measure=True)
+    check_arms(plan.arms, options, opened)
     return plan
 
 
@@ -476,14 +470,14 @@ def propose_recipe(data: str, listener: Listener, has_model: bool = False) -> st
         return suggest_recipe(sample_sizes(list_images(Run(data=data)).splits["train"]), has_model)
 
 
-def _open_images(run: Run, design: Design, machine: StudyOptions) -> Opened:
+def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
     """List the images, and refuse images and options that do not allow a law of scale.
 
     Raises:
         VitkitError: there are no test images; an option is given that the points themselves decide; the task
             measures no error; or the number of threads is impossible.
     """
-    require_threads(machine.threads)
+    require_threads(options.threads)
     if run.start.start and design.along == "size":
         raise VitkitError("Along size every point is a new model, which no start fits: leave --start out.")
     if run.splits.subset is not None:
@@ -499,14 +493,14 @@ def _open_images(run: Run, design: Design, machine: StudyOptions) -> Opened:
             f"A law of scale is one of errors, and {run.task} is judged by {monitor.metric}: neither "
             "a fraction that is right nor a loss. Choose another --task."
         )
-    with machine.listener.progress("listing images"):
+    with options.listener.progress("listing images"):
         data = list_images(run)
     if "test" not in data.splits:
         raise VitkitError(
             "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
         )
     if design.along == "data" and run.start.start and is_training_data(describe_start(run).card, run.data):
-        machine.listener.warn(
+        options.listener.warn(
             f"{run.start.start} was trained on these images, also on images that the smaller points leave "
             "out: the law does not hold for more images."
         )
@@ -531,7 +525,7 @@ def _read_budget(out: Path, design: Design) -> tuple[int, float] | None:
 
 def _plan(
     design: Design,
-    machine: StudyOptions,
+    options: StudyOptions,
     opened: Opened,
     recorded: tuple[int, float] | None,
     measure: bool = False,
@@ -539,7 +533,7 @@ def _plan(
     """Choose the points; a new study with a budget times its steps first.
 
     Args:
-        design, machine: of the study.
+        design, options: of the study.
         opened: the run that the points are variants of, and its images.
         recorded: the steps and seconds of a study that has begun with a budget.
         measure: whether to time the points without a budget too.
@@ -559,9 +553,9 @@ def _plan(
     elif budget is not None or measure:
         # The largest first, by which all are timed whose models are alike.
         largest, *others = (point for _, _, point in reversed(_make_points(design, run, data, steps)))
-        check_run(largest, device=machine.device, threads=machine.threads, opened=opened)
+        check_run(largest, device=options.device, threads=options.threads, opened=opened)
         timed = {f"point {number}": point for number, point in enumerate([largest, *others])}
-        paces = [*reversed(measure_paces(timed, machine, opened).values())]
+        paces = [*reversed(measure_paces(timed, options, opened).values())]
 
         def cost(steps: int) -> float:
             return _seconds(_make_points(design, run, data, steps), paces, data, design.seeds)

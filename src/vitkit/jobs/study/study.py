@@ -26,7 +26,7 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.listener import Listener, Measured, Progress
+from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.result import Plot, Result, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options
@@ -110,7 +110,11 @@ class Study:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 own = folder.resolve()
-                write(folder / RECORD, _with_starts(self, lambda start: _path_within(start, own)))
+
+                def within(start: str) -> str:
+                    return str(Path(start).relative_to(own)) if Path(start).is_relative_to(own) else start
+
+                write(folder / RECORD, _with_starts(self, within))
             yield folder
 
 
@@ -218,11 +222,6 @@ def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None
             progress(number)
 
 
-def _path_within(start: str, folder: Path) -> str:
-    """Shorten the path of a start to its part within a folder; a start elsewhere stays as it is."""
-    return str(Path(start).relative_to(folder)) if Path(start).is_relative_to(folder) else start
-
-
 def _with_starts(study: Study, change: Callable[[str], str]) -> Study:
     """Change the paths of the starts of all arms."""
     arms = (
@@ -288,7 +287,7 @@ def run_pages(folder: Path, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, command: str) -> list[Series]:
+def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions) -> list[Series]:
     """Train every arm of a study until it has ended; an arm that has begun is continued.
 
     A study goes on although an arm diverges with every rate or every seed: the listener is warned, and no
@@ -298,7 +297,6 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, comm
         arms: in the order in which they are trained.
         folder: of the study, held by `Study.claim`.
         options: of the study.
-        command: that began the study, for the records of the arms.
 
     Returns:
         The series of each arm.
@@ -311,7 +309,7 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, comm
     for number, arm in enumerate(arms, start=1):
         place = f"arm {number} of {len(arms)}, {arm.label}"
         try:
-            series = complete_arm(arm, folder, place, options, command)
+            series = complete_arm(arm, folder, place, options)
         except NonFiniteError as error:
             options.listener.warn(str(error))
             series = read_series(folder / arm.folder)
@@ -319,7 +317,7 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, comm
     return completed
 
 
-def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions, command: str) -> Series:
+def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> Series:
     """Train an arm until it has ended; if it has begun, it is continued.
 
     Args:
@@ -327,7 +325,6 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions, comm
         folder: of the study.
         place: its place among the arms, for messages: "arm 2 of 5, position none".
         options: of the study; the listener's messages name the arm.
-        command: that began the study, for the record of the arm.
 
     Raises:
         NonFiniteError: training diverged with every rate, or with every seed.
@@ -348,7 +345,7 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions, comm
             resume=may_have_moved,
             device=options.device,
             threads=options.threads,
-            command=command,
+            command=options.command,
             listener=_ArmListener(options.listener, arm.label, place),
         )
     except InterruptedTraining as stop:
@@ -371,30 +368,29 @@ def _with_own_option(sentence: str) -> str:
     return re.sub("^runs is", "seeds is", sentence)
 
 
-class _ArmListener(Listener):
+class _ArmListener(RelayingListener):
     """Passes on the messages of one arm among many that a person has to see: which of its runs begins, the
     score of each rate and the chosen rate, progress and warnings. Each names the arm."""
 
     def __init__(self, listener: Listener, name: str, place: str) -> None:
-        self._listener, self._name, self._place = listener, name, place
+        super().__init__(listener)
+        self._name, self._place = name, place
+
+    def note(self, sentence: str) -> None:
+        pass
 
     def warn(self, sentence: str) -> None:
-        self._listener.warn(f"{self._name}: {sentence}")
+        super().warn(f"{self._name}: {sentence}")
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         for heading, lines in rows:
             if heading in ("run", "val", "chosen"):
-                self._listener.note(f"{self._place}: {_with_own_option(' '.join(lines))}")
+                super().note(f"{self._place}: {_with_own_option(' '.join(lines))}")
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with self._listener.progress(f"{self._name}: {what}", total, unit=unit) as progress:
+        with super().progress(f"{self._name}: {what}", total, unit=unit) as progress:
             yield progress
-
-    @contextmanager
-    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
-        with self._listener.run(folder, step, total) as measured:
-            yield measured
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from vitkit import config
 from vitkit._version import __version__
@@ -36,12 +36,10 @@ from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series.series import recorded_run
-from vitkit.jobs.study.options import StudyOptions
+from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
-from vitkit.listener import Listener, hushed
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import Part, render_page
 from vitkit.result import Block, Number, Result, Table, Text
 from vitkit.runs.config import Run, StartConfig, with_options
@@ -351,11 +349,8 @@ def vtab(
     rates: Sequence[float] | None = None,
     seed: int = 0,
     workers: int | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
     command: str = "vitkit.vtab(...)",
+    **machine: Unpack[MachineOptions],
 ) -> Vtab:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
@@ -385,17 +380,14 @@ def vtab(
         seed: seed of the order of the images and all that is drawn.
         workers: processes that decode the images that do not fit into memory; left out, one for each CPU
             core.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
         command: continues the study; its record has it.
+        machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Raises:
         VitkitError: there is no task, a list of images is malformed, or `out` holds another result.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    machine = StudyOptions(device, threads, hushed(listener, quiet))
+    options = StudyOptions(command=command, **machine)
     if not root:
         raise VitkitError(
             "Where are the tasks? Give --root FOLDER, a folder with a folder for each task, such as cifar/ "
@@ -405,11 +397,11 @@ def vtab(
     tried = tuple(rates or RATES[protocol]) if sweep else ()
     if out is not None:
         require_folder(Path(out))
-    with machine.listener.progress("looking at the tasks"):
+    with options.listener.progress("looking at the tasks"):
         there = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
         listings = [_list_hashes(task, sweep) for task in there.tasks]
-    with machine.listener.progress("looking at the start"):
+    with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
         weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in files)
         settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
@@ -435,7 +427,7 @@ def vtab(
         scores = []
         for number, (task, arm, hashes) in enumerate(zip(there.tasks, arms, listings, strict=True), start=1):
             place = f"task {number} of {len(arms)}, {task.folder}"
-            scores.append(complete_task(task, arm, hashes, folder, place, machine, command))
+            scores.append(complete_task(task, arm, hashes, folder, place, options))
         result = Vtab(
             start=absolute_start(str(start)),
             root=absolute_spec(str(root)),
@@ -469,8 +461,7 @@ def complete_task(
     hashes: Mapping[Path, str],
     folder: Path,
     place: str,
-    machine: StudyOptions,
-    command: str,
+    options: StudyOptions,
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
@@ -480,8 +471,7 @@ def complete_task(
         hashes: the hashes of its lists of images, as they are now.
         folder: of the study.
         place: its place among the tasks, for messages.
-        machine: trains it.
-        command: that began the study.
+        options: of the study.
 
     Raises:
         VitkitError: its lists of images have changed since its runs were trained.
@@ -493,7 +483,7 @@ def complete_task(
         series = read_series(own)
     is_new = series is None or not series.ended
     if series is None or not series.ended:
-        series = complete_arm(arm, folder, place, machine, command)
+        series = complete_arm(arm, folder, place, options)
     lists = {own / "final": task.all_training}
     lists |= {own / member.folder: task.most_training for member in series.rates if member.finished}
     for run, path in lists.items():
@@ -505,7 +495,7 @@ def complete_task(
             )
     score = read_task(task, own, series)
     if is_new:
-        machine.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
+        options.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
     return score
 
 
