@@ -32,7 +32,7 @@ from vitkit.weights.loading import Identity
 from vitkit.weights.loading import load as load_checkpoint
 from vitkit.weights.model_card import changed_pixels, preprocessing_of
 from vitkit.weights.peers import library_logits
-from vitkit.weights.saving import lost_numerics, save
+from vitkit.weights.saving import save
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
@@ -198,7 +198,8 @@ def convert(
     """
     listener, out, to = hushed(listener, quiet), Path(out), to or format_for(out)
     refuse_taken(out)
-    if find_format(to).is_folder and out.name.endswith(ENDINGS):
+    written_format = find_format(to)
+    if written_format.is_folder and out.name.endswith(ENDINGS):
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
     given = LoadOptions(
         num_classes=num_classes,
@@ -214,7 +215,7 @@ def convert(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither the "
             f"source ({identity.format}) nor the destination ({to}) is one."
         )
-    lost = lost_numerics(model.config, to)
+    lost = written_format.lost_numerics(model.config)
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
         written = save(model, folder / out.name, to).path
