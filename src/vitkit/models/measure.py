@@ -734,7 +734,10 @@ def _pass(
         with torch.autocast("cpu", torch.bfloat16, enabled=compute.precision == "bfloat16"):
             logits = model(images)
             if training:
-                loss = _loss(logits)
+                # The cross-entropy to targets of one number a class, as in training by classification.
+                rows = logits.flatten(0, -2)
+                loss = F.cross_entropy(rows, torch.zeros_like(rows, dtype=torch.float32))
+                del rows
         forward_end = ledger.time
         if training:
             del logits  # in training they are gone when the objective has returned
@@ -742,12 +745,6 @@ def _pass(
             del loss
     ledger.close(model)
     return forward_end, ledger
-
-
-def _loss(logits: Tensor) -> Tensor:
-    """Give the cross-entropy to targets of one number a class, as in training by classification."""
-    rows = logits.flatten(0, -2)
-    return F.cross_entropy(rows, torch.zeros_like(rows, dtype=torch.float32))
 
 
 def _repeated(

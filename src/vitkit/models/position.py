@@ -326,10 +326,9 @@ def resize_grid(
     """
     # In float64: in float32 the interpolation's own coordinates are off by 3e-6.
     channels_first = grid.permute(2, 0, 1)[None].double()  # (1, D, rows, columns)
-    if interpolation == "original":
-        resized = F.interpolate(channels_first, size=new_shape, mode="bilinear", align_corners=True)
-    elif interpolation == "torchvision":
-        resized = F.interpolate(channels_first, size=new_shape, mode="bicubic", align_corners=True)
+    if interpolation in ("original", "torchvision"):
+        mode = "bilinear" if interpolation == "original" else "bicubic"
+        resized = F.interpolate(channels_first, size=new_shape, mode=mode, align_corners=True)
     elif interpolation == "dinov2":
         # 0.1 kept a rounding error from losing a row (DINO `vision_transformer.py`, `interpolate_offset` in
         # DINOv2), and the weights were trained with the coordinates that it moves.

@@ -19,15 +19,11 @@ from torch import Tensor, nn
 from vitkit.models.axial_mixing import AxialMixing
 from vitkit.models.config.resnet_config import (
     GROUPS,
+    BackboneConfig,
+    ResNetConfig,
     UnitShape,
     halve,
     unit_shapes,
-)
-from vitkit.models.config.resnet_config import (
-    BackboneConfig as BackboneConfig,
-)
-from vitkit.models.config.resnet_config import (
-    ResNetConfig as ResNetConfig,
 )
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal
 
