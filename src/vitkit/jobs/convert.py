@@ -69,11 +69,6 @@ class Parity:
             for difference, scale in pairs
         )
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether the logits and features are finite, so that they can be compared."""
-        return math.isfinite(self.logits_scale) and math.isfinite(self.features_scale)
-
     def __str__(self) -> str:
         parts = [
             f"{name} (up to {scale:.2g}) differ by at most {difference:.1e}"
@@ -222,7 +217,7 @@ def convert(
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         again = load_checkpoint(written, same).model
         parity = compare(model, again, listener)
-        if not parity.is_finite:
+        if not math.isfinite(parity.logits_scale + parity.features_scale):
             raise VitkitError(
                 f"{identity.file} gives logits that are not finite, so nothing can be compared: its weights "
                 "overflow or are damaged. Nothing was written."
@@ -300,7 +295,7 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
         evaluation_mode(other),
         listener.progress("comparing images", IMAGES) as progress,
     ):
-        for done, image in enumerate(_singly(images), 1):
+        for done, image in enumerate(images.chunk(IMAGES), 1):
             outputs.append((model.features(image), other.features(image), model(image), other(image)))
             progress(done)
     ours, theirs, our_logits, their_logits = (torch.cat(parts) for parts in zip(*outputs, strict=True))
@@ -322,7 +317,7 @@ def compare_with_library(model: ImageModel, path: Path, library: Library) -> Par
     images = model.normalize(fixed_images(model))
     theirs = library_logits(library, path, images)
     with evaluation_mode(model):
-        ours = torch.cat([model(part) for part in _singly(images)])
+        ours = torch.cat([model(part) for part in images.chunk(IMAGES)])
     if ours.shape != theirs.shape:
         raise VitkitError(f"{library} gives {tuple(theirs.shape)} where vitkit gives {tuple(ours.shape)}.")
     return _parity((ours, theirs), None) if model.config.num_classes else _parity(None, (ours, theirs))
@@ -353,8 +348,3 @@ def fixed_images(model: ImageModel) -> Tensor:
         coarse = torch.from_numpy(rng.uniform(size=(1, channels, cells, cells)))
         images[i] = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0].numpy()
     return torch.from_numpy((255 * images).round().astype(np.uint8))
-
-
-def _singly(images: Tensor) -> list[Tensor]:
-    """Cut a batch into single images, to bound the memory of the largest models' activations."""
-    return [images[i : i + 1] for i in range(len(images))]

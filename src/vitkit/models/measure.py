@@ -368,10 +368,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.gradient_made[address(parameter)] = span.born
         self.alive = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # PyTorch's default wraps the method below so that its first call imports the compiler, for seconds.
-        return False
+    # PyTorch's default wraps the method below so that its first call imports the compiler, for seconds.
+    _should_skip_dynamo = classmethod(lambda cls: False)
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -16,6 +16,7 @@ from typing import Any
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
+from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
@@ -121,14 +122,9 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
     )
     _refuse_other_vits(source, settings, prefix, heads, width)
-    size = (
-        (settings.image_size, settings.image_size)
-        if isinstance(settings.image_size, int)
-        else settings.image_size
-    )
     processor, mean, std = read_pixels(source, in_channels)
     config = ViTConfig(
-        image_size=size,
+        image_size=height_and_width(settings.image_size),
         patch_size=(patch_height, patch_width),
         width=width,
         depth=table.count_layers(source, re.escape(f"{prefix}{naming['layers']}.") + r"(\d+)\."),
