@@ -45,15 +45,8 @@ class Position(nn.Module):
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
         """Give the embedding on another grid, `(1, P + rows * columns, D)`, with gradients."""
-        if grid == self.grid:
-            return self()  # type: ignore[no-any-return]
-        embedding = self()
         return resize_position_embedding(
-            embedding,
-            grid,
-            prefix_tokens=self.prefix_rows,
-            old_grid=self.grid,
-            interpolation=interpolation,
+            self(), grid, prefix_tokens=self.prefix_rows, old_grid=self.grid, interpolation=interpolation
         )
 
     def fit_positions(
@@ -85,12 +78,9 @@ class LearnedPosition(Position):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
+        kept, embedding = self.prefix_rows, tensors["embedding"]
         resized = resize_position_embedding(
-            tensors["embedding"],
-            self.grid,
-            prefix_tokens=self.prefix_rows,
-            old_grid=old_grid,
-            interpolation=interpolation,
+            embedding, self.grid, prefix_tokens=kept, old_grid=old_grid, interpolation=interpolation
         )
         return {"embedding": resized}
 

@@ -17,14 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import (
-    AttentionWeights,
-    BatchRows,
-    Grid,
-    ImageModel,
-    Taps,
-    lecun_normal,
-)
+from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
