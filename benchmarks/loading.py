@@ -20,8 +20,8 @@ from typing import cast
 import torch
 
 from vitkit import load_model
-from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
+from vitkit.weights.create import create_model
 from vitkit.weights.format_names import MODULES, Format
 from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.saving import save_model
@@ -33,7 +33,7 @@ import sys, time
 import numpy as np
 import torch
 from vitkit import load_model
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 path, heads, extra = sys.argv[1:]
 create_model("ViT-16x1x2/16")(torch.zeros(1, 3, 224, 224))  # libraries loaded, threads started
 rss = lambda: 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from vitkit.data.stream.batch import Batch
-from vitkit.models.build import create_model
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
+from vitkit.weights.create import create_model
 
 EVERY = 24
 """Steps between saves: more than are made while one is written."""

@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from benchmarks.saving import Noise
 
-from vitkit.models.build import create_model
 from vitkit.runs.machine import keep_freed_memory
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
+from vitkit.weights.create import create_model
 from vitkit.world import World
 
 BATCH = 8

@@ -12,7 +12,7 @@ import sys
 
 STEP = """
 import time, torch, torch.nn.functional as F
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.training.optim import OptimizerConfig, create_optimizer
 torch.set_num_threads(2)
 model = create_model("ViT-64x4x4/4", 10, 16).train()

@@ -12,10 +12,10 @@ from PIL import Image
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import default_start
-from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, read_run
 from vitkit.runs.step_cost import Cost
+from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import Fetched

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitkit.cli.main import run
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("inside")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 HOSTILE = "cat\x1b]0;owned\x07\u202egnp\x9b2J"

@@ -7,10 +7,10 @@ import pytest
 from vitkit.cli.main import run
 from vitkit.jobs.cost import JFT_IMAGES, Table6Row, count_table6
 from vitkit.jobs.models import matching
-from vitkit.models.build import create_model
 from vitkit.models.measure import forward_flops, parameters, training_flops, training_memory
 from vitkit.models.zoo import list_models, model_config
 from vitkit.training.config import OptimizerConfig
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 

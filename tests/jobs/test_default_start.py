@@ -15,11 +15,11 @@ from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.jobs import default_start
 from vitkit.jobs.default_start import PATIENCE, DefaultStart, choose_start
-from vitkit.models.build import create_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.step_cost import Cost
 from vitkit.weights import published
+from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.published import PublishedStart, default_starts, starts

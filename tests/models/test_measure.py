@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline, compiled_block
 from vitkit.models import fast, measure
-from vitkit.models.build import build_model, create_model
+from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import EVA02_ROTARY, ViTConfig
@@ -29,6 +29,7 @@ from vitkit.models.resnet import StdConv2d
 from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import clip_gradients, create_optimizer
+from vitkit.weights.create import create_model
 
 SMALL = vit_config("ViT-24x3x2/8x4", num_classes=7, image_size=(35, 18))
 CONFIGS = [

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.models.build import create_model
 from vitkit.models.measure import parameters
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config
+from vitkit.weights.create import create_model
 
 
 def draw_weights(model: ViT) -> None:

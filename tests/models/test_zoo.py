@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model, create_model
+from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.measure import count_parameters
 from vitkit.models.other_names import name_here
 from vitkit.models.zoo import NAMES, changed_name, list_models, model_config, name_of, vit_config, zoo_name
 from vitkit.runs.folder import is_checkpoint
+from vitkit.weights.create import create_model
 
 
 def test_names_of_the_paper_and_of_the_files_are_the_same() -> None:

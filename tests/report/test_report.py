@@ -21,7 +21,7 @@ from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import Classification, classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
-from vitkit.models.build import build_model, create_model
+from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
@@ -32,6 +32,7 @@ from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows
 from vitkit.tasks.classification.report import report as classification_report
+from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (

@@ -13,7 +13,6 @@ from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
-from vitkit.models.build import create_model
 from vitkit.runs import outlook as memory
 from vitkit.runs import plan
 from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
@@ -23,6 +22,7 @@ from vitkit.runs.plan import choose_length, look_at
 from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
 from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 SMALL = Run(

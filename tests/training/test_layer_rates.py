@@ -10,11 +10,12 @@ import torch
 from tests.helpers.tiny_models import TINY
 from tests.training.small_run import OPTIMIZER, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model, create_model
+from vitkit.models.build import build_model
 from vitkit.training.checkpoint import find_checkpoint
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.layer_rates import rate_scales
 from vitkit.training.optim import create_optimizer, decay_groups, set_rate
+from vitkit.weights.create import create_model
 
 
 def scales_by_name(name: str, config: OptimizerConfig) -> dict[str, float]:

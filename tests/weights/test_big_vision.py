@@ -16,8 +16,9 @@ from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model, create_model
+from vitkit.models.build import build_model
 from vitkit.models.position import sincos_2d
+from vitkit.weights.create import create_model
 from vitkit.weights.files.source import open_source
 from vitkit.weights.formats.big_vision import read
 from vitkit.weights.model_card import card_of

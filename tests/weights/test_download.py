@@ -20,7 +20,7 @@ from safetensors.torch import save
 from tests.helpers.file_server import Hosted, Server, npz, refused, running_server
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import fetch, is_local

@@ -16,7 +16,7 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.weights.model_card import (
     ModelCard,
     card_of,

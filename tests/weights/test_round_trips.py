@@ -14,7 +14,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
 from vitkit.weights.format_names import Format
-from vitkit.weights.saving import save_model, unsupported
+from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.saving import save_model
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 LARGEST = 700_000_000
@@ -59,7 +60,8 @@ def check(model: ImageModel, format: Format, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "format"), [(name, f) for name in NAMES for f in FORMATS if not unsupported(shrunk(name), f)]
+    ("name", "format"),
+    [(name, f) for name in NAMES for f in FORMATS if not find_format(f).unsupported(shrunk(name))],
 )
 def test_every_model_in_every_layout_in_small(name: str, format: Format, tmp_path: Path) -> None:
     check(drawn(shrunk(name)), format, tmp_path)
@@ -74,7 +76,7 @@ def test_every_model_in_every_layout(name: str, tmp_path: Path) -> None:
             pytest.skip(f"more than {LARGEST:,} parameters")
     model = drawn(config)
     for format in FORMATS:
-        if not unsupported(config, format):
+        if not find_format(format).unsupported(config):
             check(model, format, tmp_path / format)
             for path in sorted(tmp_path.rglob("*"), reverse=True):
                 path.unlink() if path.is_file() else path.rmdir()

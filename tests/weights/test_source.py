@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tests.helpers.weight_files import STATE, assert_is_state, contents, notes_of, refused
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.weights.files.source import open_source
 from vitkit.weights.saving import save_model
 

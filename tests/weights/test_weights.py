@@ -17,8 +17,8 @@ from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters
+from vitkit.weights.create import create_model
 from vitkit.weights.files.checksum import HashingWriter
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 from vitkit.weights.format_names import Format

@@ -18,7 +18,7 @@ from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import Identity
-from vitkit.weights.model_card import notable_fields, to_give_away
+from vitkit.weights.model_card import by_channel, notable_fields, to_give_away
 
 CLASSES_SHOWN = 10
 """Class names in a summary; the record has all."""
@@ -113,7 +113,7 @@ def described(identity: Identity) -> str:
 
 
 def _pixels(config: ModelConfig) -> str:
-    return f"pixels: mean {_values(config.image_mean)}, std {_values(config.image_std)} (of [0, 1])"
+    return f"pixels: mean {by_channel(config.image_mean)}, std {by_channel(config.image_std)} (of [0, 1])"
 
 
 def _resized_positions(identity: Identity) -> list[str]:
@@ -122,10 +122,6 @@ def _resized_positions(identity: Identity) -> list[str]:
     return (
         [f"positions: resized by {INTERPOLATIONS[identity.card.position_interpolation]}"] if resized else []
     )
-
-
-def _values(numbers: tuple[float, ...]) -> str:
-    return f"{numbers[0]:g}" if len(set(numbers)) == 1 else ", ".join(f"{number:g}" for number in numbers)
 
 
 def _differences(config: ModelConfig) -> list[tuple[str, Any]]:

@@ -32,7 +32,7 @@ from vitkit.weights.loading import Identity
 from vitkit.weights.loading import load as load_checkpoint
 from vitkit.weights.model_card import changed_pixels, preprocessing_of
 from vitkit.weights.peers import library_logits
-from vitkit.weights.saving import lost_numerics, save
+from vitkit.weights.saving import save
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
@@ -68,11 +68,6 @@ class Parity:
             difference is None or (difference <= tolerance * max(1.0, scale) and math.isfinite(difference))
             for difference, scale in pairs
         )
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the logits and features are finite, so that they can be compared."""
-        return math.isfinite(self.logits_scale) and math.isfinite(self.features_scale)
 
     def __str__(self) -> str:
         parts = [
@@ -198,7 +193,8 @@ def convert(
     """
     listener, out, to = hushed(listener, quiet), Path(out), to or format_for(out)
     refuse_taken(out)
-    if find_format(to).is_folder and out.name.endswith(ENDINGS):
+    written_format = find_format(to)
+    if written_format.is_folder and out.name.endswith(ENDINGS):
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
     given = LoadOptions(
         num_classes=num_classes,
@@ -214,14 +210,14 @@ def convert(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither the "
             f"source ({identity.format}) nor the destination ({to}) is one."
         )
-    lost = lost_numerics(model.config, to)
+    lost = written_format.lost_numerics(model.config)
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
         written = save(model, folder / out.name, to).path
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         again = load_checkpoint(written, same).model
         parity = compare(model, again, listener)
-        if not parity.is_finite:
+        if not math.isfinite(parity.logits_scale + parity.features_scale):
             raise VitkitError(
                 f"{identity.file} gives logits that are not finite, so nothing can be compared: its weights "
                 "overflow or are damaged. Nothing was written."
@@ -299,7 +295,7 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
         evaluation_mode(other),
         listener.progress("comparing images", IMAGES) as progress,
     ):
-        for done, image in enumerate(_singly(images), 1):
+        for done, image in enumerate(images.chunk(IMAGES), 1):
             outputs.append((model.features(image), other.features(image), model(image), other(image)))
             progress(done)
     ours, theirs, our_logits, their_logits = (torch.cat(parts) for parts in zip(*outputs, strict=True))
@@ -321,7 +317,7 @@ def compare_with_library(model: ImageModel, path: Path, library: Library) -> Par
     images = model.normalize(fixed_images(model))
     theirs = library_logits(library, path, images)
     with evaluation_mode(model):
-        ours = torch.cat([model(part) for part in _singly(images)])
+        ours = torch.cat([model(part) for part in images.chunk(IMAGES)])
     if ours.shape != theirs.shape:
         raise VitkitError(f"{library} gives {tuple(theirs.shape)} where vitkit gives {tuple(ours.shape)}.")
     return _parity((ours, theirs), None) if model.config.num_classes else _parity(None, (ours, theirs))
@@ -352,8 +348,3 @@ def fixed_images(model: ImageModel) -> Tensor:
         coarse = torch.from_numpy(rng.uniform(size=(1, channels, cells, cells)))
         images[i] = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0].numpy()
     return torch.from_numpy((255 * images).round().astype(np.uint8))
-
-
-def _singly(images: Tensor) -> list[Tensor]:
-    """Cut a batch into single images, to bound the memory of the largest models' activations."""
-    return [images[i : i + 1] for i in range(len(images))]

@@ -12,7 +12,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT, encoder_block
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.zoo import ModelConfig
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
@@ -52,24 +52,3 @@ def build_empty(build: Callable[[], Model]) -> Model:
             f"A model of these sizes is larger than any memory ({str(error).splitlines()[0]}): choose "
             "smaller patches, images or layers."
         ) from error
-
-
-def create_model(
-    name: str,
-    num_classes: int = 1000,
-    image_size: int | tuple[int, int] = 224,
-    *,
-    generator: torch.Generator | None = None,
-) -> ImageModel:
-    """Create a model with new weights.
-
-    Args:
-        name: of the zoo's grammar, such as `ViT-B/16`, `R50+ViT-B/16` or `BiT-R50x1`.
-        num_classes: K, the number of logits.
-        image_size: pixels, one number or `(height, width)`.
-        generator: source of the initial weights; left out, PyTorch's default one.
-
-    For another activation or dropout, change the configuration and build from that:
-    `vitkit.build_model(dataclasses.replace(vitkit.model_config("ViT-B/16"), gelu="erf"))`.
-    """
-    return build_model(model_config(name, num_classes, image_size), generator)

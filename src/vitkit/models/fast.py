@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
-from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents, plain_class
+from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm
 from vitkit.models.pool import ClassTokenPool
 from vitkit.models.position import RotaryPosition2D
@@ -308,7 +308,7 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
     """
     for name in ("compiled", *WATCHES):
         part.__dict__.pop(name, None)
-    plain = plain_class(part)
+    plain = vars(type(part)).get("plain", type(part))
     part.__class__ = FAST.get(plain, plain) if fast else plain
     if fast:
         part.__dict__ |= {name: Watch() for name in WATCHES}

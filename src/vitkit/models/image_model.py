@@ -7,7 +7,7 @@ the weights.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import PLAIN, Compute, Precision
-from vitkit.models.config.image_config import LARGEST as LARGEST
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import Interpolation, ViTConfig
 
@@ -43,24 +42,6 @@ class BatchRows:
     """Images of the larger batch, of which these are `start` to `stop - 1`."""
     seed: int
     """The seed of dropout."""
-
-
-@runtime_checkable
-class ComputesBuffers(Protocol):
-    """A part of a model with buffers that follow from its sizes, are not learned and stand in no file."""
-
-    def make_buffers(self) -> None:
-        """Compute the buffers; on the meta device only make room for them."""
-
-
-@runtime_checkable
-class ResizesPositions(Protocol):
-    """A part of a model with parameters whose shapes depend on the image size."""
-
-    def fit_positions(
-        self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation, /
-    ) -> dict[str, Tensor]:
-        """Resize the part's own parameters, by name, made for another image size (paper 3.2)."""
 
 
 class ImageModel(nn.Module):
@@ -122,11 +103,14 @@ class ImageModel(nn.Module):
         raise NotImplementedError
 
     def compute_buffers(self) -> None:
-        """Compute the buffers once more, where the model was built without memory."""
+        """Compute the buffers once more, where the model was built without memory.
+
+        A part has a method `make_buffers` for those that follow from its sizes and stand in no file.
+        """
         self.compute_pixel_statistics()
         for part in self.modules():
-            if isinstance(part, ComputesBuffers):
-                part.make_buffers()
+            if make_buffers := getattr(part, "make_buffers", None):
+                make_buffers()
 
     def position_embedding(self) -> Tensor | None:
         """Return the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
@@ -136,6 +120,8 @@ class ImageModel(nn.Module):
         self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
         """Resize the parameters that depend on the image size to this model's (paper 3.2).
+
+        A part has a method `fit_positions` for its own, by their names in it.
 
         Args:
             tensors: the parameters of a model that is like this one but for the image size.
@@ -147,10 +133,9 @@ class ImageModel(nn.Module):
         """
         fitted: dict[str, Tensor] = {}
         for name, part in self.named_modules():
-            keys = [key for key, _ in part.named_parameters(recurse=False)]
-            if part is not self and isinstance(part, ResizesPositions):
-                own = {key: tensors[f"{name}.{key}"] for key in keys}
-                resized = part.fit_positions(own, old_size, interpolation)
+            if name and (fit_positions := getattr(part, "fit_positions", None)):  # without a name: this model
+                own = {key: tensors[f"{name}.{key}"] for key, _ in part.named_parameters(recurse=False)}
+                resized = fit_positions(own, old_size, interpolation)
                 fitted |= {f"{name}.{key}": value for key, value in resized.items()}
         return fitted
 

@@ -78,7 +78,8 @@ class Way:
         A hook is never known: nobody calls those of a part in whose place something else computes. (Hooks of
         all modules of a process, such as a profiler's, hear of the modules that are called.)
         """
-        own, kind = vars(part), plain_class(part)
+        # The class that it was built as: a fast class names the one in whose place it computes.
+        own, kind = vars(part), vars(type(part)).get("plain", type(part))
         table = self.parts.get(kind)
         layer = LAYERS.get(kind) if table is None else None
         if layer is None and table is None:
@@ -126,10 +127,3 @@ class Watch:
 
     def __reduce__(self) -> tuple[type["Watch"], tuple[()]]:
         return Watch, ()
-
-
-def plain_class(part: nn.Module) -> type[nn.Module]:
-    """Give the class that a part was built as; a fast class names the one in whose place it computes."""
-    own = type(part)
-    plain: type[nn.Module] = vars(own).get("plain", own)
-    return plain

@@ -368,10 +368,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.gradient_made[address(parameter)] = span.born
         self.alive = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # PyTorch's default wraps the method below so that its first call imports the compiler, for seconds.
-        return False
+    # PyTorch's default wraps the method below so that its first call imports the compiler, for seconds.
+    _should_skip_dynamo = classmethod(lambda cls: False)
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -734,7 +732,10 @@ def _pass(
         with torch.autocast("cpu", torch.bfloat16, enabled=compute.precision == "bfloat16"):
             logits = model(images)
             if training:
-                loss = _loss(logits)
+                # The cross-entropy to targets of one number a class, as in training by classification.
+                rows = logits.flatten(0, -2)
+                loss = F.cross_entropy(rows, torch.zeros_like(rows, dtype=torch.float32))
+                del rows
         forward_end = ledger.time
         if training:
             del logits  # in training they are gone when the objective has returned
@@ -742,12 +743,6 @@ def _pass(
             del loss
     ledger.close(model)
     return forward_end, ledger
-
-
-def _loss(logits: Tensor) -> Tensor:
-    """Give the cross-entropy to targets of one number a class, as in training by classification."""
-    rows = logits.flatten(0, -2)
-    return F.cross_entropy(rows, torch.zeros_like(rows, dtype=torch.float32))
 
 
 def _repeated(

@@ -15,6 +15,7 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -149,24 +150,13 @@ class RelativeAttention(Attention):
     """Attention whose logits also depend on the offset between query and key in the sequence (paper D.4).
 
     Args:
-        width, num_heads, dropout, qk_norm, norm_eps, qkv_bias: as for `Attention`.
+        width, num_heads: as for `Attention`.
         tokens: T, on which the number of offsets depends.
+        options: the others of `Attention`.
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        tokens: int,
-        *,
-        dropout: float = 0.0,
-        qk_norm: NormKind | None = None,
-        norm_eps: float = 1e-6,
-        qkv_bias: bool = True,
-    ) -> None:
-        super().__init__(
-            width, num_heads, dropout=dropout, qk_norm=qk_norm, norm_eps=norm_eps, qkv_bias=qkv_bias
-        )
+    def __init__(self, width: int, num_heads: int, tokens: int, **options: Any) -> None:
+        super().__init__(width, num_heads, **options)
         # One embedding for every offset, from -(T - 1) to T - 1, which all heads share. A class token has a
         # place in the sequence as any other, the first.
         self.relative = nn.Parameter(torch.empty(2 * tokens - 1, width // num_heads))

@@ -45,15 +45,8 @@ class Position(nn.Module):
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
         """Give the embedding on another grid, `(1, P + rows * columns, D)`, with gradients."""
-        if grid == self.grid:
-            return self()  # type: ignore[no-any-return]
-        embedding = self()
         return resize_position_embedding(
-            embedding,
-            grid,
-            prefix_tokens=self.prefix_rows,
-            old_grid=self.grid,
-            interpolation=interpolation,
+            self(), grid, prefix_tokens=self.prefix_rows, old_grid=self.grid, interpolation=interpolation
         )
 
     def fit_positions(
@@ -85,12 +78,9 @@ class LearnedPosition(Position):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
+        kept, embedding = self.prefix_rows, tensors["embedding"]
         resized = resize_position_embedding(
-            tensors["embedding"],
-            self.grid,
-            prefix_tokens=self.prefix_rows,
-            old_grid=old_grid,
-            interpolation=interpolation,
+            embedding, self.grid, prefix_tokens=kept, old_grid=old_grid, interpolation=interpolation
         )
         return {"embedding": resized}
 
@@ -326,10 +316,9 @@ def resize_grid(
     """
     # In float64: in float32 the interpolation's own coordinates are off by 3e-6.
     channels_first = grid.permute(2, 0, 1)[None].double()  # (1, D, rows, columns)
-    if interpolation == "original":
-        resized = F.interpolate(channels_first, size=new_shape, mode="bilinear", align_corners=True)
-    elif interpolation == "torchvision":
-        resized = F.interpolate(channels_first, size=new_shape, mode="bicubic", align_corners=True)
+    if interpolation in ("original", "torchvision"):
+        mode = "bilinear" if interpolation == "original" else "bicubic"
+        resized = F.interpolate(channels_first, size=new_shape, mode=mode, align_corners=True)
     elif interpolation == "dinov2":
         # 0.1 kept a rounding error from losing a row (DINO `vision_transformer.py`, `interpolate_offset` in
         # DINOv2), and the weights were trained with the coordinates that it moves.

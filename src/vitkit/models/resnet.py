@@ -19,15 +19,11 @@ from torch import Tensor, nn
 from vitkit.models.axial_mixing import AxialMixing
 from vitkit.models.config.resnet_config import (
     GROUPS,
+    BackboneConfig,
+    ResNetConfig,
     UnitShape,
     halve,
     unit_shapes,
-)
-from vitkit.models.config.resnet_config import (
-    BackboneConfig as BackboneConfig,
-)
-from vitkit.models.config.resnet_config import (
-    ResNetConfig as ResNetConfig,
 )
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal
 
@@ -138,16 +134,6 @@ class PostActivationUnit(nn.Module):
             self.proj = convolution(shape.in_channels, out_channels, 1, shape.stride)
             self.proj_norm = nn.GroupNorm(GROUPS, out_channels, norm_eps)
 
-    def init_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights; the last norm's scale is zero, so that a new unit passes its input on."""
-        for conv in (self.conv1, self.conv2, self.conv3, self.proj):
-            if conv is not None:
-                conv.init_weights(generator)
-        for norm in (self.norm1, self.norm2, self.norm3, self.proj_norm):
-            if norm is not None:
-                norm.reset_parameters()
-        nn.init.zeros_(self.norm3.weight)
-
     def forward(self, x: Tensor) -> Tensor:
         residual = x
         # Where the unit changes the number of channels or the size, the input has to change with it.
@@ -191,12 +177,14 @@ class ResNetStem(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights as Flax does there: convolutions and projection from lecun_normal."""
-        self.root.init_weights(generator)
-        self.root_norm.reset_parameters()
+        """Draw new weights as Flax does there: convolutions and projection from lecun_normal.
+
+        The scale of a unit's last norm is zero, so that a new unit passes its input on.
+        """
+        _draw(self, generator)
         for unit in self.modules():
             if isinstance(unit, PostActivationUnit):
-                unit.init_weights(generator)
+                nn.init.zeros_(unit.norm3.weight)
         lecun_normal(self.projection.weight, self.projection.weight[0].numel(), generator)
         assert self.projection.bias is not None
         nn.init.zeros_(self.projection.bias)
@@ -213,6 +201,15 @@ class ResNetStem(nn.Module):
             x = stage(x)
         tokens: Tensor = self.projection(x)  # (B, D, rows, columns)
         return tokens.flatten(2).transpose(1, 2)  # (B, N, D)
+
+
+def _draw(model: nn.Module, generator: torch.Generator | None) -> None:
+    """Draw new weights of all convolutions and attentions, first to last, and reset the norms."""
+    for part in model.modules():
+        if isinstance(part, StdConv2d | AxialMixing):
+            part.init_weights(generator)
+        elif isinstance(part, nn.GroupNorm):
+            part.reset_parameters()
 
 
 def _stages(shapes: Iterable[UnitShape], unit: Callable[[UnitShape], nn.Module]) -> nn.ModuleList:
@@ -255,13 +252,6 @@ class PreActivationUnit(nn.Module):
         self.proj = None
         if shape.needs_projection:
             self.proj = convolution(shape.in_channels, out_channels, 1, shape.stride)
-
-    def init_weights(self, generator: torch.Generator | None) -> None:
-        for conv in (self.conv1, self.conv2, self.conv3, self.proj):
-            if conv is not None:
-                conv.init_weights(generator)
-        for norm in (self.norm1, self.norm2, self.norm3):
-            norm.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
         residual = x
@@ -327,11 +317,7 @@ class ResNet(ImageModel):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights as big_vision does: convolutions by Flax's default, lecun_normal; a zero head."""
-        self.root.init_weights(generator)
-        for unit in self.modules():
-            if isinstance(unit, PreActivationUnit):
-                unit.init_weights(generator)
-        self.norm.reset_parameters()
+        _draw(self, generator)
         self.init_head()
 
     def layers(self) -> list[nn.Module]:

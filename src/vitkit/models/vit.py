@@ -17,14 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import (
-    AttentionWeights,
-    BatchRows,
-    Grid,
-    ImageModel,
-    Taps,
-    lecun_normal,
-)
+from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
@@ -314,16 +307,13 @@ class ViT(ImageModel):
         maps = []
         for number in numbers:
             # `encoded` is the output of the last block after the final norm; its tap has no norm yet.
-            tokens = encoded if number == last else taps[self._output_tap(number)]
+            # An axial block is two blocks, of which the one along the columns comes last.
+            part = "columns/" if self.config.attention == "axial" else ""
+            tokens = encoded if number == last else taps[f"block{number:02d}/{part}+mlp"]
             patches = tokens[:, self.config.prefix_tokens :]  # (B, N, D)
             # Patches are in raster order, so that D becomes the channels of a map of the grid's shape.
             maps.append(patches.transpose(1, 2).reshape(len(patches), -1, rows, columns))
         return maps
-
-    def _output_tap(self, number: int) -> str:
-        """Name the tap that holds the output of block `number`."""
-        # An axial block is two blocks, of which the one along the columns comes last.
-        return f"block{number:02d}/{'columns/' if self.config.attention == 'axial' else ''}+mlp"
 
     def grid_of(self, images: Tensor) -> Grid | None:
         """Count the patches of images of any size, `(rows, columns)`; None where it is the model's own grid.

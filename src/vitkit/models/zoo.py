@@ -344,16 +344,9 @@ def _shapes(config: ModelConfig) -> dict[str, Any]:
 # Fields that do not make another architecture: numerics, dropout, the pre-training head, and conventions of a
 # checkpoint format.
 _NOT_SHAPES = (
-    *(
-        "class_token_position",
-        "representation_size",
-        "dropout",
-        "attention_dropout",
-        "drop_path",
-        "gelu",
-        "norm_eps",
-    ),
-    *("image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
+    *("class_token_position", "representation_size", "dropout", "attention_dropout", "drop_path"),
+    *("gelu", "norm_eps", "image_mean", "image_std", "in_channels"),
+    *("standardization_eps", "max_pool_padding"),
 )
 
 

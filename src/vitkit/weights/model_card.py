@@ -193,7 +193,9 @@ def _without_idle_fields(preprocessing: Preprocessing) -> Preprocessing:
 
 def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], custom: str) -> Assumption:
     """Record that the mean and std of pixels are not in the file."""
-    return Assumption("pixel statistics", f"pixel mean {_values(mean)} and std {_values(std)}, {custom}")
+    return Assumption(
+        "pixel statistics", f"pixel mean {by_channel(mean)} and std {by_channel(std)}, {custom}"
+    )
 
 
 def assumed_resizing(preprocessing: Preprocessing, custom: str) -> Assumption:
@@ -206,7 +208,8 @@ def assumed_resizing(preprocessing: Preprocessing, custom: str) -> Assumption:
     return Assumption("resizing", f"{way}, {custom}")
 
 
-def _values(numbers: tuple[float, ...]) -> str:
+def by_channel(numbers: tuple[float, ...]) -> str:
+    """Write a number for each channel of images, or one where all are equal."""
     return f"{numbers[0]:g}" if len(set(numbers)) == 1 else ", ".join(f"{number:g}" for number in numbers)
 
 

@@ -119,7 +119,9 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
     listed = _table()
     for pattern in patterns:
         if not fnmatch.filter([start.name for start in listed], pattern.lower()):
-            raise VitkitError(f"No published checkpoint is named '{pattern}'. {_hint(pattern)}")
+            near = ", ".join(_near(pattern.lower()))
+            hint = f"Near it: {near}." if near else "All are listed by vitkit starts."
+            raise VitkitError(f"No published checkpoint is named '{pattern}'. {hint}")
     if patterns:
         listed = tuple(
             start
@@ -227,11 +229,6 @@ def _near(name: str) -> list[str]:
     names = [start.name for start in _table()]
     longer = [other for other in names if len(name) > 4 and other.startswith(name)]
     return (longer or difflib.get_close_matches(name, names, NEAR_SHOWN, 0.75))[:NEAR_SHOWN]
-
-
-def _hint(name: str) -> str:
-    near = _near(name.lower())
-    return f"Near it: {', '.join(near)}." if near else "All are listed by vitkit starts."
 
 
 def pretraining_images(start: str | Path, card: ModelCard) -> int | None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.recognise import find_format
 
@@ -66,13 +65,3 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
     notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
     written = chosen.write(model, path, notes)
     return Saved(written, tuple(notes))
-
-
-def unsupported(config: ModelConfig, format: Format) -> list[str]:
-    """Name the parts of an architecture that a format cannot store; `save_model` refuses them."""
-    return find_format(format).unsupported(config)
-
-
-def lost_numerics(config: ModelConfig, format: Format) -> list[str]:
-    """Name the numerics that a format does not record; an empty list if it records them all."""
-    return find_format(format).lost_numerics(config)

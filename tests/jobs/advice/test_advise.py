@@ -19,9 +19,9 @@ from vitkit.jobs import default_start
 from vitkit.jobs import train_run as training
 from vitkit.jobs.advice import advise as advising
 from vitkit.jobs.advice.advise import Option, advise, choose, follow
-from vitkit.models.build import create_model
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
+from vitkit.weights.create import create_model
 from vitkit.weights.published import default_starts
 from vitkit.weights.saving import save_model
 

@@ -19,12 +19,12 @@ from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
-from vitkit.models.build import create_model
 from vitkit.runs.config import Run, read_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
+from vitkit.weights.create import create_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

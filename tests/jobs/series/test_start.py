@@ -11,10 +11,10 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series.series import train_series
-from vitkit.models.build import create_model
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.vtab_layout import small_task
-from vitkit.models.build import create_model
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 

@@ -17,9 +17,9 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.vtab import vtab
-from vitkit.models.build import create_model
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
+from vitkit.weights.create import create_model
 from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")

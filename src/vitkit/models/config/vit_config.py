@@ -190,42 +190,6 @@ class ViTConfig:
             )
         if self.rotary is not None:
             self._check_rotary(self.rotary)
-        self._check_tokens()
-
-    def _check_stem(self) -> None:
-        """Refuse convolutions that cannot make patches."""
-        if self.backbone is not None:
-            raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
-        if any(not 1 <= channels <= LARGEST or channels % STEM_GROUP for channels in self.stem_channels):
-            raise VitkitError(
-                f"stem_channels are multiples of {STEM_GROUP}, up to {LARGEST:,}, found {self.stem_channels}."
-            )
-        side = self.patch_size[0]
-        if self.patch_size != (side, side) or side < 1 or side & (side - 1):
-            raise VitkitError(
-                "A convolutional stem halves the image until a position is a patch: the patch size is 1, 2, "
-                f"4, 8 and so on, found {format_size(self.patch_size)}. Choose one of these, or leave out "
-                "stem_channels."
-            )
-        halvings = side.bit_length() - 1
-        if len(self.stem_channels) < halvings:
-            raise VitkitError(
-                f"Patches of {side} take {halvings} convolutions of stride 2: stem_channels is at least as "
-                f"many numbers, found {self.stem_channels}."
-            )
-        if self.stem_strides and (
-            len(self.stem_strides) != len(self.stem_channels)
-            or set(self.stem_strides) - {1, 2}
-            or math.prod(self.stem_strides) != side
-        ):
-            raise VitkitError(
-                f"stem_strides has a 1 or a 2 for each of the {len(self.stem_channels)} stem_channels, with "
-                f"{halvings} times a 2 for patches of {side}, found {self.stem_strides}."
-            )
-
-    def _check_tokens(self) -> None:
-        """Refuse images that make no tokens or more than any memory holds, and parts that do not go
-        together."""
         if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
             raise VitkitError(
                 f"Images of {format_size(self.image_size)} hold no patch of "
@@ -261,6 +225,37 @@ class ViTConfig:
             raise VitkitError(
                 "Axial attention goes along rows and columns: no class or register token has a place there "
                 "(choose pool 'mean' or 'map'), and no relative position."
+            )
+
+    def _check_stem(self) -> None:
+        """Refuse convolutions that cannot make patches."""
+        if self.backbone is not None:
+            raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
+        if any(not 1 <= channels <= LARGEST or channels % STEM_GROUP for channels in self.stem_channels):
+            raise VitkitError(
+                f"stem_channels are multiples of {STEM_GROUP}, up to {LARGEST:,}, found {self.stem_channels}."
+            )
+        side = self.patch_size[0]
+        if self.patch_size != (side, side) or side < 1 or side & (side - 1):
+            raise VitkitError(
+                "A convolutional stem halves the image until a position is a patch: the patch size is 1, 2, "
+                f"4, 8 and so on, found {format_size(self.patch_size)}. Choose one of these, or leave out "
+                "stem_channels."
+            )
+        halvings = side.bit_length() - 1
+        if len(self.stem_channels) < halvings:
+            raise VitkitError(
+                f"Patches of {side} take {halvings} convolutions of stride 2: stem_channels is at least as "
+                f"many numbers, found {self.stem_channels}."
+            )
+        if self.stem_strides and (
+            len(self.stem_strides) != len(self.stem_channels)
+            or set(self.stem_strides) - {1, 2}
+            or math.prod(self.stem_strides) != side
+        ):
+            raise VitkitError(
+                f"stem_strides has a 1 or a 2 for each of the {len(self.stem_channels)} stem_channels, with "
+                f"{halvings} times a 2 for patches of {side}, found {self.stem_strides}."
             )
 
     def _check_rotary(self, rotary: RotaryConfig) -> None:

@@ -5,7 +5,6 @@ array is an error and never other numbers. Members that are stored uncompressed,
 mapped and checked in one pass; `zipfile` and numpy read the others.
 """
 
-import io
 import math
 import mmap
 import os
@@ -16,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
@@ -178,37 +178,23 @@ def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> _Header:
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # no clock in the file: the same weights are the same bytes
 
 
-class _Pipe(io.RawIOBase):
-    """A file object that a zip archive is written into and read from again, piece by piece."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.length = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
-        piece = bytes(data)
-        self.pieces.append(piece)
-        self.length += len(piece)
-        return len(piece)
-
-    def take(self) -> Iterator[bytes]:
-        yield from self.pieces
-        self.pieces.clear()
-
-
 def npz_chunks(arrays: Mapping[str, Tensor]) -> Iterator[bytes]:
     """Yield an `.npz` of float32 arrays as `numpy.savez` writes it, one array at a time."""
-    pipe = _Pipe()
+    pieces: list[bytes] = []
+
+    def write(data: bytes | memoryview) -> int:
+        pieces.append(bytes(data))
+        return len(pieces[-1])
+
+    pipe: Any = SimpleNamespace(write=write, flush=lambda: None)
     with ZipFile(pipe, "w", ZIP_STORED) as archive:
         for name, tensor in arrays.items():
             array = np.ascontiguousarray(tensor.detach().float().cpu().numpy())
             with archive.open(ZipInfo(f"{name}.npy", _EPOCH), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-            yield from pipe.take()
-    yield from pipe.take()
+            yield from pieces
+            pieces.clear()
+    yield from pieces
 
 
 def npz_path(path: Path) -> Path:

@@ -32,7 +32,7 @@ from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files.cache import cache_folder, read_first_fetch, record_first_fetch, remembered_digest
 from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
-from vitkit.weights.files.source import SETTINGS, explain_no_weights, read_json_object
+from vitkit.weights.files.source import SETTINGS, read_head, read_json_object
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import PublishedStart, find_start_named
 
@@ -308,7 +308,7 @@ def _download(
                 "%s: %s; trying again in %g s (attempt %d of %d)", shown, error, pause, attempt + 1, ATTEMPTS
             )
             time.sleep(pause)
-    (size, digest), fault = hash_file(part), explain_no_weights(part)
+    (size, digest), (_, fault) = hash_file(part), read_head(part)
     if digest != (required or digest):
         fault = f"its SHA-256 is {digest}, expected {required}: it is another file, or a damaged one"
     if fault:

@@ -159,14 +159,24 @@ def weight_names(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.endswith(ENDINGS))
 
 
-def explain_no_weights(path: Path) -> str | None:
-    """Explain why a file with the name of weights holds none, and what to do; None if it may hold some."""
-    with path.open("rb") as file:
-        return _explain_head(file.read(_HEAD), path.stat().st_size)
+def read_head(path: Path) -> tuple[bytes, str | None]:
+    """Read the first bytes of a file with the name of weights.
+
+    Returns:
+        The bytes; and why it holds no weights, and what to do: None if it may hold some.
+
+    Raises:
+        VitkitError: it cannot be read, or is no regular file: a pipe or a device might never end.
+    """
+    try:
+        with regular_file(path) as file:
+            head = file.read(_HEAD)
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path} cannot be read as weights: {error}.") from error
+    return head, _explain_head(head, path.stat().st_size)
 
 
 def _explain_head(head: bytes, size: int) -> str | None:
-    """Explain the same from the first bytes of a file of `size` bytes."""
     if not head:
         return "it is empty, as a broken download leaves it: fetch it again"
     if head.startswith(b"version https://git-lfs"):
@@ -246,12 +256,7 @@ def _check_numbers(value: Any, where: str) -> None:
 
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
-    try:
-        with regular_file(path) as file:  # a pipe or a device under the name of weights might never end
-            head = file.read(_HEAD)
-    except UnreadableFileError as error:
-        raise VitkitError(f"{path} cannot be read as weights: {error}.") from error
-    reason = _explain_head(head, path.stat().st_size)
+    head, reason = read_head(path)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
     kind = _recognise(path, head)

@@ -7,8 +7,8 @@ parameter, as a scan over the layers keeps them. bfloat16 arrays become the floa
 A file without position embeddings is taken to have sines and cosines, as big_vision's code does.
 """
 
+import functools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,7 @@ def _unstacked(source: Source) -> Source:
             if name in source:
                 raise VitkitError(f"{source.path} holds {name} twice: by itself, and as part of {key}.")
             shapes[name], places[name] = shape[1:], (key, i)
-    stacked = _remembering(source.read, 3)  # query, key and value make one tensor of ours
+    stacked = functools.lru_cache(3)(source.read)  # query, key and value make one tensor of ours
 
     def read(key: str) -> Tensor:
         if key not in places:
@@ -206,17 +206,3 @@ def _by_array(rows: list[table.Row]) -> list[table.Row]:
     for row in rows:
         order.setdefault(re.sub(r"^blocks\.\d+\.", "blocks.", row.ours), []).append(row)
     return [row for group in order.values() for row in group]
-
-
-def _remembering(read: Callable[[str], Tensor], number: int) -> Callable[[str], Tensor]:
-    """Return a function that reads tensors by `read` and keeps the last `number` of them."""
-    recent: dict[str, Tensor] = {}
-
-    def remembering(key: str) -> Tensor:
-        if key not in recent:
-            while len(recent) >= number:
-                recent.pop(next(iter(recent)))
-            recent[key] = read(key)
-        return recent[key]
-
-    return remembering

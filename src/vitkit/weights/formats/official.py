@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
@@ -62,28 +62,14 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if bit.recognises(source):
         return bit.read(source, hints)
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
-    config = official_config(tree, hints)
+    need(tree, POSITION)
+    table.check_axes(tree, POSITION, 3)
+    config = encoder_config(tree, "token" if "cls" in tree else "mean")
+    positions = tree.shapes[POSITION][1] - config.prefix_positions
+    config = replace(config, image_size=image_size_of(tree, config, positions, hints))
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
     card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
     return table.Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
-
-
-def official_config(source: Source, hints: table.Hints) -> ViTConfig:
-    """Return the configuration of the ViT or hybrid whose arrays have these names and shapes.
-
-    Args:
-        source: the parameters alone.
-        hints: the image size that the weights were made for, if their grid of positions fits it. Left out, or
-            if it does not fit, the grid is taken to be square.
-
-    Raises:
-        VitkitError: arrays that the configuration is read from are missing, or the grid is not square.
-    """
-    need(source, POSITION)
-    table.check_axes(source, POSITION, 3)
-    config = encoder_config(source, "token" if "cls" in source else "mean")
-    positions = source.shapes[POSITION][1] - config.prefix_positions
-    return replace(config, image_size=image_size_of(source, config, positions, hints))
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
@@ -109,14 +95,9 @@ def lost_numerics(config: ViTConfig) -> list[str]:
     return lost_arithmetic(config) + lost_pixels(config)
 
 
-def lost_numerics_of_bit(config: ResNetConfig) -> list[str]:
-    """Name the numerics that BiT's files do not record."""
-    return bit.lost_numerics(config) + lost_pixels(config)
-
-
 HOLDINGS = {
     "ViT": table.Holding(write, unsupported, lost_numerics),
-    "ResNet": table.Holding(bit.write, absent_from_release, lost_numerics_of_bit),
+    "ResNet": table.Holding(bit.write, absent_from_release, lambda c: bit.lost_numerics(c) + lost_pixels(c)),
 }
 CHECKPOINT_FORMAT = table.CheckpointFormat("official", recognises, read, HOLDINGS, is_folder=False)
 

@@ -10,13 +10,13 @@ A DeiT without distillation is a ViT there; what they call deit has a distillati
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
+from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
@@ -53,39 +53,17 @@ GELU: dict[str, Gelu] = {
 """Transformers' names of the forms of GELU (`activations.py`)."""
 
 
-@dataclass(frozen=True)
-class Naming:
-    """The names in an encoder layer that differ between files and the modules of release 5."""
-
-    layers: str
-    query: str
-    key: str
-    value: str
-    out: str
-    fc1: str
-    fc2: str
-
-
-FILES = Naming(
-    "encoder.layer",
-    "attention.attention.query",
-    "attention.attention.key",
-    "attention.attention.value",
-    "attention.output.dense",
-    "intermediate.dense",
-    "output.dense",
-)
-
-
-MODULES = Naming(
-    "layers",
-    "attention.q_proj",
-    "attention.k_proj",
-    "attention.v_proj",
-    "attention.o_proj",
-    "mlp.fc1",
-    "mlp.fc2",
-)
+NAMES = {
+    "layers": ("encoder.layer", "layers"),
+    "query": ("attention.attention.query", "attention.q_proj"),
+    "key": ("attention.attention.key", "attention.k_proj"),
+    "value": ("attention.attention.value", "attention.v_proj"),
+    "out": ("attention.output.dense", "attention.o_proj"),
+    "fc1": ("intermediate.dense", "mlp.fc1"),
+    "fc2": ("output.dense", "mlp.fc2"),
+}
+"""The names in an encoder layer that differ between files and the modules of release 5."""
+FILES, MODULES = ({part: names[column] for part, names in NAMES.items()} for column in (0, 1))
 
 
 IN_TIMM = ("dinov2", "dinov3_vit", "siglip", "clip")
@@ -132,9 +110,9 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
     prefix = prefix_of(source, "embeddings.cls_token")
     classes = table.first_axis(source, "classifier.weight", 2)
     pooler = f"{prefix}pooler.dense.weight"
-    naming = MODULES if f"{prefix}layers.0.{MODULES.fc1}.weight" in shapes else FILES
+    naming = MODULES if f"{prefix}layers.0.{MODULES['fc1']}.weight" in shapes else FILES
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
-    fc1 = f"{prefix}{naming.layers}.0.{naming.fc1}.weight"
+    fc1 = f"{prefix}{naming['layers']}.0.{naming['fc1']}.weight"
     missing = [key for key in (stem, fc1) if key not in shapes]
     if missing:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
@@ -144,17 +122,12 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
     )
     _refuse_other_vits(source, settings, prefix, heads, width)
-    size = (
-        (settings.image_size, settings.image_size)
-        if isinstance(settings.image_size, int)
-        else settings.image_size
-    )
     processor, mean, std = read_pixels(source, in_channels)
     config = ViTConfig(
-        image_size=size,
+        image_size=height_and_width(settings.image_size),
         patch_size=(patch_height, patch_width),
         width=width,
-        depth=table.count_layers(source, re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\."),
+        depth=table.count_layers(source, re.escape(f"{prefix}{naming['layers']}.") + r"(\d+)\."),
         num_heads=heads,
         mlp_dim=table.first_axis(source, fc1, 2),
         num_classes=classes,
@@ -260,39 +233,19 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     return table.Translation(config, bit_rows(config, prefix), card)
 
 
-def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write a `ViTForImageClassification`.
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
 
-    Without a head it is a `ViTModel`, whose pooler is our tanh layer (where there is none:
+    A `ViTForImageClassification` or `BitForImageClassification`; without a head a `BitModel` or a `ViTModel`,
+    whose pooler is our tanh layer (where there is none:
     `ViTModel.from_pretrained(path, add_pooling_layer=False)`).
 
     Raises:
         VitkitError: a model of ours is at `path`.
     """
-    config: ViTConfig = model.config
-    rows = vit_rows(config, "vit." if config.num_classes else "", FILES)
-    return _write(model, path, notes, _vit_settings(config, model.card), rows)
-
-
-def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write a `BitForImageClassification`, without a head a `BitModel`; errors as in `write_vit`."""
-    config: ResNetConfig = model.config
-    rows = bit_rows(config, "bit." if config.num_classes else "")
-    return _write(model, path, notes, _bit_settings(config, model.card), rows)
-
-
-def _write(
-    model: ImageModel,
-    path: Path,
-    notes: list[str],
-    settings: ViTSettings | BitSettings,
-    rows: list[table.Row],
-) -> Path:
-    """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
-
-    Raises:
-        VitkitError: a model of ours is at `path`.
-    """
+    config, settings = model.config, _settings(model.config, model.card)
+    prefix = f"{settings.model_type}." if config.num_classes else ""
+    rows = bit_rows(config, prefix) if settings.model_type == "bit" else vit_rows(config, prefix, FILES)
     return write_folder(
         path,
         table.to_file_tensors(model.state_dict(), rows),
@@ -338,25 +291,32 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     return phrases
 
 
-def _model_settings(family: str, config: ModelConfig, card: Card) -> dict[str, Any]:
-    """Return the fields of `ModelSettings`."""
+def _settings(config: Any, card: Card) -> ViTSettings | BitSettings:
+    """Write a configuration as transformers' `config.json`."""
     names = card.class_names or tuple(f"LABEL_{i}" for i in range(config.num_classes))
-    return {
+    family = {"ViT": "ViT", "ResNet": "Bit"}[config.family]
+    shared: dict[str, Any] = {
         "architectures": (f"{family}ForImageClassification" if config.num_classes else f"{family}Model",),
         "problem_type": SIGMOID if card.loss == "sigmoid" else None,
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
+        "num_channels": config.in_channels,
     }
-
-
-def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
+    if family == "Bit":
+        return BitSettings(
+            **shared,
+            output_stride=max(32, 2 ** (len(config.layers) + 1)),
+            embedding_size=config.root_channels,
+            hidden_sizes=config.stage_channels,
+            num_groups=config.groups,
+            depths=config.layers,
+        )
     return ViTSettings(
-        **_model_settings("ViT", config, card),
+        **shared,
         num_attention_heads=config.num_heads,
         hidden_size=config.width,
         num_hidden_layers=config.depth,
         intermediate_size=config.mlp_dim,
-        num_channels=config.in_channels,
         image_size=compact_size(config.image_size),
         patch_size=compact_size(config.patch_size),
         hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
@@ -367,47 +327,34 @@ def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
     )
 
 
-def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
-    stages = len(config.layers)
-    return BitSettings(
-        **_model_settings("Bit", config, card),
-        output_stride=max(32, 2 ** (stages + 1)),
-        num_channels=config.in_channels,
-        embedding_size=config.root_channels,
-        hidden_sizes=config.stage_channels,
-        num_groups=config.groups,
-        depths=config.layers,
-    )
-
-
 HOLDINGS = {
-    "ViT": table.Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(write, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(write, _unsupported_bit, _lost_of_a_bit),
 }
 
 
 CHECKPOINT_FORMAT = table.CheckpointFormat("huggingface", recognises, read, HOLDINGS)
 
 
-def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[table.Row]:
+def vit_rows(config: ViTConfig, prefix: str, naming: Mapping[str, str]) -> list[table.Row]:
     """List every parameter of a ViT with its name in Hugging Face transformers."""
     rows = [
         *table.weight_and_bias("stem", f"{prefix}embeddings.patch_embeddings.projection"),
         table.renamed("class_token", f"{prefix}embeddings.cls_token"),
         table.renamed("positions.0.embedding", f"{prefix}embeddings.position_embeddings"),
     ]
-    parts = (naming.query, naming.key, naming.value)
+    parts = (naming["query"], naming["key"], naming["value"])
     for i in range(config.depth):
-        ours, theirs = f"blocks.{i}", f"{prefix}{naming.layers}.{i}"
+        ours, theirs = f"blocks.{i}", f"{prefix}{naming['layers']}.{i}"
         rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
         for kind in ("weight", "bias"):
             rows.append(
                 table.stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
             )
-        rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming.out}")
+        rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming['out']}")
         rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
-        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming.fc1}")
-        rows += table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.{naming.fc2}")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming['fc1']}")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.{naming['fc2']}")
     rows += table.weight_and_bias("norm", f"{prefix}layernorm")
     if config.representation_size:
         rows += table.weight_and_bias("pre_logits", f"{prefix}pooler.dense")

@@ -85,12 +85,7 @@ def _bias(ours: str, theirs: str, there: bool) -> table.Row:
     """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
     if there:
         return table.renamed(ours, f"{theirs}.bias")
-    return table.Row(ours, (f"{theirs}.weight",), _zeros)
-
-
-def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Return the zero bias for a layer that has none in the file."""
-    return tensors[0].new_zeros(len(tensors[0]))
+    return table.Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
 
 
 def _between_zeros(biases: list[torch.Tensor]) -> torch.Tensor:

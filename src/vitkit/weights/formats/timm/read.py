@@ -24,6 +24,7 @@ from vitkit.weights.formats.bit import absent_from_libraries, with_channels
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
+    LAYER_SCALE,
     POOLS,
     STANDARDIZATION_EPS,
     USUAL_STANDARDIZATION_EPS,
@@ -211,8 +212,8 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     class_token = "cls_token" in source
     prefix = class_token + registers
     image_size, inside = find_image_size(source, settings, hints, prefix, patch_size, backbone)
-    dropout, position_dropout = settings.dropouts
-    mean, std = _default_statistics(settings)
+    has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
+    arguments, (mean, std) = settings.arguments, settings.statistics(channels)
     return ViTConfig(
         image_size=image_size,
         patch_size=patch_size,
@@ -230,18 +231,18 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         extra_class_token=class_token and pool != "token",
         rotary=settings.rotary,
         norm=settings.norm or "layer",
-        qk_norm=settings.arguments.qk_norm or "blocks.0.attn.q_norm.weight" in source,
-        layer_scale=_layer_scale(source, settings),
-        norm_before_blocks=settings.norm_before_blocks(source),
+        qk_norm=arguments.qk_norm or "blocks.0.attn.q_norm.weight" in source,
+        layer_scale=(arguments.init_values or LAYER_SCALE) if has_layer_scale else None,
+        norm_before_blocks="norm_pre.weight" in source,
         norm_after_pooling="fc_norm.weight" in source,
         representation_size=table.first_axis(source, "pre_logits.fc.bias", 1) or None,
-        dropout=dropout if dropout == position_dropout else 0.0,
-        attention_dropout=settings.arguments.attn_drop_rate,
-        drop_path=settings.arguments.drop_path_rate,
+        dropout=arguments.pos_drop_rate if arguments.pos_drop_rate == arguments.proj_drop_rate else 0.0,
+        attention_dropout=arguments.attn_drop_rate,
+        drop_path=arguments.drop_path_rate,
         gelu=settings.gelu,
         norm_eps=settings.norm_eps(source),
-        image_mean=settings.statistics("mean", channels, mean),
-        image_std=settings.statistics("std", channels, std),
+        image_mean=mean,
+        image_std=std,
     )
 
 
@@ -256,12 +257,6 @@ def _check_shapes(source: Source) -> None:
             table.check_axes(source, key, number)
 
 
-def _layer_scale(source: Source, settings: Settings) -> float | None:
-    """Give the first value of layer scale; None where the file has none."""
-    names = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}
-    return settings.layer_scale if names & source.shapes.keys() else None
-
-
 def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
     """Find whether queries, keys and values have biases: in all blocks or in none."""
     if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
@@ -270,15 +265,6 @@ def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
         return "fused" if settings.qkv_bias else "none"
     has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
     return "fused" if has_bias else "none"
-
-
-def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return timm's default pixel statistics: its general ones beside a config, else its ViTs' and BiTs'."""
-    return (
-        (table.IMAGENET_MEAN, table.IMAGENET_STD)
-        if settings.has_config
-        else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    )
 
 
 def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
@@ -321,16 +307,15 @@ def find_image_size(
         raise table.NotRecordedError(
             f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
         )
-    count = source.shapes["pos_embed"][1]
-    if settings.image_size and (reading := _reading(settings.image_size, count, prefix, patch, backbone)):
-        return settings.image_size, reading == "inside"
+    count, stride = source.shapes["pos_embed"][1], backbone.stride if backbone else 1
     usual, other = _square_side(count - prefix), _square_side(count) if prefix else None
-    if hints.image_size and (reading := _reading(hints.image_size, count, prefix, patch, backbone)):
-        rows, columns = _grid(hints.image_size, patch, backbone)
+    for size in given:
+        height, width = backbone.feature_map(size) if backbone else size
+        rows, columns = height // patch[0], width // patch[1]
         # A rectangle that the user gives may have as many places as the square of the weights.
-        if rows == columns or usual is None:
-            return hints.image_size, reading == "inside"
-    stride = backbone.stride if backbone else 1
+        fits = size == settings.image_size or rows == columns or usual is None
+        if fits and rows * columns in (count - prefix, count):
+            return size, rows * columns == count - prefix
     if usual is not None and other is None:
         return (usual * patch[0] * stride, usual * patch[1] * stride), True
     raise table.NotRecordedError(
@@ -338,26 +323,6 @@ def find_image_size(
         "nothing says which: give the image size they were made for, image_size=(height, width) "
         "(--image-size HEIGHT WIDTH)."
     )
-
-
-def _grid(size: tuple[int, int], patch: tuple[int, int], backbone: BackboneConfig | None) -> tuple[int, int]:
-    """Compute the rows and columns of tokens of an image."""
-    height, width = backbone.feature_map(size) if backbone else size
-    return height // patch[0], width // patch[1]
-
-
-def _reading(
-    size: tuple[int, int],
-    count: int,
-    prefix: int,
-    patch: tuple[int, int],
-    backbone: BackboneConfig | None,
-) -> Literal["inside", "outside"] | None:
-    """Match `count` position embeddings to an image size, with or without rows for the prefix tokens."""
-    rows, columns = _grid(size, patch, backbone)
-    if rows * columns == count - prefix:
-        return "inside"
-    return "outside" if rows * columns == count else None
 
 
 def _square_side(places: int) -> int | None:
@@ -379,11 +344,11 @@ def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> 
 
 
 def _num_heads(source: Source, settings: Settings, hints: table.Hints, width: int) -> int:
-    named = settings.named_width
+    named = settings.named_size
     # The name's heads would then be of another model, which would compute without complaint.
-    if named not in (None, width) and settings.arguments.embed_dim is None:
+    if named and named[0] != width and settings.arguments.embed_dim is None:
         raise VitkitError(
-            f"{source.path}: config.json says {settings.architecture}, whose width is {named}, and the "
+            f"{source.path}: config.json says {settings.architecture}, whose width is {named[0]}, and the "
             f"tensors have a width of {width}: these two do not belong together."
         )
     where = ", and no config.json"
@@ -446,7 +411,7 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
     if "head.fc.weight" in source:
         table.check_pointwise(source, "head.fc.weight", (2, 3))
     root = source.shapes["stem.conv.weight"]
-    mean, std = _default_statistics(settings)
+    mean, std = settings.statistics(root[1])
     config = ResNetConfig(
         size,
         _layers(source, "stages."),
@@ -455,8 +420,8 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
         norm_eps=GROUP_NORM_EPS,
         standardization_eps=eps,
         max_pool_padding=padding,
-        image_mean=settings.statistics("mean", root[1], mean),
-        image_std=settings.statistics("std", root[1], std),
+        image_mean=mean,
+        image_std=std,
     )
     last = [f"stages.{s}.blocks.0.conv3.weight" for s in range(len(config.layers))]
     for key in last:
@@ -526,7 +491,7 @@ def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCa
     mean = settings.pretrained.mean
     if mean and len(mean) != config.in_channels:
         notes.append(f"pixel mean and std were given for {len(mean)} channels: their average is taken")
-    if len({*settings.dropouts}) > 1:
+    if settings.arguments.proj_drop_rate != settings.arguments.pos_drop_rate:
         notes.append("dropout of two different rates, in the blocks and after the positions: left out")
     names = settings.class_names
     if names and len(names) != config.num_classes:

@@ -21,6 +21,7 @@ from vitkit.models.config.vit_config import (
 )
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.model_card import Assumption, assumed_resizing, assumed_statistics, border_colour
+from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
 
 NORM_EPS = 1e-6
 """Epsilon of timm's LayerNorm in ViTs."""
@@ -202,15 +203,11 @@ class Settings:
         """The number in the architecture's name, unless the arguments have another."""
         if self.arguments.num_heads is not None:
             return self.arguments.num_heads
-        return None if self._size is None else self._size[1]
+        return self.named_size[1] if self.named_size else None
 
     @property
-    def named_width(self) -> int | None:
-        """The width that the architecture's name stands for."""
-        return None if self._size is None else self._size[0]
-
-    @property
-    def _size(self) -> tuple[int, int] | None:
+    def named_size(self) -> tuple[int, int] | None:
+        """The width and heads that the architecture's name stands for."""
         for pattern, size in OTHER_SIZES:
             if re.fullmatch(pattern, self.architecture):
                 return size
@@ -236,31 +233,17 @@ class Settings:
         return next(names, None)
 
     @property
-    def layer_scale(self) -> float:
-        """First value of layer scale, where there is one."""
-        return self.arguments.init_values or LAYER_SCALE
-
-    @property
     def norm(self) -> NormKind | None:
         """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
         name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
         return NORMS.get(name.removesuffix("fp32"))
 
-    def norm_before_blocks(self, source: Source) -> bool:
-        """Whether the tokens are normalised before the first block."""
-        return "norm_pre.weight" in source
-
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
         if self.rotary == DINOV3_ROTARY:
             return CLIP_NORM_EPS
-        clip = "_clip_" in self.architecture if self.has_config else self.norm_before_blocks(source)
+        clip = "_clip_" in self.architecture if self.has_config else "norm_pre.weight" in source
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
-
-    @property
-    def dropouts(self) -> tuple[float, float]:
-        """The rates in the blocks and after the position embeddings, a single number in vitkit."""
-        return self.arguments.proj_drop_rate, self.arguments.pos_drop_rate
 
     def pixel_rule(self, size: tuple[int, int], mean: tuple[float, ...]) -> Preprocessing:
         """Return timm's evaluation transform (`data/transforms_factory.py`).
@@ -294,9 +277,11 @@ class Settings:
         missing = [name for name in ("mean", "std") if not getattr(self.pretrained, name)]
         return (assumed_statistics(mean, std, "timm's default"),) if missing else ()
 
-    def statistics(
-        self, name: Literal["mean", "std"], channels: int, default: tuple[float, ...]
-    ) -> tuple[float, ...]:
-        """Return mean or std, a value for each channel."""
-        values = (self.pretrained.mean if name == "mean" else self.pretrained.std) or default
-        return values if len(values) == channels else (sum(values) / len(values),) * channels
+    def statistics(self, channels: int) -> tuple[tuple[float, ...], ...]:
+        """Return mean and std of pixels, a value for each channel.
+
+        timm's defaults are its general ones beside a config, else its ViTs' and BiTs'.
+        """
+        defaults = (IMAGENET_MEAN, IMAGENET_STD) if self.has_config else ((0.5,), (0.5,))
+        given = (self.pretrained.mean or defaults[0], self.pretrained.std or defaults[1])
+        return tuple(v if len(v) == channels else (sum(v) / len(v),) * channels for v in given)

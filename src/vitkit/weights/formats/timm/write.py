@@ -1,7 +1,6 @@
 """Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,47 +60,42 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-@dataclass(frozen=True)
-class _Described:
-    """A model as timm's `config.json` describes it, and its weights under timm's names."""
-
-    architecture: str
-    """The name that timm's `create_model` knows."""
-    arguments: dict[str, Any]
-    """The arguments for that architecture: `model_args`."""
-    rows: list[table.Row]
-    tensors: Mapping[str, Tensor]
-    first: str
-    """The name of the first convolution."""
-    head: str
-    """The name of the classifier."""
-    fixed_size: bool
-    """Whether it takes images of one size alone."""
-
-
 def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write the folder of a ViT or hybrid; errors as in `_write`."""
     config: ViTConfig = model.config
     tensors = _without_stem_bias(config, model.state_dict())
     rows = [row for row in vit_rows(config) if row.ours in tensors]
-    root = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
-    first = root.removesuffix(".weight")
-    described = _Described(_vit_name(config), _vit_arguments(config), rows, tensors, first, "head", True)
-    return _write(model, path, notes, described)
+    first = next(row.theirs[0] for row in rows if row.ours in config.first_filters).removesuffix(".weight")
+    theirs = table.to_file_tensors(tensors, rows)
+    return _write(model, path, notes, theirs, _vit_name(config), _vit_arguments(config), (first, "head"))
 
 
 def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write the folder of a ResNet; errors as in `_write`."""
     config: ResNetConfig = model.config
     factor = config.root_channels // 64 if _is_named(config) else 1
-    name, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
-    arguments, tensors = _bit_arguments(config), model.state_dict()
-    described = _Described(name, arguments, rows, tensors, "stem.conv", "head.fc", False)
-    return _write(model, path, notes, described)
+    name, arguments = BIT_NAMES[config.layers, factor], _bit_arguments(config)
+    theirs = table.to_file_tensors(model.state_dict(), bit_rows(config))
+    return _write(model, path, notes, theirs, name, arguments, ("stem.conv", "head.fc"))
 
 
-def _write(model: ImageModel, path: Path, notes: list[str], described: _Described) -> Path:
+def _write(
+    model: ImageModel,
+    path: Path,
+    notes: list[str],
+    tensors: Mapping[str, Tensor],
+    architecture: str,
+    arguments: dict[str, Any],
+    ends: tuple[str, str],
+) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
+
+    Args:
+        model, path, notes: as for `CheckpointFormat.write`.
+        tensors: the weights, under timm's names.
+        architecture: the name that timm's `create_model` knows.
+        arguments: for that architecture: `model_args`.
+        ends: timm's names of the first convolution and of the classifier.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
@@ -112,27 +106,25 @@ def _write(model: ImageModel, path: Path, notes: list[str], described: _Describe
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],
-        "fixed_input_size": described.fixed_size,
+        "fixed_input_size": config.num_tokens is not None,
         **_crop(theirs),
         "mean": list(config.image_mean),
         "std": list(config.image_std),
         "num_classes": config.num_classes,
         "pool_size": None,
-        "first_conv": described.first,
-        "classifier": described.head,
+        "first_conv": ends[0],
+        "classifier": ends[1],
     }
     description = {
-        "architecture": described.architecture,
+        "architecture": architecture,
         "num_classes": config.num_classes,
         "num_features": config.width,
-        "global_pool": described.arguments["global_pool"],
+        "global_pool": arguments["global_pool"],
         **({"label_names": list(model.card.class_names)} if model.card.class_names else {}),
-        "model_args": described.arguments,
+        "model_args": arguments,
         "pretrained_cfg": pretrained,
     }
-    return write_folder(
-        path, table.to_file_tensors(described.tensors, described.rows), {"config.json": description}
-    )
+    return write_folder(path, tensors, {"config.json": description})
 
 
 def _without_stem_bias(config: ViTConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -279,37 +271,35 @@ def _crop(rule: Preprocessing) -> dict[str, Any]:
     return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
 
 
-class _Lost(list[str]):
-    """Phrases that name what timm computes in another way."""
-
-    def compare(self, what: str, ours: object, theirs: object) -> None:
-        """Add a phrase for a number or form, if the two differ."""
-        if ours != theirs:
-            self.append(f"{what} {ours} (timm: {theirs})")
+def _differences(*numerics: tuple[str, object, object]) -> list[str]:
+    """Name the numbers and forms, each with vitkit's and timm's value, in which the two differ."""
+    return [f"{what} {ours} (timm: {theirs})" for what, ours, theirs in numerics if ours != theirs]
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
-    phrases = _Lost()
-    phrases.compare("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
-    phrases.compare("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
-    phrases.compare("max-pooling padded with", config.max_pool_padding, "zeros")
-    return phrases
+    return _differences(
+        ("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS),
+        ("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS),
+        ("max-pooling padded with", config.max_pool_padding, "zeros"),
+    )
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
-    phrases = _Lost()
+    phrases = []
     if config.backbone or not _has_clip_eps(config):
-        phrases.compare(f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS)
+        phrases = _differences((f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS))
     if config.layer_scale == 0:
         phrases.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
     backbone = config.backbone
     if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        phrases.compare("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS)
-        phrases.compare("weight standardisation", form[backbone.standardization], form["variance"])
-        phrases.compare("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS)
+        phrases += _differences(
+            ("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS),
+            ("weight standardisation", form[backbone.standardization], form["variance"]),
+            ("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS),
+        )
     return phrases
 
 
