@@ -238,8 +238,7 @@ def _opened(
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    with _silence, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _silence, warnings.catch_warnings(action="ignore"):
         yield
 
 
