@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from PIL import Image, features
 
-from vitkit.data.augment import augment
+from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.decode.jpeg import decoded_quickly
@@ -76,7 +76,9 @@ def vitkit_sides(folder: Path, paths: list[Path], rounds: int) -> dict[str, Side
 
     def train() -> int:
         for number, path in enumerate(paths):
-            augment(decode(path), rule, augmentation, sample_rng(0, 0, number))
+            image, view = decode(path), RandomView(rule, augmentation, sample_rng(0, 0, number))
+            view.draw(*image.shape[:2])
+            view.pixels(image)
         return len(paths)
 
     def evaluation_loader() -> int:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
+from tests.helpers.augmenting import augment
 from vitkit.data import augment as augment_module
-from vitkit.data.augment import OPERATIONS, _move, _random_crop, augment, distort, erase
+from vitkit.data.augment import OPERATIONS, _move, _random_crop, distort, erase
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.augment import augment
+from tests.helpers.augmenting import augment
 from vitkit.data.channels import by_threes, to_rgb
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Resize, refuse_augmentation
 from vitkit.data.decode.image import decode, decode_image, header

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
-from vitkit.data.augment import augment
+from tests.helpers.augmenting import augment
 from vitkit.data.config import Augmentation, Interpolation, Preprocessing, Resize
 from vitkit.data.stream.order import sample_rng
 from vitkit.data.transforms import preprocess

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.augmenting import augment
 from vitkit.config import from_json, to_json
-from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.helpers.augmenting import augment
 from tests.pixel_cases import CASES, image, preprocessing_of_case
-from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing, Resize
 from vitkit.data.transforms import preprocess
 from vitkit.kernels import compile as compiling

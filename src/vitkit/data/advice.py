@@ -3,10 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-import numpy as np
-
-from vitkit.data.sources import Samples
-from vitkit.errors import DecodeError
+from vitkit.data.sources import Samples, some_headers
 from vitkit.text import pluralize
 
 FEW_IMAGES = 2_000
@@ -71,13 +68,7 @@ def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) ->
 
 def sample_sizes(samples: Samples) -> list[tuple[int, int]]:
     """Read the sizes (height, width) of some images, evenly spread; unreadable ones are skipped."""
-    sizes = []
-    for index in np.unique(np.linspace(0, len(samples) - 1, LOOKED_AT).astype(np.int64)).tolist():
-        try:
-            sizes.append(samples.header(index).size)
-        except DecodeError:
-            continue
-    return sizes
+    return [head.size for head in some_headers(samples, LOOKED_AT)]
 
 
 def usual_side(sizes: Sequence[tuple[int, int]]) -> int:

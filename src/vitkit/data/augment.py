@@ -29,22 +29,6 @@ ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 `data/random_erasing.py`, after Zhong et al. 2017 (arXiv 1708.04896, whose largest fraction is 0.4)."""
 
 
-def augment(
-    image: Pixels,
-    preprocessing: Preprocessing,
-    augmentation: Augmentation,
-    rng: np.random.Generator,
-    out: Pixels | None = None,
-) -> Pixels:
-    """Change one image (H, W, C) at random to (height, width, C) of image_size, as training sees it.
-
-    It is written into `out` where that is given, whatever its strides.
-    """
-    view = RandomView(preprocessing, augmentation, rng)
-    view.draw(*image.shape[:2])
-    return view.pixels(image, out)
-
-
 class RandomView:
     """One random view of an image, as training sees it.
 

@@ -226,10 +226,8 @@ def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list
     train = counts.get("train", {})
     few = [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]
     if few:
-        more = f" and {len(few) - 10} more" if len(few) > 10 else ""
         warnings.append(
-            f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: "
-            f"{', '.join(few[:10])}{more}."
+            f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: {join_names(few)}."
         )
     folded = Counter(map(str.casefold, train))
     alike = [name for name in train if folded[name.casefold()] > 1]

@@ -176,16 +176,10 @@ class Augmentation:
             )
         if self.shift < 0:
             raise VitkitError(f"shift must be 0 or more pixels, found {self.shift}.")
-        if not 0 <= self.rotate <= 180:
-            raise VitkitError(f"rotate must be in 0..180 degrees, found {self.rotate}.")
-        if not 0 <= self.rand_augment <= 14:
-            raise VitkitError(
-                f"rand_augment is a number of operations from 0 to 14, found {self.rand_augment}."
-            )
-        if not 0 <= self.rand_augment_magnitude <= 10:
-            raise VitkitError(f"rand_augment_magnitude is from 0 to 10, found {self.rand_augment_magnitude}.")
-        if not 0 <= self.random_erasing <= 1:
-            raise VitkitError(f"random_erasing is a probability from 0 to 1, found {self.random_erasing}.")
+        limits = {"rotate": 180, "rand_augment": 14, "rand_augment_magnitude": 10, "random_erasing": 1}
+        for name, most in limits.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise VitkitError(f"{name} must be from 0 to {most}, found {getattr(self, name)}.")
 
 
 def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:

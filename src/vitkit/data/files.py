@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vitkit.errors import VitkitError
+from vitkit.text import visible
 
 
 class UnreadableFileError(VitkitError):
@@ -116,3 +117,25 @@ def explain_os_errors() -> Iterator[None]:
             ) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableFileError(f"cannot be read: {reason}") from error
+
+
+@contextmanager
+def damage_explained(path: Path, kind: str, again: str) -> Iterator[None]:
+    """Turn every exception of a reader about a file into a VitkitError: for damage readers raise OSError,
+    ValueError, KeyError, struct.error, NotImplementedError, UnicodeDecodeError, OverflowError and more.
+
+    Args:
+        path: the file.
+        kind: what it is read as: "Parquet".
+        again: how to get another one: "Download or write it again".
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise VitkitError(f"{path} cannot be read: there is not enough memory.") from error
+    except Exception as error:
+        # Our own errors name the file already, but for an UnreadableFileError, which is the reason alone.
+        if isinstance(error, VitkitError) and not isinstance(error, UnreadableFileError):
+            raise
+        reason = visible(str(error)[:300] or type(error).__name__).rstrip(".")
+        raise VitkitError(f"{path} cannot be read as {kind}: {reason}. {again}.") from error

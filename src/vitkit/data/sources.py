@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,7 @@ from vitkit.data.layouts.tables import list_csv
 from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
 from vitkit.data.paths import LAYOUTS, existing_path
 from vitkit.data.slices import Slice, parse_split, parse_subset
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize
 
 
@@ -387,6 +388,13 @@ class FileSamples:
 
     def header(self, index: int) -> Header:
         return header(self.file(index), self.rule)
+
+
+def some_headers(samples: Samples, most: int) -> Iterator[Header]:
+    """Yield headers of at most so many images, evenly spread over a split; unreadable ones are skipped."""
+    for index in np.linspace(0, len(samples) - 1, min(most, len(samples))).astype(np.int64).tolist():
+        with suppress(DecodeError):
+            yield samples.header(index)
 
 
 _PART_STREAM = 2**32

@@ -105,7 +105,11 @@ def show(
             raise VitkitError(f"{name} is from 1 to 100, found {count}.")
     if out is not None and Path(out).suffix.lower() not in (".html", ".png"):
         raise VitkitError(f"--out is a file that ends in .html or .png, found {out}.")
-    run = shown_run(path, start, recipe, options)
+    if start:
+        run = finetune_run(start, path, recipe=recipe, **options)
+    else:
+        base = named_recipe(recipe) if recipe else Run(augmentation=AUGMENTATION)
+        run = with_options(replace(base, data=path), options)
     view = see_images(run, images, versions, hushed(listener, quiet))
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)
     require_folder(out.parent)
@@ -116,14 +120,6 @@ def show(
     make_folder(out.parent)
     replace_file(out, [content])
     return out, run
-
-
-def shown_run(path: str, start: StrPath, recipe: str, options: RunOptions) -> Run:
-    """Make the run whose images are shown."""
-    if start:
-        return finetune_run(start, path, recipe=recipe, **options)
-    base = named_recipe(recipe) if recipe else Run(augmentation=AUGMENTATION)
-    return with_options(replace(base, data=path), options)
 
 
 def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) -> DataView:

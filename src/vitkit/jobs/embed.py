@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -155,19 +155,26 @@ def embed(
     folder = out.with_name(f".{out.name}.parts") if is_file else out
     if is_file:
         refuse_taken(out)
-        _refuse_below(out, str(data))
+        if Path(absolute_spec(str(data))) in out.resolve().parents:
+            raise VitkitError(
+                f"{out} would be listed as images by the next command, because it is below {data}. Choose an "
+                "--out elsewhere, or the name of a folder, which is passed over."
+            )
     if names is not None and not folder.exists():  # beside parts, the names are of an earlier attempt
         refuse_taken(names)
     rows = partial(_open_rows, path, data, device, precision, load, batch_size, workers)
     with computed_parts(folder, rows, listener, on, processes) as (parts, continued):
-        errors = {part: list(_errors(part)) for part in parts}
+        errors = dict[Path, list[dict[str, str]]]()
+        for part in parts:
+            table = read_part(part, ["image", "error"])
+            errors[part] = table.filter(table["error"].is_valid()).to_pylist()
         images = sum(pq.read_metadata(part).num_rows for part in parts)
         width = pq.read_schema(parts[0]).field("features").type.list_size
         if is_file:
             with listener.progress(f"writing {out.name}"):
                 _join(parts, out, names, images, width)
             remove_parts(folder)
-    rejects = {name: error for part in parts for name, error in errors[part]}
+    rejects = {row["image"]: row["error"] for part in parts for row in errors[part]}
     retry = [out, names] if is_file else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
     return Embedded(out, images, width, continued, rejects, again, names)
@@ -190,15 +197,6 @@ def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
     return FileSamples(first.files, numbers, labels, first.rule), splits
 
 
-def _refuse_below(out: Path, data: str) -> None:
-    """Refuse to write a file among the images, where the next command would list it as images."""
-    if Path(absolute_spec(data)) in out.resolve().parents:
-        raise VitkitError(
-            f"{out} would be listed as images by the next command, because it is below {data}. Choose an "
-            "--out elsewhere, or the name of a folder, which is passed over."
-        )
-
-
 def _table(names: list[str], splits: list[str | None], features: Features, columns: pa.Schema) -> pa.Table:
     """Put the features of images into a table: the name of an image, its split where there are several, its D
     features in float32, and the reason if it cannot be read."""
@@ -216,14 +214,6 @@ def _table(names: list[str], splits: list[str | None], features: Features, colum
         pa.array(errors, pa.string()),
     ]
     return pa.table(cells, schema=columns)
-
-
-def _errors(part: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and reason of the images of a part that could not be read."""
-    table = read_part(part, ["image", "error"])
-    for name, error in zip(table["image"].to_pylist(), table["error"].to_pylist(), strict=True):
-        if error is not None:
-            yield name, error
 
 
 def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, Unpack, overload
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -413,7 +413,16 @@ class Predictor(Result):
 
     def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
-        logits = self._logits(np.stack(pixels).transpose(0, 3, 1, 2))
+        images = np.stack(pixels).transpose(0, 3, 1, 2)
+        if isinstance(self.model, EngineModel):
+            logits = self.model(images)
+        else:
+            import torch
+
+            from vitkit.evaluation.run_model import output_function
+
+            with output_function(self.model, torch.device(self.device), self.precision) as compute:
+                logits = compute(torch.from_numpy(images))
         damaged = int((~np.isfinite(logits).all(-1)).sum())
         if damaged:
             raise VitkitError(
@@ -421,17 +430,6 @@ class Predictor(Result):
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
         return self.answering.guesses(logits, self.card, top)
-
-    def _logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Compute the logits `(B, K)` of images `(B, C, H, W)`."""
-        if isinstance(self.model, EngineModel):
-            return self.model(images)
-        import torch
-
-        from vitkit.evaluation.run_model import output_function
-
-        with output_function(self.model, torch.device(self.device), self.precision) as compute:
-            return compute(torch.from_numpy(images))
 
     def _ready(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
         """Preprocess an image: `(height, width, C)` at the model's size."""
@@ -442,7 +440,8 @@ class Predictor(Result):
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
             return decode_image(image, rule)
-        if _is_tensor(image):
+        torch = sys.modules.get("torch")  # there are no tensors where it was not imported
+        if torch is not None and isinstance(image, torch.Tensor):
             image = image.detach().cpu()
             if image.is_floating_point() and image.dtype.itemsize < 4:
                 image = image.float()  # numpy has no bfloat16
@@ -482,12 +481,6 @@ def _check_arguments(images: Any, top: int, function: str) -> None:
         raise VitkitError("many() takes a list: give a generator to stream().")
     if top < 1:
         raise VitkitError(f"top is at least 1, found {top}.")
-
-
-def _is_tensor(image: object) -> "TypeGuard[torch.Tensor]":
-    """Whether an image is a tensor; there are none where PyTorch was not imported."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(image, torch.Tensor)
 
 
 def _data_of(address: str) -> bytes:

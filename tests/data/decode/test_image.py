@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.helpers.image_zoo import BAD, GOOD, RED, chunk, encoded, exif, huge_png, noise, plain, png
 from vitkit.data.config import DecodeRule
-from vitkit.data.decode.image import decode, decode_image, header, image_size
+from vitkit.data.decode.image import decode, decode_image, header
 from vitkit.errors import DecodeError, VitkitError
 
 
@@ -28,7 +28,7 @@ def test_good_files(name: str, tmp_path: Path) -> None:
     assert pixels.dtype == np.uint8
     assert pixels.ndim == 3 and pixels.shape[2] == 3
     assert np.abs(pixels[0, 0].astype(int) - colour).max() <= 2
-    assert image_size(data) == pixels.shape[:2]
+    assert header(data).size == pixels.shape[:2]
     path = tmp_path / "without suffix"
     path.write_bytes(data)
     np.testing.assert_array_equal(decode(path), pixels)
@@ -62,8 +62,8 @@ def test_silent_and_alike_when_warnings_are_only_shown(name: str) -> None:
 def test_limits_are_read_from_the_header() -> None:
     for data in (huge_png(8001, 8000), huge_png(60000, 60000)):
         with pytest.raises(DecodeError, match="limit"):
-            image_size(data)
-    assert image_size(huge_png(8000, 8000)) == (8000, 8000)
+            header(data)
+    assert header(huge_png(8000, 8000)).size == (8000, 8000)
     with pytest.raises(DecodeError, match="limit of 23"):
         decode(encoded(plain("RGB", RED), "PNG"), DecodeRule(max_pixels=23))
     with pytest.raises(DecodeError, match="limit of 23"):
@@ -108,7 +108,7 @@ def test_exif_orientation(orientation: int, format: str, order: str) -> None:
         pixels = decode(data, rule)
         assert pixels.shape == (expected.height, expected.width, 3)
         assert np.abs(pixels.astype(int) - np.asarray(expected).astype(int)).max() <= 2
-        assert image_size(data, rule) == pixels.shape[:2]
+        assert header(data, rule).size == pixels.shape[:2]
 
 
 def test_16_bit_ramp_keeps_all_levels() -> None:

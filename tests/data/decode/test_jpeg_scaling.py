@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.helpers.augmenting import augment
 from vitkit.config import from_json, to_json
-from vitkit.data.augment import RandomView, augment
+from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples, open_data

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
-from vitkit.data.augment import augment
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.memory_samples import (
     MemorySamples,

@@ -5,6 +5,7 @@ turned, inverted or clipped in another way than it was trained on. Whatever Pill
 the caller sees pixels or a `DecodeError` with the reason.
 """
 
+import importlib
 import io
 import struct
 import threading
@@ -17,21 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    GifImagePlugin,
-    IcoImagePlugin,
-    Image,
-    Jpeg2KImagePlugin,
-    JpegImagePlugin,
-    PngImagePlugin,
-    PpmImagePlugin,
-    QoiImagePlugin,
-    SgiImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import IcoImagePlugin, Image, JpegImagePlugin, TiffImagePlugin
 
 from vitkit.data.channels import from_rgb
 from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
@@ -44,6 +31,8 @@ from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.errors import DecodeError
 
 # Importing a plug-in is how Pillow learns its format: only the formats named in _FORMATS are ever tried.
+for _plugin in ("Avif", "Bmp", "Gif", "Jpeg2K", "Png", "Ppm", "Qoi", "Sgi", "WebP"):
+    importlib.import_module(f"PIL.{_plugin}ImagePlugin")
 
 
 @dataclass(frozen=True)
@@ -111,19 +100,11 @@ _Opener = Callable[[IO[bytes], str | bytes], Image.Image]
 
 # Formats that their first bytes tell. Formats without a signature (TGA, PCX) would accept garbage; formats
 # that run an interpreter (EPS, WMF) would run a stranger's program.
+_OF_PILLOW = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "QOI", "SGI"]
 _FORMATS: dict[str, _Opener] = {
+    **{name: Image.OPEN[name][0] for name in _OF_PILLOW},
     "JPEG": _Jpeg,
-    "PNG": PngImagePlugin.PngImageFile,
-    "WEBP": WebPImagePlugin.WebPImageFile,
-    "GIF": GifImagePlugin.GifImageFile,
-    "BMP": BmpImagePlugin.BmpImageFile,
-    "TIFF": TiffImagePlugin.TiffImageFile,
-    "PPM": PpmImagePlugin.PpmImageFile,
-    "JPEG2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
-    "AVIF": AvifImagePlugin.AvifImageFile,
     "ICO": _Ico,
-    "QOI": QoiImagePlugin.QoiImageFile,
-    "SGI": SgiImagePlugin.SgiImageFile,
     "HEIF": _open_heif,
 }
 _ORIENTATION = 0x0112
@@ -203,11 +184,6 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
         return Header(image.format or "", image.mode, size, needed)
 
 
-def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int, int]:
-    """Return (height, width) of what `decode` would return, from the header alone. Raises DecodeError."""
-    return header(file, rule).size
-
-
 @contextmanager
 def _opened(
     file: bytes | Path, rule: DecodeRule
@@ -262,8 +238,7 @@ def _opened(
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    with _silence, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _silence, warnings.catch_warnings(action="ignore"):
         yield
 
 
@@ -297,7 +272,7 @@ def _recognise(data: bytes) -> str:
         any_codec = data[8:12] in (b"mif1", b"msf1")
         if data[8:12] in _HEIF_BRANDS or (any_codec and not {b"avif", b"avis"} & brands):
             return "HEIF"
-    for name in (name for name in _FORMATS if name in Image.OPEN):  # the reader of HEIF is no part of Pillow
+    for name in _OF_PILLOW:
         accept = Image.OPEN[name][1]
         # An accept function answers with a sentence when Pillow was built without the codec.
         answer = accept(start) if accept else False

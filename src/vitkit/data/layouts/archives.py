@@ -12,7 +12,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.config import DEFAULT_RULE
-from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.data.files import UnreadableFileError, damage_explained, regular_file
 from vitkit.data.layouts.folders import (
     ClassImages,
     is_array,
@@ -126,7 +125,7 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
         VitkitError: it is no such archive, is encrypted or damaged, holds a name twice or a name that leads
             out of it; or as `list_folders`.
     """
-    with _explained(path):
+    with damage_explained(path, "an archive", "Download it or pack it again"):
         contents = list(_zip_members(path) if path.suffix.lower() == ".zip" else _tar_members(path))
     members = [file for file in contents if isinstance(file, _Member)]
     _check_names(path, members)
@@ -260,20 +259,6 @@ def _tar_members(path: Path) -> Iterator[_Member | str]:
             "the end of two blocks of zeros and nothing behind them. Download it or pack it again; `tar xf` "
             "may save some of what is behind the damage."
         )
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn every exception of the readers of archives into a VitkitError that names the file."""
-    try:
-        yield
-    except (VitkitError, MemoryError):
-        raise
-    except Exception as error:  # of damaged files they raise struct.error, UnicodeDecodeError and more
-        raise VitkitError(
-            f"{path} cannot be read as an archive: {str(error) or type(error).__name__}. Download it or pack "
-            "it again."
-        ) from error
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

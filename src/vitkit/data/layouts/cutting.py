@@ -190,15 +190,38 @@ def cut_images(
     Returns:
         `(N,)`, True for the images that are cut. An image of every class is not cut.
     """
-    number = np.arange(len(labels))
-    if groups is not None:
-        number = np.unique(groups, return_inverse=True)[1]
+    number = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     alone = np.bincount(number)[number] == 1
-    cut = np.zeros(len(labels), dtype=bool)
+    if alone.all():
+        return stratify(labels, count, seed, stream)
     together, single = np.flatnonzero(~alone), np.flatnonzero(alone)
-    if len(together):
-        target = count * len(together) / len(labels)
-        cut[together] = _cut_groups(labels, number, together, target, seed, stream)
+    index = np.unique(number[together], return_inverse=True)[1]  # of the group of each
+    sizes = np.bincount(index)
+    rows = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
+    parts = [_class_counts(labels[together[row]]) for row in rows]
+    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    every = np.array(count_labels(labels, width), dtype=np.float64)
+    share = count * len(together) / len(labels)
+    target = np.array(count_labels(labels[together], width), dtype=np.float64) * share / len(together)
+    trials = max(1, min(_TRIALS, _LOOKS // len(sizes)))
+    orders = draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)).argsort(axis=1)
+    best: tuple[float, NDArray[np.bool_]] | None = None
+    for trial in orders.tolist():
+        have, taken = np.zeros(width), np.zeros(len(sizes), dtype=bool)
+        for group in trial:
+            classes, counts = parts[group]
+            if (have[classes] + counts >= every[classes]).any():
+                continue  # a class would have no image left
+            before = ((have[classes] - target[classes]) ** 2).sum()
+            if ((have[classes] + counts - target[classes]) ** 2).sum() < before:
+                have[classes] += counts
+                taken[group] = True
+        distance = float(((have - target) ** 2 / np.maximum(target, 1)).sum())
+        if best is None or distance < best[0]:
+            best = distance, taken
+    assert best is not None  # there is at least one trial
+    cut = np.zeros(len(labels), dtype=bool)
+    cut[together] = best[1][index]
     missing = min(count - int(cut.sum()), len(single))
     if missing > 0:
         cut[single] = stratify(labels[single], missing, seed, stream)
@@ -235,12 +258,26 @@ def deal_folds(
         return dealt
     order = np.argsort(number, kind="stable")
     parts = [_class_counts(labels[row]) for row in np.split(order, np.cumsum(sizes)[:-1])]
-    every = _all_counts(labels, labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1)
+    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    every = np.array(count_labels(labels, width), dtype=np.float64)
     rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
+    weight, most = 1 / np.maximum(every, 1), int(sizes.max())
     trials = max(1, min(_DEALS, _LOOKS // len(sizes)))
     best: tuple[tuple[int, float], NDArray[np.int64]] | None = None
     for drawn in draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)):
-        fold_of, have = _deal(np.lexsort((drawn, rarest, -sizes)), sizes, parts, every, folds)
+        fold_of, have, load = np.empty(len(sizes), np.int64), np.zeros((folds, width)), np.zeros(folds)
+        for group in np.lexsort((drawn, rarest, -sizes)).tolist():
+            (classes, counts), size = parts[group], int(sizes[group])
+            # Fractions of a class and not images, by which frequent classes would decide alone. The size of a
+            # fold counts as one more class, so that an empty fold is taken before any other.
+            costs = have[:, classes] @ (counts * weight[classes]) + load * (size / len(labels))
+            # The smallest fold may always take the group, as no group is larger than `most`; so by induction
+            # no fold is ever more than `most` images larger than the smallest.
+            costs[load + (size - most) > load.min()] = np.inf
+            fold = int(costs.argmin())
+            fold_of[group] = fold
+            have[fold, classes] += counts
+            load[fold] += size
         whole = int(((have == every) & (every > 1)).any(axis=0).sum())  # classes that a fold has all of
         distance = float(((have - every / folds) ** 2 / np.maximum(every, 1)).sum())
         if best is None or (whole, distance) < best[0]:
@@ -281,80 +318,12 @@ def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: in
             return
 
 
-def _deal(
-    order: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
-    every: NDArray[np.float64],
-    folds: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Deal groups in an order: the fold of each group (G,), and the images of each class by fold."""
-    fold_of = np.empty(len(sizes), np.int64)
-    have, load = np.zeros((folds, len(every))), np.zeros(folds)
-    weight, total, most = 1 / np.maximum(every, 1), sizes.sum(), int(sizes.max())
-    for group, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        classes, counts = parts[group]
-        # Fractions of a class and not images, by which frequent classes would decide alone. The size of a
-        # fold counts as one more class, so that an empty fold is taken before any other.
-        costs = have[:, classes] @ (counts * weight[classes]) + load * (size / total)
-        # The smallest fold may always take the group, as no group is larger than `most`; so by induction no
-        # fold is ever more than `most` images larger than the smallest.
-        costs[load + (size - most) > load.min()] = np.inf
-        fold = int(costs.argmin())
-        fold_of[group] = fold
-        have[fold, classes] += counts
-        load[fold] += size
-    return fold_of, have
-
-
-def _cut_groups(
-    labels: Labels,
-    number: NDArray[np.int64],
-    together: NDArray[np.int64],
-    count: float,
-    seed: int,
-    stream: int,
-) -> NDArray[np.bool_]:
-    """Choose about `count` of the M images `together`, all of whose groups have several; returns (M,)."""
-    members = number[together]
-    names, index = np.unique(members, return_inverse=True)
-    order = np.argsort(index, kind="stable")
-    ends = np.cumsum(np.bincount(index))
-    rows = [together[order[end - size : end]] for end, size in zip(ends, np.bincount(index), strict=True)]
-    parts = [_class_counts(labels[row]) for row in rows]
-    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-    every = _all_counts(labels, width)
-    target = _all_counts(labels[together], width) * count / len(together)
-    trials = max(1, min(_TRIALS, _LOOKS // len(names)))
-    orders = draws(trials * len(names), seed, stream).reshape(trials, len(names)).argsort(axis=1)
-    best: tuple[float, NDArray[np.bool_]] | None = None
-    for trial in orders.tolist():
-        have, taken = np.zeros(width), np.zeros(len(names), dtype=bool)
-        for group in trial:
-            classes, counts = parts[group]
-            if (have[classes] + counts >= every[classes]).any():
-                continue  # a class would have no image left
-            before = ((have[classes] - target[classes]) ** 2).sum()
-            if ((have[classes] + counts - target[classes]) ** 2).sum() < before:
-                have[classes] += counts
-                taken[group] = True
-        distance = float(((have - target) ** 2 / np.maximum(target, 1)).sum())
-        if best is None or distance < best[0]:
-            best = distance, taken
-    assert best is not None  # there is at least one trial
-    return best[1][index]
-
-
 def _class_counts(labels: Labels) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the images of each class that occurs; returns the numbers of the classes, and the counts."""
     if labels.ndim == 2:
         sums = labels.sum(0)
         return np.flatnonzero(sums), sums[sums > 0]
     return np.unique(labels, return_counts=True)
-
-
-def _all_counts(labels: Labels, width: int) -> NDArray[np.float64]:
-    return np.array(count_labels(labels, width), dtype=np.float64)
 
 
 def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:

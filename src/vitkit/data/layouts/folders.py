@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from vitkit.data.layouts.tables import by_split
 from vitkit.data.listing import (
     PARTS_RECORD,
     SPLIT_NAMES,
@@ -134,11 +135,7 @@ def without_labels(
     split_of = [SPLIT_NAMES.get(folder) for folder in folders]
     if "train" not in split_of:
         split_of = ["train"] * len(names)
-    splits: dict[str, SplitListing] = {}
-    for split in SPLITS:
-        numbers = np.flatnonzero(np.array(split_of) == split)
-        if len(numbers):
-            splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
+    splits = by_split(np.array(split_of), np.zeros((len(names), 0), dtype=bool))
     return Listing(kind, (), files_of(list(names)), splits)
 
 

@@ -9,7 +9,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
+from vitkit.data.files import UnreadableFileError, damage_explained, read_unchanged_file, regular_file
 from vitkit.data.layouts.parquet_pages import page_sizes
 from vitkit.data.layouts.tables import (
     LABEL_COLUMNS,
@@ -145,22 +145,9 @@ class _File:
         return largest
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn every exception of Arrow about a file into a VitkitError: for damage it raises OSError,
-    ValueError, KeyError, NotImplementedError, UnicodeDecodeError, OverflowError and more."""
-    try:
-        yield
-    except MemoryError as error:
-        raise VitkitError(f"{path} cannot be read: there is not enough memory.") from error
-    except Exception as error:
-        # Our own errors name the file already, but for an UnreadableFileError, which is the reason alone.
-        if isinstance(error, VitkitError) and not isinstance(error, UnreadableFileError):
-            raise
-        reason = visible(str(error)[:300] or type(error).__name__).rstrip(".")
-        raise VitkitError(
-            f"{path} cannot be read as Parquet: {reason}. Download or write it again."
-        ) from error
+def _explained(path: Path) -> AbstractContextManager[None]:
+    """Explain every exception of Arrow about a file."""
+    return damage_explained(path, "Parquet", "Download or write it again")
 
 
 class _OpenGroup:
@@ -512,12 +499,9 @@ def _read_metadata(path: Path) -> _File:
     """
     import pyarrow.parquet as pq
 
-    try:
+    with _explained(path):
         with regular_file(path) as stream:  # never a pipe or a device, which Arrow would wait for
             size = stream.seek(0, os.SEEK_END)
-    except UnreadableFileError as error:
-        raise VitkitError(f"{path} cannot be read as Parquet: {error}.") from error
-    with _explained(path):
         with pq.ParquetFile(path, pre_buffer=False) as opened:
             file = _File(path, opened.metadata, opened.schema_arrow)
         rows = [file.rows(group) for group in file.groups]

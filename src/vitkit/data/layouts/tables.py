@@ -155,7 +155,11 @@ def read_csv(
                     raise VitkitError(f"{where}: path or label is empty. Fill it or remove it.")
                 check_label(where, label, csv.field_size_limit() if several_labels else LONGEST_LABEL)
                 if several_labels and len(row) > len(header):
-                    raise _too_many_cells(where, len(header), len(row) - len(header), delimiter)
+                    raise VitkitError(
+                        f"{where}: expected {len(header)} cells as in the header, found {len(row)}. Put the "
+                        "labels of an image into one cell, and separate them by another character than "
+                        f"{delimiter!r}, or quote them."
+                    )
                 if group_at is not None:
                     groups.append(_cell(row, group_at))
                     if not groups[-1]:
@@ -253,13 +257,6 @@ def _path_below(where: str, folder: Path, name: str) -> str:
     slashed = name.replace("\\", "/")
     check_below(where, folder, slashed)
     return slashed if os.path.lexists(folder / slashed) else name
-
-
-def _too_many_cells(where: str, expected: int, surplus: int, delimiter: str) -> VitkitError:
-    return VitkitError(
-        f"{where}: expected {expected} cells as in the header, found {expected + surplus}. Put the labels of "
-        f"an image into one cell, and separate them by another character than {delimiter!r}, or quote them."
-    )
 
 
 def plain_name(name: str) -> str:

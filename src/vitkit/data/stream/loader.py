@@ -184,27 +184,21 @@ class _TrainBatches:
             drawn = RandomView(
                 self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
             )
-            image = self._image(index, drawn)
+            samples, scaled = self.samples, self.augmentation.jpeg_scaling
+            if scaled and isinstance(samples, MemorySamples):
+                scaled = drawn.draw(*samples.size(index)) != 1
+            if scaled:  # where the view allows it
+                image = decode(samples.file(index), self.preprocessing.decode, drawn.draw)
+            else:
+                image = samples.decode(index)
+            if drawn.size is None:
+                drawn.draw(*image.shape[:2])
             write_to(drawn.pixels(image, out), out)
 
         return _pixels(ids, self.preprocessing, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
-
-    def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
-        """Decode the image that a view shows; at a smaller scale where the view allows it."""
-        assert self.augmentation is not None
-        samples, scaled = self.samples, self.augmentation.jpeg_scaling
-        if scaled and isinstance(samples, MemorySamples):
-            scaled = drawn.draw(*samples.size(index)) != 1
-        if scaled:
-            image = decode(samples.file(index), self.preprocessing.decode, drawn.draw)
-        else:
-            image = samples.decode(index)
-        if drawn.size is None:
-            drawn.draw(*image.shape[:2])
-        return image
 
 
 @dataclass(frozen=True)

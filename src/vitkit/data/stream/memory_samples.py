@@ -1,13 +1,12 @@
 """Hold the decoded images of a small split in memory, and bound the memory for decoding a large one."""
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.listing import Targets
-from vitkit.data.sources import Samples
+from vitkit.data.sources import Samples, some_headers
 from vitkit.errors import DecodeError, VitkitError
 
 
@@ -126,12 +125,7 @@ def largest_decoding(samples: Samples, look_at: int = 200) -> int:
     At most `look_at` headers, evenly spread over the split, are read: a million would take minutes, and this
     is only for a warning.
     """
-    numbers = np.unique(np.linspace(0, len(samples) - 1, look_at).astype(np.int64)) if len(samples) else ()
-    largest = 0
-    for index in numbers:
-        with suppress(DecodeError):
-            largest = max(largest, samples.header(int(index)).decoding_bytes)
-    return largest
+    return max((head.decoding_bytes for head in some_headers(samples, look_at)), default=0)
 
 
 def check_decode_memory(largest: int, workers: int, available: int | None) -> str | None:

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from vitkit.errors import VitkitError
-
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of SplitMix64
 _ROUND_STEP = 0xD1B54A32D192ED03  # odd, with random-looking bits: rounds must not hash overlapping numbers
 _ROUNDS = 12  # with 8 the orders of 5 samples are measurably uneven
@@ -26,7 +24,6 @@ def sample_at(
     the ids of one epoch are a permutation of 0..num_samples-1.
     The cost of a position depends neither on its size nor on num_samples.
     """
-    _check_seed(seed)
     positions = np.asarray(positions, dtype=np.int64)
     # The position within the epoch is permuted by a key of the epoch and the seed. Both are hashed, so that
     # epoch 1 of seed 0 and epoch 0 of seed 1 have unrelated orders.
@@ -42,7 +39,6 @@ def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
     Philox is counter-based: the seed is its key, epoch and sample are the upper half of its 256-bit counter,
     so that no two samples can meet in one stream of less than 2^128 numbers.
     """
-    _check_seed(seed)
     counter = (sample_id << 128) | (epoch << 192)
     return np.random.Generator(np.random.Philox(_Key(seed), counter=counter))  # type: ignore[arg-type]
 
@@ -98,8 +94,3 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**63:
-        raise VitkitError(f"A seed must be a whole number from 0 to 2^63 - 1, found {seed}.")
