@@ -162,7 +162,11 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
             }
         ),
         "class_counts": _class_counts(content.data),
-        "rejects": _rejects(content.data),
+        "rejects": [
+            (split, key, reason)
+            for split, files in content.data.get("rejects", {}).items()
+            for key, reason in files.items()
+        ],
         "rejects_shown": REJECTS_SHOWN,
     }
     say("pictures of images")
@@ -299,14 +303,6 @@ def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     images = data.get("images", {})  # an image with several labels counts once
     totals = [images.get(split, sum(counts[split].values())) for split in counts]
     return [*rows, ("all", totals)] if counts else []
-
-
-def _rejects(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [
-        (split, key, reason)
-        for split, files in data.get("rejects", {}).items()
-        for key, reason in files.items()
-    ]
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
