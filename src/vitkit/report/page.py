@@ -33,15 +33,7 @@ from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
 from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks import task_of
 from vitkit.tasks.learning import Learning, ShowsExamples
-from vitkit.tasks.page import (
-    Block,
-    Pictures,
-    Section,
-    ShownImage,
-    TaskReport,
-    describe_images,
-    fraction_cell,
-)
+from vitkit.tasks.page import Block, Pictures, Section, ShownImage, TaskReport, fraction_cell
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
@@ -72,11 +64,6 @@ class ShownEvaluation:
     result: Any
     predictions: Any
     samples: Samples | None
-
-    @property
-    def images(self) -> str:
-        """Name the images for titles and sentences: "360 test images"."""
-        return describe_images(self.result.count, self.split)
 
 
 @dataclass(frozen=True)
