@@ -46,7 +46,6 @@ IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""
 SHOWN = 12
 """Images whose rollout is drawn."""
-AXIAL = "an axial model attends along rows and columns, and has no map of all tokens"
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,7 +112,8 @@ def inspect(
     Raises:
         VitkitError: none of the images can be read.
     """
-    folder = place_of_pictures(model) if out is None else Path(out)
+    path = Path("." if is_address(model) else model)  # of an address they lie in the working folder
+    folder = (path if path.is_dir() else path.parent) / "inspect" if out is None else Path(out)
     listener = hushed(listener, quiet)
     require_folder(folder)
     if out is None:
@@ -123,14 +123,6 @@ def inspect(
         written = _draw(loaded, as_names(images), folder, listener)
     drawn = any("attention" in path.name for path in written)
     return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
-
-
-def place_of_pictures(model: StrPath) -> Path:
-    """Return the folder for the pictures of a model; where it is an address, one in the working folder."""
-    if is_address(model):
-        return Path("inspect")
-    path = Path(model)
-    return (path if path.is_dir() else path.parent) / "inspect"
 
 
 def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: Listener) -> list[Path]:
@@ -219,7 +211,7 @@ def _explain_no_attention(model: ImageModel) -> str:
     if model.config.attention == "none":
         return f"a {model.config.family} has none"
     if model.config.attention == "axial":
-        return AXIAL
+        return "an axial model attends along rows and columns, and has no map of all tokens"
     if not has_attention_maps(model):
         return "one patch is the whole image, so there is nothing to compare"
     return "they need images: give some with --images"
