@@ -112,8 +112,7 @@ def inspect(
     Raises:
         VitkitError: none of the images can be read.
     """
-    path = Path("." if is_address(model) else model)  # of an address they lie in the working folder
-    folder = (path if path.is_dir() else path.parent) / "inspect" if out is None else Path(out)
+    folder = place_of_pictures(model) if out is None else Path(out)
     listener = hushed(listener, quiet)
     require_folder(folder)
     if out is None:
@@ -123,6 +122,12 @@ def inspect(
         written = _draw(loaded, as_names(images), folder, listener)
     drawn = any("attention" in path.name for path in written)
     return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
+
+
+def place_of_pictures(model: StrPath) -> Path:
+    """Return the folder for the pictures of a model; where it is an address, one in the working folder."""
+    path = Path("." if is_address(model) else model)
+    return (path if path.is_dir() else path.parent) / "inspect"
 
 
 def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: Listener) -> list[Path]:
